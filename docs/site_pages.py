@@ -1,8 +1,10 @@
-"""MkDocs' hook: the site has the repository's paths, so that links work there and on a git host.
+"""MkDocs hook that makes the site of the documentation.
 
-Pages are README.md, docs/, the results, two guides that lie beside their code, and the Python files
-that a page links. Made from the code: a system's layer, models and recipes, below its text in
-docs/systems/; every setting; every command's help; the API of every name that a room exports.
+Pages have the same paths as in the repository, so that links work on the site and on a git host.
+The pages are README.md, docs/, the results, two guides in the folders of their code, and the Python
+files that a page links to. The hook generates the following text from the code: the layer, models
+and recipes of each system (at the end of the pages in docs/systems/), the settings, the help of the
+commands, and the API reference.
 """
 
 import contextlib
@@ -36,14 +38,15 @@ PAGES = (
     "experiments/cloud/*",
     "export/deploy/*",
 )
-ROOMS = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
-ROOMS += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")
-ROOMS += ("models.catalog", "objectives.base", "tasks")
+PACKAGES = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
+PACKAGES += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")
+PACKAGES += ("models.catalog", "objectives.base", "tasks")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
-BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")  # of code, by its indentation
+# Markdown code block, whose lines are indented by four spaces.
+CODE_BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")
 REFERENCE = "docs/reference/"
-# In the search, beside names of the API and words of result pages.
+# Search boosts of the guides and the settings, so that they rank above the API and the results.
 GUIDE_BOOST, SETTING_BOOST = 20, 21
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
@@ -56,10 +59,10 @@ class SourcePage(File):
 
 
 def on_files(files: Files, config) -> Files:
-    """The site's files, under their paths from the repository's root."""
-    found = [path for form in PAGES for path in sorted(ROOT.glob(form)) if path.is_file()]
+    """Returns the files of the site, which have their paths in the repository."""
+    paths = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern)) if path.is_file()]
     names = [
-        path.relative_to(ROOT).as_posix() for path in found if path.suffix not in (".py", ".txt")
+        path.relative_to(ROOT).as_posix() for path in paths if path.suffix not in (".py", ".txt")
     ]
     names += {
         posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
@@ -69,23 +72,26 @@ def on_files(files: Files, config) -> Files:
     }
     names.append("macaron_tf/models/catalog.py")
     settings, commands = settings_pages(), commands_pages()
-    rooms = {f"{REFERENCE}{room or 'macaron_tf'}.md": api_page(room) for room in ROOMS}
-    # A theme's own files stay; those of docs/ come back under their full names.
-    kept = [file for file in files if file.src_dir != config.docs_dir]
+    packages = {
+        f"{REFERENCE}{package or 'macaron_tf'}.md": api_page(package) for package in PACKAGES
+    }
+    # Keeps the files of the theme. The files of docs/ are added again with their paths in the
+    # repository.
+    site_files = [file for file in files if file.src_dir != config.docs_dir]
     for name in names:
-        kind = SourcePage if name.endswith(".py") else File
-        kept.append(kind(name, str(ROOT), config.site_dir, config.use_directory_urls))
-    made = {**settings, **commands, **rooms}
-    kept += [File.generated(config, name, content=text) for name, text in made.items()]
+        page_class = SourcePage if name.endswith(".py") else File
+        site_files.append(page_class(name, str(ROOT), config.site_dir, config.use_directory_urls))
+    generated = {**settings, **commands, **packages}
+    site_files += [File.generated(config, name, content=text) for name, text in generated.items()]
     systems = re.findall(r"\((systems/\w+\.md)\)", (ROOT / OVERVIEW).read_text(encoding="utf-8"))
     systems = [OVERVIEW, *(f"docs/{name}" for name in dict.fromkeys(systems))]
-    lists = {"SYSTEMS": systems, "SETTINGS": settings, "COMMANDS": commands, "API": rooms}
+    lists = {"SYSTEMS": systems, "SETTINGS": settings, "COMMANDS": commands, "API": packages}
     fill(config.nav, {name: list(pages) for name, pages in lists.items()})
-    return Files(kept)
+    return Files(site_files)
 
 
 def fill(nav: list, lists: dict[str, list[str]]) -> None:
-    """Replaces a list's name in the navigation by its pages."""
+    """Replaces each name of a list in the navigation with the pages of this list, in place."""
     for entry in nav:
         for title, value in entry.items() if isinstance(entry, dict) else ():
             if isinstance(value, list):
@@ -95,7 +101,7 @@ def fill(nav: list, lists: dict[str, list[str]]) -> None:
 
 
 def on_page_markdown(markdown: str, page, config, files) -> str:
-    """The text of a page, with what is made from the code."""
+    """Returns the text of a page, with the parts that are generated from the code."""
     name = page.file.src_uri
     guide = name == OVERVIEW or (page.parent and page.parent.title in ("Start", "Guides"))
     setting = name.startswith(f"{REFERENCE}settings/")
@@ -106,63 +112,80 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
         return f"# {name}\n\n````python\n{markdown}\n````\n"
     if name.startswith("docs/systems/"):
         markdown += "\n" + system(page.meta)
-    return BLOCK.sub(both_forms, markdown)
+    return CODE_BLOCK.sub(in_tabs, markdown)
 
 
-def both_forms(block: re.Match) -> str:
-    """A block of commands in tabs: as a checkout runs them, and as an installed package does."""
+def in_tabs(block: re.Match) -> str:
+    """Returns a code block with two tabs: commands in a checkout and of an installed package.
+
+    If the block has no commands of this project, the result is the unchanged block.
+    """
     from macaron_tf.command_names import spelled
 
     code = block[0].rstrip("\n") + "\n"
     if (installed := spelled(code)) == code:
         return block[0]
     tabs = {"In a checkout": code, "Installed": installed}
-    return "".join(f'=== "{t}"\n\n{textwrap.indent(c, "    ")}\n' for t, c in tabs.items())
+    return "".join(
+        f'=== "{title}"\n\n{textwrap.indent(commands, "    ")}\n'
+        for title, commands in tabs.items()
+    )
 
 
-# A page for each system.
+# Pages of the systems.
 
 
 def system(meta: dict) -> str:
-    """A system's row among the claims that were tried, its layer, models and recipes."""
+    """Returns the generated part of a system's page: results, a layer, models and recipes.
+
+    Args:
+        meta: metadata at the top of the page, which select the claims, the layer, the models and
+            the recipes.
+    """
     from experiments import registry
     from macaron_tf.models import catalog
 
     models, recipes = (
-        [name for form in meta.get(key, "").split() for name in fnmatch.filter(known, form)]
-        for key, known in (("models", catalog.names()), ("recipes", registry.names()))
+        [
+            name
+            for pattern in meta.get(key, "").split()
+            for name in fnmatch.filter(all_names, pattern)
+        ]
+        for key, all_names in (("models", catalog.names()), ("recipes", registry.names()))
     )
-    parts = []
+    sections = []
     if meta.get("claims"):
         text = (ROOT / CLAIMS).read_text(encoding="utf-8").replace("](../", "](../../")
         rows = re.findall(rf"^\| {meta['claims']}.*$", text, re.MULTILINE)
         columns = "claim", "the slides' number", "ours", "seeds; learning rates", "p", "verdict"
         head = f"| {' | '.join((*columns, 'page'))} |\n{'|---' * 7}|"
-        parts.append("\n".join(["## Beside the slides\n", head, *rows, ""]))
+        sections.append("\n".join(["## Comparison with the slides\n", head, *rows, ""]))
     if meta.get("layer"):
-        parts.append("## A layer\n\n" + layers(catalog.config(meta["layer"])))
+        sections.append("## A layer\n\n" + layers(catalog.config(meta["layer"])))
     if models:
-        parts.append(
-            "## Models\n\n`macaron_tf.build(NAME)` makes one, and `--set model=NAME` takes it into "
-            "a recipe. D is the width, F the inner width of a layer's feed-forwards; sources of "
-            "the sizes stand in [catalog.py](../../macaron_tf/models/catalog.py).\n\n"
-            + table(("name", "parameters", "D", "F", "heads", "layers"), map(model_row, models))
+        sections.append(
+            "## Models\n\n`macaron_tf.build(NAME)` builds a model, and `--set model=NAME` "
+            "selects a model in a recipe. D is the hidden width, and F is the feed-forward width. "
+            "[catalog.py](../../macaron_tf/models/catalog.py) gives the sources of the sizes.\n\n"
+            + markdown_table(
+                ("name", "parameters", "D", "F", "heads", "layers"), map(model_row, models)
+            )
         )
     if recipes:
-        parts.append(
-            "## Recipes\n\nEach text says where the recipe's numbers are from.\n\n"
+        sections.append(
+            "## Recipes\n\nEach description gives the sources of the recipe's numbers.\n\n"
             + "\n".join(map(recipe_text, recipes))
         )
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
-def table(head, rows) -> str:
+def markdown_table(head, rows) -> str:
     lines = ["|" + "|".join(head) + "|", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("|" + "|".join(map(str, row)) + "|" for row in rows)]) + "\n"
 
 
 def model_row(name: str) -> tuple:
-    """A model of the catalog, its parameters counted without memory for them."""
+    """Returns the table row of a catalog model, without allocating the weights of the model."""
     import keras
 
     from macaron_tf.models import catalog
@@ -170,9 +193,11 @@ def model_row(name: str) -> tuple:
     with keras.StatelessScope(initialize_variables=False):
         count = sum(math.prod(weight.shape) for weight in catalog.build(name).weights)
     config = catalog.config(name)
-    depth = [getattr(config, f"num_{part}layers", None) for part in ("", "encoder_", "decoder_")]
-    sizes = (getattr(config, f, "") for f in ("hidden_dim", "feed_forward_dim", "num_heads"))
-    return f"`{name}`", f"{count:,}", *sizes, " + ".join(str(n) for n in depth if n)
+    depths = [getattr(config, f"num_{part}layers", None) for part in ("", "encoder_", "decoder_")]
+    sizes = (
+        getattr(config, field, "") for field in ("hidden_dim", "feed_forward_dim", "num_heads")
+    )
+    return f"`{name}`", f"{count:,}", *sizes, " + ".join(str(n) for n in depths if n)
 
 
 def recipe_text(name: str) -> str:
@@ -182,13 +207,13 @@ def recipe_text(name: str) -> str:
     first, _, rest = text.partition("\n")
     command = f"{recipe.command} train {name} runs/{name}"
     command += " --data FILE" if recipe.kind == "tcn" else " --data-dir DIR"
-    if "\n    " in rest:  # the recipe's own text has the command
+    if "\n    " in rest:  # the description of the recipe already has the command
         command = ""
     return f"### {name}\n\n{first}\n{rest}\n" + (f"\n    {command}\n" if command else "")
 
 
 def layers(config) -> str:
-    """The pictures and equations of a configuration's layers, from their schemes or sizes."""
+    """Returns pictures and equations of the layers of a model configuration."""
     from macaron_tf.layers import Mix
     from macaron_tf.layers.scheme import steps_of
     from macaron_tf.models import EncoderDecoderConfig
@@ -201,17 +226,17 @@ def layers(config) -> str:
             boxes.append(("LSTM forward | LSTM backward", "#b5dfb1", 44))
             before = f"h{i - 1} + " * (i > 1)
             lines.append(f"h{i} = {before}[forward_{i}, backward_{i}](h{i - 1})")
-        return drawn(boxes, lines)
+        return picture(boxes, lines)
     if isinstance(config, TemporalConfig):
         boxes, lines = [], []
         for i in range(len(config.widths)):
             boxes.append((f"2 causal convolutions, dilation {2**i}", "#a9cce3", 44))
             lines.append(f"x = relu(x + conv(conv(x, {2**i}), {2**i}))")
-        return drawn(boxes, lines)
+        return picture(boxes, lines)
     scheme = config.splittings[0]
     if not isinstance(config, EncoderDecoderConfig):
         return layer(config, scheme, "causal " * config.causal)
-    decoder = []  # attends the encoder's output after each look at its own tokens
+    decoder = []  # attends to the encoder output after each self-attention
     for step in steps_of(scheme):
         for mix in step:
             memory = Mix("memory", mix.step_size, beside=len(step) > 1)
@@ -221,12 +246,12 @@ def layers(config) -> str:
 
 
 def layer(config, scheme, causal: str) -> str:
-    """A picture of the operators, the first one at the bottom, and a line of code for each step."""
+    """Returns a picture of a layer's operators, from bottom to top, and a line of code per step."""
     from macaron_tf.layers.scheme import steps_of
 
     attention = "relative attention" if config.relative else "attention"
     gated = ("gated MLP", "#d9c5e8")
-    named = {
+    boxes_by_operator = {
         "tokens": {"gmlp": gated, "amlp": gated}.get(config.block, (causal + attention, "#f4c78e")),
         "memory": ("attention to the source", "#f7dfa5"),
         "channels": {"swish_rnn": ("SwishRNN", "#b5dfb1")}.get(
@@ -234,23 +259,28 @@ def layer(config, scheme, causal: str) -> str:
         ),
     }
     lines, boxes = [], []
-    given = "norm(x)" if config.norm == "pre" else "x"
+    argument = "norm(x)" if config.norm == "pre" else "x"
     for step in steps_of(scheme):
         terms, names = ["x"], []
         for mix in step:
-            name, colour = named[mix.operator]
+            name, colour = boxes_by_operator[mix.operator]
             factor = "" if mix.step_size == 1 else f"{mix.step_size:g} * "
-            terms.append(f"{factor}{re.sub('[ -]', '_', name)}({given})")
+            terms.append(f"{factor}{re.sub('[ -]', '_', name)}({argument})")
             share = "" if mix.step_size == 1 else f"{fractions.Fraction(mix.step_size)} "
             names.append(f"{share}{name}")
         total = " + ".join(terms)
         lines.append(f"x = {total if config.norm == 'pre' else f'norm({total})'}")
         boxes.append((" | ".join(names), colour, 16 + 28 * max(abs(mix.step_size) for mix in step)))
-    return drawn(boxes, lines)
+    return picture(boxes, lines)
 
 
-def drawn(boxes: list[tuple[str, str, float]], lines: list[str]) -> str:
-    """A picture of boxes (text, colour, height), the first one at the bottom, beside its code."""
+def picture(boxes: list[tuple[str, str, float]], lines: list[str]) -> str:
+    """Returns a picture of boxes from bottom to top, with lines of code beside the picture.
+
+    Args:
+        boxes: tuples (text, colour, height in pixels); the first box is at the bottom.
+        lines: lines of code.
+    """
     parts, y = [], 10.0
     for text, colour, height in reversed(boxes):
         parts.append(
@@ -264,10 +294,11 @@ def drawn(boxes: list[tuple[str, str, float]], lines: list[str]) -> str:
     return f'<div class="layer" markdown>\n{svg}\n\n```python\n{code}\n```\n\n</div>\n'
 
 
-# References.
+# Reference pages.
 
 
-# Parts of a module's name; the file and the title of the page with the settings under it.
+# Dict mapping prefixes of module names, separated by spaces, to the file name and the title of the
+# page with the settings in these modules.
 GROUPS = {
     "experiments.recipe experiments.epochs experiments.pretrain": ("recipes", "Pre-training"),
     "experiments.translate": ("translation", "Translation"),
@@ -294,58 +325,78 @@ SETTINGS += ("macaron_tf.data.tasks.own_tables", "export.server.config")
 
 
 def settings_classes() -> list[type]:
-    """Every class of settings; bases before what extends them."""
+    """Returns all classes of settings. A base class comes before its subclasses."""
     from macaron_tf.settings import Settings
 
     for name in SETTINGS:
         importlib.import_module(name)
-    importlib.import_module("experiments.registry").names()  # imports the recipes
+    importlib.import_module("experiments.registry").names()  # imports the modules of recipes
 
-    def below(cls) -> list[type]:
-        found = [one for child in cls.__subclasses__() for one in (child, *below(child))]
-        return [one for one in found if re.match("macaron_tf|experiments|export", one.__module__)]
+    def subclasses_of(cls) -> list[type]:
+        classes = [
+            subclass
+            for child in cls.__subclasses__()
+            for subclass in (child, *subclasses_of(child))
+        ]
+        return [
+            subclass
+            for subclass in classes
+            if re.match("macaron_tf|experiments|export", subclass.__module__)
+        ]
 
-    return list(dict.fromkeys(below(Settings)))
+    return list(dict.fromkeys(subclasses_of(Settings)))
 
 
 def settings_pages() -> dict[str, str]:
-    """An index of all settings, and a page for each of `GROUPS`, a heading for each setting."""
+    """Returns a dict mapping paths to pages: an index of all settings, and a page for each group.
+
+    A page has a heading for each setting. `GROUPS` has the groups.
+    """
     from experiments.recipe import Recipe
     from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 
-    known, paths = settings_classes(), {}
-    for cls in known:
+    classes, prefixes = settings_classes(), {}
+    for cls in classes:
         if issubclass(cls, Recipe):
-            note_paths(cls, "", paths)
+            add_prefixes(cls, "", prefixes)
     for cls in (EncoderConfig, EncoderDecoderConfig):
-        note_paths(cls, "model.", paths)
+        add_prefixes(cls, "model.", prefixes)
     page_of = {
         cls: slug
         for modules, (slug, _) in GROUPS.items()
-        for cls in known
+        for cls in classes
         if cls.__module__.startswith(tuple(modules.split()))
     }
     index = [
         "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `python -m "
-        "experiments.pretrain settings RECIPE [WORD]` prints a recipe's with their values. These "
-        "pages are made from the classes that hold the settings; a class has the settings of its "
-        "bases too. [Recipes, settings, runs](../settings.md) is the guide.\n"
+        "experiments.pretrain settings RECIPE [WORD]` prints the settings of a recipe with their "
+        "values. These pages are generated from the classes of the settings. A class also has the "
+        "settings of its base classes. [Recipes, settings, runs](../settings.md) is the guide.\n"
     ]
     pages = {}
     for slug, title in GROUPS.values():
-        classes = [cls for cls, page in page_of.items() if page == slug]
+        page_classes = [cls for cls, page in page_of.items() if page == slug]
         links = ", ".join(
-            f"[{cls.__name__}](settings/{slug}.md#{cls.__name__.lower()})" for cls in classes
+            f"[{cls.__name__}](settings/{slug}.md#{cls.__name__.lower()})" for cls in page_classes
         )
         index.append(f"- [{title}](settings/{slug}.md): {links}")
-        parts = [f"# Settings: {title}\n"]
-        parts += [settings_of(cls, sorted(paths.get(cls, ())), page_of) for cls in classes]
-        pages[f"{REFERENCE}settings/{slug}.md"] = "\n".join(parts)
+        sections = [f"# Settings: {title}\n"]
+        sections += [
+            settings_of(cls, sorted(prefixes.get(cls, ())), page_of) for cls in page_classes
+        ]
+        pages[f"{REFERENCE}settings/{slug}.md"] = "\n".join(sections)
     return {f"{REFERENCE}settings.md": "\n".join(index) + "\n", **pages}
 
 
-def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
-    """The settings of a class, each with the part of its path that all of `places` share."""
+def settings_of(cls: type, prefixes: list[str], page_of: dict[type, str]) -> str:
+    """Returns a section with the settings of a class.
+
+    Args:
+        cls: class of settings.
+        prefixes: path prefixes of the class in recipes, such as "data.batching.". The headings have
+            the last parts that all prefixes share.
+        page_of: dict mapping each class to the file name of its page.
+    """
     from macaron_tf.settings import describe
 
     bases = [
@@ -353,73 +404,89 @@ def settings_of(cls: type, places: list[str], page_of: dict[type, str]) -> str:
         for base in cls.__bases__
         if base in page_of
     ]
-    also = f" Also the settings of {', '.join(bases)}." if bases else ""
-    parts = [f"## {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{also}\n"]
-    if len(places) > 1:
-        parts.append(f"Under {' and '.join(f'`{place}`' for place in places)}.\n")
-    path = common_end(places)
-    own = vars(cls).get("__annotations__", {})
+    bases_text = f" It also has the settings of {', '.join(bases)}." if bases else ""
+    sections = [f"## {cls.__name__}\n\n{inspect.getdoc(cls).splitlines()[0]}{bases_text}\n"]
+    if len(prefixes) > 1:
+        sections.append(f"Path prefixes: {' and '.join(f'`{prefix}`' for prefix in prefixes)}.\n")
+    shared_suffix = common_suffix(prefixes)
+    own_fields = vars(cls).get("__annotations__", {})
     for item in describe(cls):
-        if item.name in own:
+        if item.name in own_fields:
             default = f"; default `{item.default}`" if item.default else ""
             text = f"{item.text[:1].upper()}{item.text[1:]} *Value:* {item.range}{default}."
             anchor = f"{cls.__name__}.{item.name}".lower()
-            parts.append(f"### `{path}{item.name}` {{ #{anchor} }}\n")
-            parts.append(text.replace("<", "&lt;") + "\n")
-    return "\n".join(parts)
+            sections.append(f"### `{shared_suffix}{item.name}` {{ #{anchor} }}\n")
+            sections.append(text.replace("<", "&lt;") + "\n")
+    return "\n".join(sections)
 
 
-def common_end(places: list[str]) -> str:
-    """The last parts that all paths share: "batching." of "data.batching." and "batching."."""
-    parts = zip(*(reversed(place.split(".")[:-1]) for place in places), strict=False)
-    shared = [same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts)]
-    return "".join(f"{part}." for part in reversed(shared))
+def common_suffix(prefixes: list[str]) -> str:
+    """Returns the last parts that all prefixes share.
+
+    For "data.batching." and "batching.", the result is "batching.".
+    """
+    parts = zip(*(reversed(prefix.split(".")[:-1]) for prefix in prefixes), strict=False)
+    suffix = [names[0] for names in itertools.takewhile(lambda names: len({*names}) == 1, parts)]
+    return "".join(f"{part}." for part in reversed(suffix))
 
 
-def note_paths(cls: type, path: str, paths: dict[type, set[str]]) -> None:
-    """Notes the paths under which a class's fields are set, its bases' and its parts' included."""
+def add_prefixes(cls: type, prefix: str, prefixes: dict[type, set[str]]) -> None:
+    """Adds the path prefixes of a class, its base classes and its nested classes to `prefixes`.
+
+    Args:
+        cls: class of settings.
+        prefix: path prefix of the class, such as "model.".
+        prefixes: dict mapping each class to its path prefixes.
+    """
     from macaron_tf.settings import hints_of
 
     for base in cls.__mro__:
-        paths.setdefault(base, set()).add(path)
+        prefixes.setdefault(base, set()).add(prefix)
     for name, hint in hints_of(cls).items():
         if dataclasses.is_dataclass(hint):
-            note_paths(hint, f"{path}{name}.", paths)
+            add_prefixes(hint, f"{prefix}{name}.", prefixes)
 
 
 def commands_pages() -> dict[str, str]:
-    """An index of all commands, and a page for the help of each command and sub-command."""
+    """Returns a dict mapping paths to pages: an index of all commands, and the help of each one.
+
+    A sub-command has a page of its own.
+    """
     from macaron_tf.command_names import COMMANDS
 
     index = [
-        "# Every command\n\nMade from `--help`. An installed package has `macaron TITLE`, such as "
-        "`macaron export`, in place of `python -m MODULE`.\n"
+        "# Every command\n\nThese pages are generated from `--help`. In an installed package, "
+        "`macaron TITLE`, such as `macaron export`, replaces `python -m MODULE`.\n"
     ]
     pages = {}
     for name, (module, text) in COMMANDS.items():
         with contextlib.suppress(ModuleNotFoundError):
             module = importlib.import_module(f"{module}.__main__").__name__
         main = importlib.import_module(module).main
-        whole = help_of(main, [])
-        found = re.search(r"COMMAND\n((?:    .*\n)+)", whole)
-        subs = re.findall(r"^    ([\w-]+)", found[1], re.M) if found else []
-        links = ", ".join(f"[{sub}](commands/{name}-{sub}.md)" for sub in subs)
-        index.append(f"- [{name}](commands/{name}.md): {text}" + (f": {links}" if subs else ""))
+        help_text = help_of(main, [])
+        match = re.search(r"COMMAND\n((?:    .*\n)+)", help_text)
+        subcommands = re.findall(r"^    ([\w-]+)", match[1], re.M) if match else []
+        links = ", ".join(
+            f"[{subcommand}](commands/{name}-{subcommand}.md)" for subcommand in subcommands
+        )
+        index.append(
+            f"- [{name}](commands/{name}.md): {text}" + (f": {links}" if subcommands else "")
+        )
         pages[f"{REFERENCE}commands/{name}.md"] = (
             f"# {name}\n\n{text[0].upper()}{text[1:]}.\n\n"
-            + (f"Sub-commands: {links.replace('commands/', '')}.\n\n" if subs else "")
-            + fenced(whole)
+            + (f"Sub-commands: {links.replace('commands/', '')}.\n\n" if subcommands else "")
+            + fenced(help_text)
         )
-        for sub in subs:
-            shown = f"# {name} {sub}\n\n{fenced(help_of(main, [sub]))}"
-            pages[f"{REFERENCE}commands/{name}-{sub}.md"] = shown
+        for subcommand in subcommands:
+            page = f"# {name} {subcommand}\n\n{fenced(help_of(main, [subcommand]))}"
+            pages[f"{REFERENCE}commands/{name}-{subcommand}.md"] = page
     return {f"{REFERENCE}commands.md": "\n".join(index) + "\n", **pages}
 
 
-def help_of(main, words: list[str]) -> str:
+def help_of(main, arguments: list[str]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main([*words, "--help"])
+        main([*arguments, "--help"])
     return out.getvalue()
 
 
@@ -427,23 +494,31 @@ def fenced(text: str) -> str:
     return f"````text\n{text.rstrip()}\n````\n"
 
 
-def exported(place: str) -> list[str]:
-    """The names of a room: its `__all__`, those that its package imports, or its module defines."""
-    module = importlib.import_module(place)
+def public_names(import_path: str) -> list[str]:
+    """Returns the public names of a package or module.
+
+    The names are those in `__all__`. Without `__all__`, a package has the names that it imports
+    from this project, and a module has the names that it defines.
+    """
+    module = importlib.import_module(import_path)
     names = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module))}
 
-    def of_room(value) -> bool:
+    def is_public(value) -> bool:
         home = getattr(value, "__module__", None) or ""
         if hasattr(module, "__path__"):
             return home.startswith("macaron_tf") or type(value) in (dict, tuple)
-        return home == place
+        return home == import_path
 
-    return [name for name, value in names.items() if name[0] != "_" and of_room(value)]
+    return [name for name, value in names.items() if name[0] != "_" and is_public(value)]
 
 
-def api_page(room: str) -> str:
-    """The reference of a room."""
-    place = f"macaron_tf.{room}".rstrip(".")
+def api_page(package: str) -> str:
+    """Returns the API page of a package or module.
+
+    Args:
+        package: import path below `macaron_tf`; an empty string means `macaron_tf`.
+    """
+    import_path = f"macaron_tf.{package}".rstrip(".")
     options = "{members: false, show_root_heading: false, show_root_toc_entry: false}"
-    whole = f"# {place}\n\n::: {place}\n    options: {options}\n"
-    return whole + "".join(f"\n::: {place}.{name}\n" for name in exported(place))
+    page = f"# {import_path}\n\n::: {import_path}\n    options: {options}\n"
+    return page + "".join(f"\n::: {import_path}.{name}\n" for name in public_names(import_path))

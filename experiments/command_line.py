@@ -43,22 +43,22 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         is_process: whether the options come from the command line of this process. If so, a command
             with `DEVICES` also calls `limit_memory`, unless the engine is JAX.
     """
-    given = vars(options)
-    engine, mesh = given.get("engine"), given.get("mesh")
+    values = vars(options)
+    engine, mesh = values.get("engine"), values.get("mesh")
     if engine or mesh:
         _choose_engine(options)
-    if given.get("starts"):
+    if values.get("new_run_actions"):
         _check_start(options)
-    if "checkpoint" in given and "run" in given:
-        _name_checkpoint(options)
-    if given.get("uses_tfds"):
-        from experiments.run import kept_data_dir
+    if "checkpoint" in values and "run" in values:
+        _split_checkpoint(options)
+    if values.get("uses_tfds"):
+        from experiments.run import saved_data_dir
         from macaron_tf.data.sources.tfds import Tfds
 
-        if options.data_dir is None and "run" in given:
-            options.data_dir = kept_data_dir(options.run)
+        if options.data_dir is None and "run" in values:
+            options.data_dir = saved_data_dir(options.run)
         options.tfds = Tfds(options.data_dir, options.download)
-    if given.get("uses_devices"):
+    if values.get("uses_devices"):
         from macaron_tf.distribution import make_strategy
         from macaron_tf.distribution.device_memory import limit_memory
 
@@ -73,12 +73,12 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
             use_mesh(mesh and parse_mesh(mesh))
         elif is_process:
             limit_memory()
-    if given.get("uses_callbacks"):
+    if values.get("uses_callbacks"):
         options.callbacks = None
         if options.callback or options.profile:
             from macaron_tf.training.callbacks import Callbacks
 
-            options.callbacks = Callbacks.parsed(options.callback or (), options.profile)
+            options.callbacks = Callbacks.parse(options.callback or (), options.profile)
 
 
 program = functools.partial(arguments.program, prepare=_prepare)
@@ -92,13 +92,13 @@ def _choose_engine(options: argparse.Namespace) -> None:
         UserError: an option such as `--tpu` does not work with the backend, JAX is not installed,
             or Keras is already imported with another backend.
     """
-    others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
+    device_flags = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
-        if others and options.strategy != "multi_worker":
+        if device_flags and options.strategy != "multi_worker":
             raise UserError(
-                f"--{others[0]} {vars(options)[others[0]]} works only with --engine tensorflow: "
-                f"leave --{others[0]} out, or choose JAX's devices with --mesh or with --strategy "
-                "multi_worker"
+                f"--{device_flags[0]} {vars(options)[device_flags[0]]} works only with --engine "
+                f"tensorflow: leave --{device_flags[0]} out, or choose JAX's devices with --mesh "
+                "or with --strategy multi_worker"
             )
         with needed("--engine jax"):
             import jax  # noqa: F401
@@ -127,7 +127,7 @@ def _join_workers() -> None:
     join_hosts(*(read_cluster() if os.environ.get("TF_CONFIG") else ()))
 
 
-def _name_checkpoint(options: argparse.Namespace) -> None:
+def _split_checkpoint(options: argparse.Namespace) -> None:
     """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`.
 
     Raises:
@@ -138,16 +138,16 @@ def _name_checkpoint(options: argparse.Namespace) -> None:
         return
     from macaron_tf.loading import locate
 
-    found = locate(options.run)
-    if options.checkpoint and (found.checkpoint or found.without_recipe):
-        has = (
+    location = locate(options.run)
+    if options.checkpoint and (location.checkpoint or location.without_recipe):
+        predicate = (
             "names a checkpoint already"
-            if found.checkpoint
+            if location.checkpoint
             else "is not a run with checkpoints, but a single set of weights"
         )
-        raise UserError(f"{options.run} {has}: leave --checkpoint {options.checkpoint} out")
-    if found.checkpoint:
-        options.run, options.checkpoint = str(found.folder), found.checkpoint
+        raise UserError(f"{options.run} {predicate}: leave --checkpoint {options.checkpoint} out")
+    if location.checkpoint:
+        options.run, options.checkpoint = str(location.folder), location.checkpoint
 
 
 def _check_start(options: argparse.Namespace) -> None:
@@ -155,20 +155,20 @@ def _check_start(options: argparse.Namespace) -> None:
 
     With `--resume`, the function sets `options.run` to the resumed run. See `unless_resumed`.
     """
-    names = {action.dest: (action.option_strings or [action.dest])[0] for action in options.starts}
-    given = [name for dest, name in names.items() if vars(options)[dest] is not None]
-    missing = [names[dest] for dest in options.needed if vars(options)[dest] is None]
+    actions = options.new_run_actions
+    names = {action.dest: (action.option_strings or [action.dest])[0] for action in actions}
+    given_names = [name for dest, name in names.items() if vars(options)[dest] is not None]
+    missing = [names[dest] for dest in options.new_run_required if vars(options)[dest] is None]
     if options.resume is None:
         if missing:
-            needed = ", ".join(missing)
             options.parser.error(
-                f"the following arguments are required: {needed}. To continue a run, give "
-                "--resume RUN instead"
+                f"the following arguments are required: {', '.join(missing)}. To continue a run, "
+                "give --resume RUN instead"
             )
-    elif given:
+    elif given_names:
         raise UserError(
-            f"--resume cannot be combined with {', '.join(given)}, because the run has saved its "
-            f"own values: leave out {', '.join(given)}"
+            f"--resume cannot be combined with {', '.join(given_names)}, because the run has saved "
+            f"its own values: leave out {', '.join(given_names)}"
         )
     else:
         options.run = options.resume
@@ -189,21 +189,21 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
+def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], int]:
     """Returns a dict with the sampling settings `top_k` and `top_p`, and the random seed.
 
     Raises:
-        UserError: a flag of `DRAWING` is set, but the temperature is 0, which turns sampling off.
+        UserError: a flag of `SAMPLING` is set, but the temperature is 0, which turns sampling off.
     """
     values = {"top_k": 0, "top_p": 1.0, "seed": 1}
-    given = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
-    if given and not options.temperature:
-        flag = next(iter(given)).replace("_", "-")
+    changed = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
+    if changed and not options.temperature:
+        flag = next(iter(changed)).replace("_", "-")
         raise UserError(
             f"--{flag} applies only to sampling, which needs a temperature greater than 0: leave "
             f"--{flag} out, or set --temperature to a number greater than 0"
         )
-    values |= given
+    values |= changed
     return values, values.pop("seed")
 
 
@@ -214,17 +214,19 @@ def unless_resumed(*parts: Part) -> Part:
     """
 
     def add(parser: argparse.ArgumentParser) -> None:
-        starts = together(*parts)(parser)
-        needed = [action.dest for action in starts if action.required]
-        for action in starts:
+        actions = together(*parts)(parser)
+        required = [action.dest for action in actions if action.required]
+        for action in actions:
             action.required = False
             if not action.option_strings:
                 action.nargs = "?"
-        names = [(action.option_strings or [action.dest])[0] for action in starts]
-        given = f"{', '.join(names[:-1])} and {names[-1]}"
-        text = f"folder of a run to resume with its saved recipe; give --resume instead of {given}"
+        names = [(action.option_strings or [action.dest])[0] for action in actions]
+        listing = f"{', '.join(names[:-1])} and {names[-1]}"
+        text = (
+            f"folder of a run to resume with its saved recipe; give --resume instead of {listing}"
+        )
         path_argument("--resume RUN", text)(parser)
-        parser.set_defaults(parser=parser, starts=starts, needed=needed)
+        parser.set_defaults(parser=parser, new_run_actions=actions, new_run_required=required)
 
     return add
 
@@ -248,11 +250,11 @@ def recipe_to_train(examples: str, *more: Part) -> Part:
     return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
 
 
-def recipes(kind: str) -> Command:
+def recipes(recipe_class: str) -> Command:
     """Makes the command `recipes [NAME]`, which lists recipes or prints the recipe NAME.
 
     Args:
-        kind: class of the recipes, as `module:class`.
+        recipe_class: class of the recipes, as `module:class`.
     """
     return command(
         "recipes",
@@ -261,34 +263,37 @@ def recipes(kind: str) -> Command:
         local_path_argument(
             "name", "name of the recipe to print (default: list all names)", nargs="?"
         ),
-        lambda parser: parser.set_defaults(kind=kind),
+        lambda parser: parser.set_defaults(recipe_class=recipe_class),
     )
 
 
-def settings_of(kind: str) -> Command:
+def settings_of(recipe_class: str) -> Command:
     """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
 
     Args:
-        kind: class of the recipes, as `module:class`.
+        recipe_class: class of the recipes, as `module:class`.
     """
-    run = "experiments.registry:run_settings"
-    return settings_by(run, RECIPE, lambda parser: parser.set_defaults(kind=kind))
+    return settings_by(
+        "experiments.registry:run_settings",
+        RECIPE,
+        lambda parser: parser.set_defaults(recipe_class=recipe_class),
+    )
 
 
-def settings_by(run: str, start: Part, *parts: Part) -> Command:
+def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
     """Makes the command `settings`, which calls `run` to print the settings of a recipe.
 
     Args:
         run: function that prints the settings, as `module:function`; it is called with the parsed
             options.
-        start: argument that names the recipe.
+        recipe_argument: argument that names the recipe.
         parts: further arguments that `run` reads.
     """
     return command(
         "settings",
         "list the settings of a recipe with their paths, values, ranges and meanings",
         run,
-        start,
+        recipe_argument,
         argument(
             "words WORD",
             "words to search for; the command lists the settings whose path or meaning contains "
@@ -346,7 +351,7 @@ STUDY = together(
         "--seeds N",
         "random seeds; each training run is repeated with every seed (default: 1 2 3)",
         [1, 2, 3],
-        least=0,
+        minimum=0,
         nargs="+",
         action=Distinct,
     ),
@@ -396,19 +401,19 @@ VOCABULARY = path_argument(
     "--vocabulary DIR",
     "folder of a saved vocabulary to use (default: train a new vocabulary on the corpus)",
 )
-DRAWING = together(
+SAMPLING = together(
     count(
         "--top-k K",
         "number of most probable tokens from which to sample (default: 0, which means all tokens)",
-        least=0,
+        minimum=0,
     ),
     count(
         "--top-p P",
         "probability mass of nucleus sampling; the model samples from the smallest set of most "
         "probable tokens whose total probability reaches P (default: 1.0, which means all tokens)",
-        least=0.0,
+        minimum=0.0,
     ),
-    count("--seed", "random seed for sampling (default: 1)", least=0),
+    count("--seed", "random seed for sampling (default: 1)", minimum=0),
 )
 DEVICES = together(
     group(

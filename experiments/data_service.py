@@ -55,17 +55,17 @@ def serve(options: argparse.Namespace) -> None:
     for port in (options.port, options.port + 1):
         _check_port(port)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stop.set())
     # Hides the GPUs, which training runs on this machine may need. Batches are made on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Imported late, because `--help` and the check of the ports do not need TensorFlow.
     from tensorflow.data.experimental import service
 
-    from macaron_tf.data.service import offer
+    from macaron_tf.data.service import register_function
     from macaron_tf.data.translation import served_batch
 
-    with offer(served_batch):
+    with register_function(served_batch):
         dispatcher = service.DispatchServer(service.DispatcherConfig(port=options.port))
         worker = service.WorkerServer(
             service.WorkerConfig(

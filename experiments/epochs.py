@@ -96,23 +96,25 @@ class EpochRecipe(Recipe):
         }
         return self.changed(**{computed[path]: None}) if path in computed else self
 
-    def resolved(self, examples: int) -> "EpochRecipe":
-        """Returns the recipe with update counts for a training set of `examples` examples."""
+    def resolved(self, num_examples: int) -> "EpochRecipe":
+        """Returns the recipe with update counts for a training set of `num_examples` examples."""
         training = self.training
-        updates = -(-examples // self.batch_size) / training.accumulation_steps  # per epoch
+        updates_per_epoch = -(-num_examples // self.batch_size) / training.accumulation_steps
         changes = {"max_steps": training.max_steps}
         if self.epochs is not None:
-            changes["max_steps"] = max(round(self.epochs * updates), 1)
-        last = changes["max_steps"]
+            changes["max_steps"] = max(round(self.epochs * updates_per_epoch), 1)
+        max_steps = changes["max_steps"]
         if self.warmup_fraction is not None:
-            changes["warmup_steps"] = min(round(self.warmup_fraction * last), last - 1)
+            changes["warmup_steps"] = min(round(self.warmup_fraction * max_steps), max_steps - 1)
         if self.validate_epochs is not None:
-            changes["validate_every"] = min(max(round(self.validate_epochs * updates), 1), last)
+            changes["validate_every"] = min(
+                max(round(self.validate_epochs * updates_per_epoch), 1), max_steps
+            )
         return self.changed(training=changes)
 
 
 def read_init(
-    given: str,
+    location: str,
     model: str | None = None,
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
@@ -122,31 +124,31 @@ def read_init(
     """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
 
     Args:
-        given: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
+        location: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
             random weights.
-        model: name of the model in the catalog; allowed only if `given` is `none`.
-        vocabulary: folder of the vocabulary. If `given` is `none`, this argument is required.
+        model: name of the model in the catalog; allowed only if `location` is `none`.
+        vocabulary: folder of the vocabulary. If `location` is `none`, this argument is required.
             Otherwise, the vocabulary must equal the vocabulary of the loaded model.
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
         kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
     """
-    if given == NOTHING:
+    if location == NOTHING:
         if not model or not vocabulary:
             raise UserError("--init none needs --model NAME and --vocabulary DIR: give both")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
             raise UserError(
                 f"--model {model} needs pre-trained weights: give --init RUN instead of --init none"
             )
-        return Start(given, load_encoder_vocabulary(vocabulary), model)
+        return Start(location, load_encoder_vocabulary(vocabulary), model)
     if model:
         raise UserError(
-            f"--model {model} is allowed only with --init none, because {given} determines the "
+            f"--model {model} is allowed only with --init none, because {location} determines the "
             "model: leave --model out"
         )
-    init = start_of(given, load(given, lower_case, pooling), kinds)
+    init = start_of(location, load(location, lower_case, pooling), kinds)
     if vocabulary:
-        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
+        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
     return init
 
 
@@ -187,10 +189,10 @@ def warn_start(
             by the model's other languages.
     """
     if len(init.languages) > 1 and not language:
-        first, *others = init.languages
+        first, *other_languages = init.languages
         print(
             f"warning: the model reads all texts as {first}, the first language of {init.given}"
-            + mend.format(", ".join(others)),
+            + mend.format(", ".join(other_languages)),
             file=sys.stderr,
         )
     if init.trained_length is not None and recipe.max_length > init.trained_length:
@@ -230,13 +232,13 @@ def train_examples(
         init: the model that training starts from.
     """
     recipe = run.recipe
-    rows = example_batches(examples, recipe.batch_size, strategy)
-    print(f"{recipe.task}: {rows.summary()}", flush=True)
+    batches = example_batches(examples, recipe.batch_size, strategy)
+    print(f"{recipe.task}: {batches.summary()}", flush=True)
     data = RunData(
-        lambda start: rows.dataset(recipe.training.seed, start),
-        rows.fingerprint(),
-        {"examples": len(rows)},
+        lambda start: batches.dataset(recipe.training.seed, start),
+        batches.fingerprint(),
+        {"examples": len(batches)},
     )
     note = f", from {init.given}"
-    start = {"initialize": init.copy_to, "note": note, "callbacks": callbacks}
-    return train_run(run, data, validation, strategy, **start)
+    options = {"initialize": init.copy_to, "note": note, "callbacks": callbacks}
+    return train_run(run, data, validation, strategy, **options)

@@ -15,33 +15,33 @@ from macaron_tf.io import paths as storage
 CHUNK = 256  # maximum number of lines that are answered together
 
 
-def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
-    """Yields lines in chunks of at most `most` lines, without waiting for a chunk to fill.
+def arriving(lines: Iterator[str], max_lines: int = CHUNK) -> Iterator[list[str]]:
+    """Yields lines in chunks of at most `max_lines` lines, without waiting for a chunk to fill.
 
     A person who types a line therefore gets the answer at once.
     """
-    waiting: queue.Queue = queue.Queue(maxsize=4 * most)
+    arrived: queue.Queue = queue.Queue(maxsize=4 * max_lines)
     end: list[Exception] = []  # the exception that ended reading, if any
 
     def read():
         try:
             for line in lines:
-                waiting.put(line)
+                arrived.put(line)
         except Exception as error:
             end.append(error)
-        waiting.put(end)
+        arrived.put(end)
 
     threading.Thread(target=read, daemon=True).start()
     chunk: list[str] = []
     while True:
         try:
             # The lines of a file arrive within microseconds of each other. Typed lines are slower.
-            line = waiting.get(timeout=0.02) if chunk else waiting.get()
+            line = arrived.get(timeout=0.02) if chunk else arrived.get()
         except queue.Empty:
             line = None
         if isinstance(line, str):
             chunk.append(line)
-        if chunk and (line is None or line is end or len(chunk) == most):
+        if chunk and (line is None or line is end or len(chunk) == max_lines):
             yield chunk
             chunk = []
         if line is end:
@@ -51,34 +51,34 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """Opens the file `name`, or stdin if `name` is `None`.
+def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
+    """Opens the file `path`, or stdin if `path` is `None`.
 
     Args:
-        name: path of the file; `None` means stdin.
-        flag: flag that gives `name`, for error messages.
+        path: path of the file; `None` means stdin.
+        flag: flag that gives `path`, for error messages.
     """
-    if name is None:
+    if path is None:
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
-        with storage.clear_errors(f"{flag} {name} cannot be read", "check the path"):
-            file = stack.enter_context(storage.as_path(name).open("rb"))
+        with storage.clear_errors(f"{flag} {path} cannot be read", "check the path"):
+            file = stack.enter_context(storage.as_path(path).open("rb"))
             file.read(0)  # a bucket reports a missing file at the first read
         yield file
 
 
 @contextlib.contextmanager
-def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
-    """Opens the file `name` for writing, or stdout if `name` is `None`.
+def opened_output(path: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
+    """Opens the file `path` for writing, or stdout if `path` is `None`.
 
-    The data go to a temporary file, which is renamed to `name` when the file is closed. An
-    interrupted command therefore leaves no incomplete file `name`.
+    The data go to a temporary file, which is renamed to `path` when the file is closed. An
+    interrupted command therefore leaves no incomplete file `path`.
     """
-    if name is None:
+    if path is None:
         yield sys.stdout.buffer
         return
-    with storage.open_aside(name) as file:
+    with storage.open_atomic(path) as file:
         yield file
 
 
@@ -86,51 +86,51 @@ def json_line(answer: Any) -> str:
     return f"{json.dumps(answer, ensure_ascii=False)}\n"
 
 
-def refuse_beside_json(mend: str, **flags: Any) -> None:
+def refuse_flags_with_json(mend: str, **flags: Any) -> None:
     """Raises a `UserError` if a flag is set that `--json` does not support.
 
     Args:
         mend: end of the error message, which says what to do.
         flags: value of each flag; a true value means that the flag is set.
     """
-    if given := [name for name, value in flags.items() if value]:
-        flag = given[0].replace("_", "-")
+    if conflicting := [name for name, value in flags.items() if value]:
+        flag = conflicting[0].replace("_", "-")
         raise UserError(f"--{flag} cannot be combined with --json: {mend}")
 
 
 def answer_lines(
-    given: str | None, output: str | None, answer: Callable[[list[str], int], str]
+    input_path: str | None, output_path: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
     """Reads lines, computes an answer to each line, and writes the answers in order.
 
     The function processes the lines in chunks, as `arriving` yields them.
 
     Args:
-        given: file to read lines from; `None` means stdin.
-        output: file for the answers; `None` means stdout.
+        input_path: file to read lines from; `None` means stdin.
+        output_path: file for the answers; `None` means stdout.
         answer: function that returns the answers to a chunk of lines as one text. Its arguments are
             the lines and the line number of the first line, counted from 1.
     """
-    first = 1
-    with opened_input(given) as lines, opened_output(output) as out:
+    first_number = 1
+    with opened_input(input_path) as lines, opened_output(output_path) as out:
         for chunk in arriving(decoded(lines)):
             try:
-                answers = answer(chunk, first)
+                answers = answer(chunk, first_number)
             except TextError as error:
-                number = first + error.number - 1
-                raise UserError(f"line {number}: {error.reason}") from error
+                line_number = first_number + error.number - 1
+                raise UserError(f"line {line_number}: {error.reason}") from error
             out.write(answers.encode())
             out.flush()
-            first += len(chunk)
+            first_number += len(chunk)
 
 
 def answer_json(
-    given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
+    input_path: str | None, output_path: str | None, predict: Callable[[list[str]], list[Any]]
 ) -> None:
     """Reads lines, computes an answer to each line, and writes each answer as a line of JSON.
 
     Args:
-        given, output: see `answer_lines`.
+        input_path, output_path: see `answer_lines`.
         predict: function that returns a list with one answer for each line.
     """
-    answer_lines(given, output, lambda lines, _: "".join(map(json_line, predict(lines))))
+    answer_lines(input_path, output_path, lambda lines, _: "".join(map(json_line, predict(lines))))

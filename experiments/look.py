@@ -27,8 +27,8 @@ from experiments import command_line as cli
 from experiments import studies
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError, check_whole, needs_vocabulary
-from macaron_tf.io.paths import as_path, write_aside
+from macaron_tf.errors import UserError, check_encodable, needs_vocabulary
+from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
@@ -47,15 +47,15 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
-    check_whole(options.texts)
+    check_encodable(options.texts)
     if len(options.texts) > 2:
         raise UserError(
             f"{len(options.texts)} texts are given, but the command takes at most 2: give one "
             "text or two, each in quotes"
         )
     location = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
-    found = load(location)
-    network, stack = found.network, found.network
+    pretrained = load(location)
+    network, stack = pretrained.network, pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
@@ -63,54 +63,54 @@ def run(options: argparse.Namespace) -> None:
             f"{location} contains a {type(network).__name__}, which has no attention or SwishRNN "
             "to show: give an encoder, a language model or an encoder-decoder"
         )
-    if found.vocabulary is None:
+    if pretrained.vocabulary is None:
         raise needs_vocabulary(location)
-    reads = _answered if isinstance(network, EncoderDecoder) else _read
-    inputs, tokens = reads(location, found, options.texts)
-    with watching() as kept:
+    encode = _encoder_decoder_inputs if isinstance(network, EncoderDecoder) else _encoder_inputs
+    inputs, tokens = encode(location, pretrained, options.texts)
+    with watching() as records:
         stack({name: tf.constant([ids], tf.int32) for name, ids in inputs.items()}, training=False)
-    if not kept:
-        blocks = ", ".join(found.config.blocks)
+    if not records:
+        blocks = ", ".join(pretrained.config.blocks)
         raise UserError(
             f"{location} has only {blocks} blocks, which have neither attention nor a SwishRNN: "
             "give a model with other blocks"
         )
-    _write(as_path(options.out), kept, tokens)
+    _write(as_path(options.out), records, tokens)
 
 
-def _read(
-    location: str, found: Pretrained, texts: Sequence[str]
+def _encoder_inputs(
+    location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """Encodes the texts for an encoder or a language model.
 
     Args:
         location: the model as the user named it, for error messages.
-        found: the model.
+        pretrained: the model.
         texts: one text or two texts.
 
     Returns:
         A dict of the network's inputs, and a dict that maps "tokens" to the tokens of the row.
     """
-    vocabulary = found.vocabulary
-    if isinstance(found.network, LanguageModel):
+    vocabulary = pretrained.vocabulary
+    if isinstance(pretrained.network, LanguageModel):
         if len(texts) > 1:
             raise UserError(
                 f"{location} is a language model, which reads a single text: leave the second text "
                 "out"
             )
-        inputs = {"token_ids": found.task.generator.row(texts[0])}
+        inputs = {"token_ids": pretrained.task.generator.row(texts[0])}
     else:
         columns = [[text] for text in texts]
-        most, causal = 2**30, isinstance(found.network, CausalReader)
-        rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], most, causal)
+        max_length, is_causal = 2**30, isinstance(pretrained.network, CausalReader)
+        rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], max_length, is_causal)
         inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
     ids = inputs["token_ids"]
-    _check_length(location, len(ids), found.config.longest)
-    return inputs, {"tokens": _names(vocabulary, ids)}
+    _check_length(location, len(ids), pretrained.config.longest)
+    return inputs, {"tokens": _token_texts(vocabulary, ids)}
 
 
-def _answered(
-    location: str, found: Pretrained, texts: Sequence[str]
+def _encoder_decoder_inputs(
+    location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """Encodes the texts for an encoder-decoder.
 
@@ -118,82 +118,82 @@ def _answered(
 
     Args:
         location: the model as the user named it, for error messages.
-        found: the model.
+        pretrained: the model.
         texts: one text or two texts.
 
     Returns:
         A dict of the network's inputs, and a dict of tokens with the keys "source_tokens",
         "read_tokens" (decoder input) and "target_tokens" (the next token at each position).
     """
-    vocabulary, longest = found.vocabulary, found.config.longest
-    task = found.task
+    vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
+    task = pretrained.task
     if isinstance(task, Translation):
-        begin = [BOS]
-        [source] = vocabulary.encode_lines(texts[:1])
-        _check_length(location, len(source), task.max_tokens)
-        source = [*source, EOS]
+        start_ids = [BOS]
+        [source_ids] = vocabulary.encode_lines(texts[:1])
+        _check_length(location, len(source_ids), task.max_tokens)
+        source_ids = [*source_ids, EOS]
         if len(texts) > 1:
-            [target] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
-            target = [*target, EOS]
+            [target_ids] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
+            target_ids = [*target_ids, EOS]
         else:
-            ids = tf.constant([source], tf.int32)
+            ids = tf.constant([source_ids], tf.int32)
             result = task.search(ids)
-            target = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
+            target_ids = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
     elif len(texts) > 1:
         raise UserError(f"{location} is not a translator, so it reads a single text: give one text")
     else:
-        generator = found.task.generator
-        source, begin = generator.row(texts[0]), [*generator.answer_start]
-        [[completion]] = generator.continue_rows([source], GenerationConfig(temperature=0.0))
-        target = [*completion.ids]
-    read = [*begin, *target]
-    _check_length(location, len(read) - 1, longest)
-    sides = (vocabulary, vocabulary)
+        generator = pretrained.task.generator
+        source_ids, start_ids = generator.row(texts[0]), [*generator.answer_start]
+        [[completion]] = generator.continue_rows([source_ids], GenerationConfig(temperature=0.0))
+        target_ids = [*completion.ids]
+    decoder_ids = [*start_ids, *target_ids]
+    _check_length(location, len(decoder_ids) - 1, max_length)
+    vocabularies = (vocabulary, vocabulary)
     if isinstance(vocabulary, PairVocabulary):
-        sides = (vocabulary.source, vocabulary.target)
+        vocabularies = (vocabulary.source, vocabulary.target)
     tokens = {
-        "source_tokens": _names(sides[0], source),
-        "read_tokens": _names(sides[1], read[:-1]),
-        "target_tokens": _names(sides[1], read[1:]),
+        "source_tokens": _token_texts(vocabularies[0], source_ids),
+        "read_tokens": _token_texts(vocabularies[1], decoder_ids[:-1]),
+        "target_tokens": _token_texts(vocabularies[1], decoder_ids[1:]),
     }
-    return {"source": source, "target": read[:-1]}, tokens
+    return {"source": source_ids, "target": decoder_ids[:-1]}, tokens
 
 
-def _check_length(location: str, length: int, longest: int | None) -> None:
+def _check_length(location: str, length: int, max_length: int | None) -> None:
     if length < 1:
         raise UserError("the text is empty: give at least one word")
-    if longest is not None and length > longest:
+    if max_length is not None and length > max_length:
         raise UserError(
-            f"the text has {length} tokens, but {location} can read at most {longest} tokens: "
+            f"the text has {length} tokens, but {location} can read at most {max_length} tokens: "
             "shorten the text"
         )
 
 
-def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
+def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
     """Returns the text of each token id, in which ▁ stands for a space.
 
     The text of T5's sentinel number n is `<n>`.
     """
     return [
-        vocabulary.piece_name(number).replace(" ", "▁")
-        if number < vocabulary.pieces
-        else f"<{number - vocabulary.size}>"
-        for number in ids
+        vocabulary.piece_name(token_id).replace(" ", "▁")
+        if token_id < vocabulary.pieces
+        else f"<{token_id - vocabulary.size}>"
+        for token_id in ids
     ]
 
 
-def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
+def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
     """Writes the pictures and `out`/look.npz, and prints the paths of these files.
 
     Args:
         out: folder for the files.
-        kept: pairs of an attention layer and its weights, or of a SwishRNN and its inputs.
+        records: pairs of an attention layer and its weights, or of a SwishRNN and its inputs.
         tokens: dict that maps the name of an array for look.npz, such as "source_tokens", to the
             tokens in this array.
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
-    sides = {  # dict mapping a picture to the tokens of its rows and the tokens of its columns
+    labels = {  # dict mapping a picture to the tokens of its rows and the tokens of its columns
         "encoder": (columns, columns),
         "source_encoder": (columns, columns),
         "decoder": (tokens.get("read_tokens", columns),) * 2,
@@ -206,34 +206,34 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
         studies.write_figure(figure, files[-1])
 
     groups: dict[str, list[tuple[Any, Any]]] = {}
-    for layer, tensor in kept:
-        groups.setdefault(_kind(layer), []).append((layer, tensor))
-    for kind, group in groups.items():
-        arrays[f"{kind}_layers"] = np.array([layer.path for layer, _ in group])
-        if kind.endswith("memory"):
-            arrays[kind] = np.stack([state_derivatives(*of_one) for of_one in group])
-            draw(kind, distance_figure(arrays[kind]))
+    for layer, tensor in records:
+        groups.setdefault(_picture_name(layer), []).append((layer, tensor))
+    for picture, group in groups.items():
+        arrays[f"{picture}_layers"] = np.array([layer.path for layer, _ in group])
+        if picture.endswith("memory"):
+            arrays[picture] = np.stack([state_derivatives(*record) for record in group])
+            draw(picture, distance_figure(arrays[picture]))
         else:
-            arrays[kind] = _stacked([np.asarray(weights[0], "float32") for _, weights in group])
-            draw(kind, heads_figure(arrays[kind]))
-            mean = np.nanmean(arrays[kind], axis=(0, 1))
-            draw(f"{kind}_mean", words_figure(mean, *sides[kind]))
+            arrays[picture] = _stacked([np.asarray(weights[0], "float32") for _, weights in group])
+            draw(picture, heads_figure(arrays[picture]))
+            mean = np.nanmean(arrays[picture], axis=(0, 1))
+            draw(f"{picture}_mean", tokens_figure(mean, *labels[picture]))
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     files.append(out / "look.npz")
-    write_aside(files[-1], content.getvalue())
+    write_atomic(files[-1], content.getvalue())
     if "target_tokens" in tokens:
         print(" ".join(tokens["target_tokens"]))
     print("\n".join(map(str, files)))
 
 
-def _kind(layer) -> str:
+def _picture_name(layer) -> str:
     """Returns the name of the picture that shows a layer."""
     parts = layer.path.split("/")
-    side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
+    stack = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
-        return "memory" if side == "encoder" else f"{side}_memory"
-    return "cross" if layer.cross else "decoder" if layer.causal else side
+        return "memory" if stack == "encoder" else f"{stack}_memory"
+    return "cross" if layer.cross else "decoder" if layer.causal else stack
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
@@ -242,12 +242,12 @@ def _stacked(weights: list[np.ndarray]) -> np.ndarray:
     H is the maximum number of heads. Layers with fewer heads are padded with NaN.
     """
     heads = max(map(len, weights))
-    missing = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
-    pairs = zip(weights, missing, strict=True)
-    return np.stack([np.pad(each, pad, constant_values=np.nan) for each, pad in pairs])
+    paddings = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
+    pairs = zip(weights, paddings, strict=True)
+    return np.stack([np.pad(each, padding, constant_values=np.nan) for each, padding in pairs])
 
 
-def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
+def state_derivatives(layer: SwishRNN, inputs) -> np.ndarray:
     """Computes how strongly SwishRNN states depend on inputs, as a float64 array `(T, T)`.
 
     The element [t, s] is the root mean square over channels of the derivative dc[t] / dx[s] of the
@@ -258,23 +258,23 @@ def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
 
     Args:
         layer: the SwishRNN layer.
-        inner: `(1, T, 2 R)` inputs of the recurrence and of the gate, concatenated. T is the number
-            of positions, and R is the number of channels.
+        inputs: `(1, T, 2 R)` inputs of the recurrence and of the gate, concatenated. T is the
+            number of positions, and R is the number of channels.
     """
     step, width = layer.step_size, layer.inner_dim
-    x = tf.cast(inner[:, :, :width], tf.float32)
+    x = tf.cast(inputs[:, :, :width], tf.float32)
     alpha, beta = (tf.convert_to_tensor(vector) for vector in (layer.alpha, layer.beta))
     c = swish_recurrence(x, alpha, beta, step, implementation="stock")
-    before = tf.concat([tf.zeros((1, step, width)), c], axis=1)[:, : x.shape[1]]
-    passed = np.asarray(derivatives(before - x, None, alpha, beta)[0][0], "float64")  # J (T, R)
-    length = len(passed)
-    left, norms = np.zeros((length, width)), np.zeros((length, length))
+    previous = tf.concat([tf.zeros((1, step, width)), c], axis=1)[:, : x.shape[1]]
+    jacobian = np.asarray(derivatives(previous - x, None, alpha, beta)[0][0], "float64")  # J (T, R)
+    length = len(jacobian)
+    products, norms = np.zeros((length, width)), np.zeros((length, length))
     for t in range(length):
         chain = slice(t % step, t, step)
-        left[chain] *= passed[t]
-        left[t] = 1.0 - passed[t]
+        products[chain] *= jacobian[t]
+        products[t] = 1.0 - jacobian[t]
         chain = slice(t % step, t + 1, step)
-        norms[t, chain] = np.sqrt(np.mean(np.square(left[chain]), axis=1))
+        norms[t, chain] = np.sqrt(np.mean(np.square(products[chain]), axis=1))
     return norms
 
 
@@ -306,7 +306,7 @@ def heads_figure(weights: np.ndarray) -> Figure:
     return figure
 
 
-def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
     """Draws attention weights with tokens as labels.
 
     Args:
@@ -314,15 +314,15 @@ def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str
         rows: T tokens of the queries.
         columns: S tokens of the keys.
     """
-    size = [2.0 + min(0.24 * len(names), 12.0) for names in (columns, rows)]
+    size = [2.0 + min(0.24 * len(tokens), 12.0) for tokens in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     figure.colorbar(axis.imshow(weights, cmap="Blues", vmin=0.0), shrink=0.6)
-    for names, set_ticks in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
-        if len(names) <= _READABLE:
-            shown = [name.strip("▁") or name for name in names]
+    for tokens, set_ticks in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
+        if len(tokens) <= _READABLE:
+            labels = [name.strip("▁") or name for name in tokens]
             set_ticks(
-                range(len(names)), shown, fontsize=8, parse_math=False
+                range(len(tokens)), labels, fontsize=8, parse_math=False
             )  # shows $ as plain text
     axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
@@ -336,11 +336,13 @@ def distance_figure(norms: np.ndarray) -> Figure:
     """
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axis = figure.subplots()
-    for number, layer in enumerate(norms):
+    for index, layer in enumerate(norms):
         means = [np.diagonal(layer, -distance).mean() for distance in range(len(layer))]
-        seen = [distance for distance, mean in enumerate(means) if mean > 0.0]  # multiples of k
-        shown = [means[distance] for distance in seen]
-        axis.plot(seen, shown, ".-", label=f"layer {number + 1}", linewidth=1, markersize=3)
+        distances = [
+            distance for distance, mean in enumerate(means) if mean > 0.0
+        ]  # multiples of k
+        values = [means[distance] for distance in distances]
+        axis.plot(distances, values, ".-", label=f"layer {index + 1}", linewidth=1, markersize=3)
     axis.set(xlabel="distance t - s", ylabel="|dc[t] / dx[s]|", yscale="log", ylim=(1e-3, 1.2))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)

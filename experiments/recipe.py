@@ -36,11 +36,12 @@ MAY_CHANGE = tuple(
 )
 
 # Settings that a model card always shows. It shows other settings only if they are not defaults.
-SHOWN = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
-SHOWN += ("training.optimizer", "training.learning_rate", "training.schedule")
-SHOWN += ("training.max_steps", "training.warmup_steps", "training.seed")
+CARD_SETTINGS = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
+CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
+CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
 
-_MANY = 2**30  # vocabulary size of an unbuilt network, greater than all adaptive softmax cutoffs
+# Vocabulary size of an unbuilt network, greater than all adaptive softmax cutoffs.
+_LARGE_VOCAB_SIZE = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class Recipe(Settings):
 
     def catalog_config(self, **options):
         """Returns the catalog's configuration of the model, with the given fields replaced."""
-        with naming("model"):
+        with as_user_errors("model"):
             return catalog.config(self.model, **options)
 
     @property
@@ -118,24 +119,24 @@ class Recipe(Settings):
 
     def usage(self) -> dict[str, typing.Any]:
         """Returns the arguments of `macaron_tf.pretrained.Pretrained` that the recipe sets."""
-        unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*SHOWN}
+        unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*CARD_SETTINGS}
         return {
             "model": self.model,
             "optimizer": self.training.optimizer,
             "unlisted": tuple(sorted(unlisted)),
         }
 
-    def expect_model(self, config, kind: type, words: str) -> None:
-        """Raises a `UserError` if the model's configuration is not of the class `kind`.
+    def expect_model(self, config, config_class: type, predicate: str) -> None:
+        """Raises a `UserError` if the model's configuration is not of the class `config_class`.
 
         Args:
             config: the model's configuration.
-            kind: class that the recipe needs.
-            words: predicate of the error message, such as "is not an encoder".
+            config_class: class that the recipe needs.
+            predicate: predicate of the error message, such as "is not an encoder".
         """
-        if not isinstance(config, kind):
-            known = ", ".join(catalog.names(kind))
-            raise UserError(f"the model {self.model} {words}: set model to one of {known}")
+        if not isinstance(config, config_class):
+            choices = ", ".join(catalog.names(config_class))
+            raise UserError(f"the model {self.model} {predicate}: set model to one of {choices}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
         """Raises a `UserError` if the maximum row length exceeds the position count of the model.
@@ -170,16 +171,17 @@ class Recipe(Settings):
         names = () if adam else ("beta_1", "beta_2", "epsilon")
         return {f"training.{name}": "training.optimizer=adam" for name in names}
 
-    def check_metric(self, known: Iterable[str]) -> None:
-        """Raises a `UserError` if `training.best_metric` is not in `known`.
+    def check_metric(self, metric_names: Iterable[str]) -> None:
+        """Raises a `UserError` if `training.best_metric` is not in `metric_names`.
 
         Args:
-            known: names of the metrics that the validation computes.
+            metric_names: names of the metrics that the validation computes.
         """
-        if self.training.best_metric not in (known := tuple(known)):
+        if self.training.best_metric not in (metric_names := tuple(metric_names)):
             raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}, which is not among "
-                f"the validation metrics: set training.best_metric to one of {', '.join(known)}"
+                f"training.best_metric is {self.training.best_metric!r}, which is not among the "
+                "validation metrics: set training.best_metric to one of "
+                f"{', '.join(metric_names)}"
             )
 
     def check_continues(
@@ -192,10 +194,12 @@ class Recipe(Settings):
             where: folder of the run.
             may_change: settings that may differ from `before`; `None` means `self.may_change`.
         """
-        free = self.may_change if may_change is None else may_change
+        allowed = self.may_change if may_change is None else may_change
         for name, (old, new) in before.differences(self).items():
-            slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
-            if slope or not is_among(name, free):
+            changes_decay = (
+                name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
+            )
+            if changes_decay or not is_among(name, allowed):
                 raise UserError(
                     f"{where} was trained with {name}={old!r}, not {new!r}: "
                     "choose another folder, or give --resume to continue the run with its own "
@@ -207,9 +211,12 @@ class Recipe(Settings):
 
         The result maps a path to a pair: the value in this recipe, and the value in `other`.
         """
-        mine, theirs = ({path: value for path, value, _ in _leaves(one)} for one in (self, other))
-        pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
-        return {path: (one, two) for path, (one, two) in pairs.items() if one != two}
+        values, other_values = (
+            {path: value for path, value, _ in _leaves(recipe)} for recipe in (self, other)
+        )
+        paths = values | other_values
+        pairs = {path: (values.get(path), other_values.get(path)) for path in paths}
+        return {path: (first, second) for path, (first, second) in pairs.items() if first != second}
 
     def to_json(self) -> str:
         """Returns the recipe as JSON, which `recipe_from_json` reads."""
@@ -223,16 +230,18 @@ def is_among(path: str, settings: Iterable[str]) -> bool:
         path: path of a setting, such as "training.seed".
         settings: paths. A path that ends in a dot, such as "training.", stands for a whole section.
     """
-    return any(path == one or (one.endswith(".") and path.startswith(one)) for one in settings)
+    return any(
+        path == entry or (entry.endswith(".") and path.startswith(entry)) for entry in settings
+    )
 
 
 @contextlib.contextmanager
-def naming(settings: str) -> Iterator[None]:
-    """Turns a `ValueError` in the `with` block into a `UserError` that begins with `settings`."""
+def as_user_errors(prefix: str) -> Iterator[None]:
+    """Turns a `ValueError` in the `with` block into a `UserError` that begins with `prefix`."""
     try:
         yield
     except ValueError as error:
-        raise UserError(f"{settings}: {error}") from error
+        raise UserError(f"{prefix}: {error}") from error
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
@@ -261,7 +270,7 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 
 
 def override(
-    recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None = None
+    recipe: Recipe, settings: Iterable[str], saved_training: TrainingConfig | None = None
 ) -> Recipe:
     """Returns the recipe with settings replaced.
 
@@ -273,12 +282,12 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        begun: training settings of the run to resume; the warm-up of this run does not change.
+        saved_training: training settings of the run to resume, whose warm-up does not change;
             `None` means a new run.
     """
-    options, values, paths, settings = {}, {}, [], tuple(settings)
+    model_texts, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
-    refuse_given(settings, recipe.by_argument)
+    refuse_argument_settings(settings, recipe.by_argument)
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
@@ -286,31 +295,34 @@ def override(
                 f"--set {setting} contains no '=': write PATH=VALUE, such as training.seed=2"
             )
         if path.startswith("model."):
-            options[path.removeprefix("model.")] = text
+            model_texts[path.removeprefix("model.")] = text
         else:
-            value, part = parse(path, text, _hint(recipe, type(recipe), path, setting)), values
+            value, section = parse(path, text, _hint(recipe, type(recipe), path, setting)), values
             *parents, name = path.split(".")
             for parent in parents:
-                part = part.setdefault(parent, {})
-            part[name] = value
+                section = section.setdefault(parent, {})
+            section[name] = value
             paths.append(path)
     training = values.get("training", {})
     if "warmup_steps" not in training:
         steps = training.get("max_steps", recipe.training.max_steps)
         training["warmup_steps"] = _warm_up(recipe.training, steps)
-        if begun and _warm_up(recipe.training, begun.max_steps) == begun.warmup_steps:
-            training["warmup_steps"] = begun.warmup_steps
+        if (
+            saved_training
+            and _warm_up(recipe.training, saved_training.max_steps) == saved_training.warmup_steps
+        ):
+            training["warmup_steps"] = saved_training.warmup_steps
     recipe = _changed(recipe, {**values, "training": training})
-    if options:
-        chosen = dict(recipe.model_options)
-        for name, text in options.items():
-            config = type(recipe.catalog_config())
-            hint = _hint(recipe, config, name, f"model.{name}={text}")
-            chosen[name] = parse(f"model.{name}", text, hint)
-        recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
+    if model_texts:
+        model_options = dict(recipe.model_options)
+        for name, text in model_texts.items():
+            config_class = type(recipe.catalog_config())
+            hint = _hint(recipe, config_class, name, f"model.{name}={text}")
+            model_options[name] = parse(f"model.{name}", text, hint)
+        recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
     for path in paths:
         recipe = recipe.follow(path)
-    if not begun:
+    if not saved_training:
         _check_warm_up(recipe.training)
     return recipe
 
@@ -327,14 +339,14 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         "only training.optimizer=adam uses this setting".
     """
     settings = tuple(settings)
-    said = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
+    reasons = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
     if any(setting.startswith("model.") for setting in settings):
-        network = recipe.network(recipe.model_config(_MANY))
-        said |= {f"model.{name}": text for name, text in network.unread().items()}
+        network = recipe.network(recipe.model_config(_LARGE_VOCAB_SIZE))
+        reasons |= {f"model.{name}": reason for name, reason in network.unread().items()}
     return {
-        setting: text
+        setting: reason
         for setting in settings
-        for name, text in said.items()
+        for name, reason in reasons.items()
         if is_among(setting.partition("=")[0], (name,))
     }
 
@@ -349,31 +361,33 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
             yield f"{path}{field.name}"
 
 
-def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
-    """Raises a `UserError` if a setting has an effect neither in `recipe` nor in any of `others`.
+def refuse_unread(recipe: Recipe, settings: Iterable[str], *other_recipes: Recipe) -> None:
+    """Raises a `UserError` if a setting has no effect in any of the recipes.
 
     Args:
         recipe: the recipe.
         settings: strings of the form `path=value`.
-        others: further recipes to which the same settings are applied.
+        other_recipes: further recipes to which the same settings are applied.
     """
-    for setting, said in unread(recipe, settings).items():
-        if all(unread(other, [setting]) for other in others):
+    for setting, reason in unread(recipe, settings).items():
+        if all(unread(other, [setting]) for other in other_recipes):
             path = setting.partition("=")[0].rstrip(".")
-            raise UserError(f"{path} has no effect here, because {said}: leave {path} out")
+            raise UserError(f"{path} has no effect here, because {reason}: leave {path} out")
 
 
-def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
+def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:
     """Raises a `UserError` if `--set` has a setting that another argument determines.
 
     Args:
         settings: values of `--set`.
-        options: dict that maps a setting to the name of the argument that determines the setting.
+        by_argument: dict mapping a setting to the argument that determines the setting.
     """
     for setting in settings:
         name = setting.partition("=")[0]
-        if name in options:
-            raise UserError(f"--set {setting} is not allowed here: give {options[name]} instead")
+        if name in by_argument:
+            raise UserError(
+                f"--set {setting} is not allowed here: give {by_argument[name]} instead"
+            )
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:
@@ -386,23 +400,23 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
         training: training settings of the recipe.
         steps: number of updates in the run.
     """
-    whole = training.warmup_steps
-    if _is_level(training):
-        return whole
-    short = steps < training.max_steps and 2 * whole > steps
-    return whole * steps // training.max_steps if short else whole
+    warmup_steps = training.warmup_steps
+    if _has_constant_warm_up(training):
+        return warmup_steps
+    is_shortened = steps < training.max_steps and 2 * warmup_steps > steps
+    return warmup_steps * steps // training.max_steps if is_shortened else warmup_steps
 
 
-def _is_level(training: TrainingConfig) -> bool:
+def _has_constant_warm_up(training: TrainingConfig) -> bool:
     """Returns whether the learning rate is constant in the warm-up and falls later, as in T5."""
-    level = training.warmup_start >= training.learning_rate
-    return level and training.schedule not in ENDING_SCHEDULES
+    is_constant = training.warmup_start >= training.learning_rate
+    return is_constant and training.schedule not in ENDING_SCHEDULES
 
 
 def _check_warm_up(training: TrainingConfig) -> None:
     """Raises a `UserError` if the warm-up is as long as the run or longer."""
     warm_up, steps = training.warmup_steps, training.max_steps
-    if warm_up >= steps and warm_up and not _is_level(training):
+    if warm_up >= steps and warm_up and not _has_constant_warm_up(training):
         raise UserError(
             f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
             f"run would never reach training.learning_rate={training.learning_rate:g}: set "
@@ -417,11 +431,11 @@ def _changed(node, values: dict[str, typing.Any]):
         node: the settings.
         values: dict mapping a field to its new value. The value of a section is a nested dict.
     """
-    made = {
+    new_values = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
         for name, value in values.items()
     }
-    return dataclasses.replace(node, **made)
+    return dataclasses.replace(node, **new_values)
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
@@ -438,8 +452,8 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
         node: the settings.
         path: prefix of all paths, such as "model.".
     """
-    known = describe(type(node))
-    items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in known]
+    descriptions = describe(type(node))
+    items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in descriptions]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
     for name, value, _ in items:
         if dataclasses.is_dataclass(value):
@@ -456,12 +470,16 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
         path: path of a setting that does not exist.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
-    last: dict[str, str] = {}
-    for known, _, _ in leaves:
-        last.setdefault(known.rpartition(".")[2], known)
-    close = difflib.get_close_matches(path.rpartition(".")[2], last, 1)
-    same = [known for known, _, _ in leaves if close and known.endswith(f".{close[0]}")]
-    return nearest(path, same) or (f"; perhaps you meant {last[close[0]]!r}" if close else "")
+    path_by_name: dict[str, str] = {}
+    for candidate, _, _ in leaves:
+        path_by_name.setdefault(candidate.rpartition(".")[2], candidate)
+    matches = difflib.get_close_matches(path.rpartition(".")[2], path_by_name, 1)
+    candidates = [
+        candidate for candidate, _, _ in leaves if matches and candidate.endswith(f".{matches[0]}")
+    ]
+    return nearest(path, candidates) or (
+        f"; perhaps you meant {path_by_name[matches[0]]!r}" if matches else ""
+    )
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str):
@@ -476,25 +494,25 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
     Raises:
         UserError: there is no such field, or `path` names a section.
     """
-    name, _, rest = path.partition(".")
+    name, _, subpath = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
-        near = _nearest_path(recipe, setting.partition("=")[0])
+        suggestion = _nearest_path(recipe, setting.partition("=")[0])
         raise UserError(
             f"--set {setting} names an unknown setting, {name!r}: choose one of "
-            f"{', '.join(hints)}{near}"
+            f"{', '.join(hints)}{suggestion}"
         )
     hint = hints[name]
     if dataclasses.is_dataclass(hint):
-        if rest:
-            return _hint(recipe, hint, rest, setting)
-        inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
+        if subpath:
+            return _hint(recipe, hint, subpath, setting)
+        choices = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
         raise UserError(
-            f"--set {setting} sets {name}, which is a section of settings: choose one of {inner}"
+            f"--set {setting} sets {name}, which is a section of settings: choose one of {choices}"
         )
-    if rest:
+    if subpath:
         raise UserError(
             f"--set {setting} uses {name} as a section, but {name} is a single setting: leave out "
-            f".{rest}"
+            f".{subpath}"
         )
     return hint

@@ -13,7 +13,7 @@ from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import allow, allow_within, called, find, is_import_path, trusting
+from macaron_tf.plug_ins import allow, allow_within, call_user_code, find, is_import_path, trusting
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
@@ -47,7 +47,7 @@ _FAMILIES = {
 FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
-def _maker(name: str) -> Callable[[], Recipe] | None:
+def _recipe_function(name: str) -> Callable[[], Recipe] | None:
     """Returns the function that makes the recipe `name`, or `None` if there is no such recipe."""
     if name not in FAMILY_OF:
         return None
@@ -55,87 +55,90 @@ def _maker(name: str) -> Callable[[], Recipe] | None:
     return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
-def names(kind: type[Recipe] = Recipe) -> list[str]:
-    """Returns the sorted names of all recipes of the class `kind`."""
-    return [name for name in sorted(FAMILY_OF) if isinstance(_maker(name)(), kind)]
+def names(recipe_class: type[Recipe] = Recipe) -> list[str]:
+    """Returns the sorted names of all recipes of the class `recipe_class`."""
+    return [
+        name for name in sorted(FAMILY_OF) if isinstance(_recipe_function(name)(), recipe_class)
+    ]
 
 
-def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
+def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
     """Makes a recipe and replaces settings.
 
     Args:
         name: name of a recipe, or location of a user's function as `./my_recipes.py[:NAME]` or
             `package.module:NAME`.
-        kind: class that the recipe must have.
+        recipe_class: class that the recipe must have.
         settings: strings of the form `path=value`; see `override`.
 
     Raises:
-        UserError: there is no such recipe, or its class is not `kind`.
+        UserError: there is no such recipe, or its class is not `recipe_class`.
     """
-    return override(made(name, kind, _maker(name)), settings)
+    return override(make_recipe(name, recipe_class, _recipe_function(name)), settings)
 
 
-def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
+def load_from_options(options: argparse.Namespace, run_class: type[Run]) -> Recipe:
     """Returns the recipe that a `train` command names, with `--set` applied.
 
     With `--resume`, the function instead reads the recipe that the run has saved.
 
     Args:
         options: parsed options of the command.
-        run: class of the run.
+        run_class: class of the run.
     """
     if options.resume is None:
-        recipe = load(options.recipe, run.recipe_class)
+        recipe = load(options.recipe, run_class.recipe_class)
     else:
-        recipe = run.open(options.resume).recipe
-    recipe = override(recipe, options.set, run.begun(options.run))
+        recipe = run_class.open(options.resume).recipe
+    recipe = override(recipe, options.set, run_class.saved_training(options.run))
     refuse_unread(recipe, options.set)
     return recipe
 
 
-def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Recipe:
+def make_recipe(
+    name: str, recipe_class: type[Recipe], builtin: Callable | None, *arguments
+) -> Recipe:
     """Calls the function that makes a recipe, and checks the recipe's class.
 
     Args:
         name: name of the recipe, or location of a user's function.
-        kind: class that the recipe must have.
-        ours: function of this package that makes the recipe `name`; `None` if there is no such
-            function.
+        recipe_class: class that the recipe must have.
+        builtin: function of this package that makes the recipe `name`; `None` if there is none.
         arguments: arguments of the function that makes the recipe.
     """
     if is_import_path(name):
         allow(name)
         function = find(name)
         with trusting():  # code that a user's own recipe names is trusted like the recipe itself
-            recipe = called(name, function, *arguments)
+            recipe = call_user_code(name, function, *arguments)
         allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
-                f"{name} returns a {type(recipe).__name__}, but must return a {kind.__name__}: "
-                "correct the function"
+                f"{name} returns a {type(recipe).__name__}, but must return a "
+                f"{recipe_class.__name__}: correct the function"
             )
-    elif ours is not None:
-        recipe = ours(*arguments)
+    elif builtin is not None:
+        recipe = builtin(*arguments)
     else:
         raise UserError(
-            f"no recipe is called {name!r}: choose one of {', '.join(names(kind))}"
-            f"{nearest(name, names(kind))}; for your own file write ./{name}.py"
+            f"no recipe is called {name!r}: choose one of {', '.join(names(recipe_class))}"
+            f"{nearest(name, names(recipe_class))}; for your own file write ./{name}.py"
         )
-    if not isinstance(recipe, kind):
+    if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "
-            f"use {recipe.command}, or choose one of {', '.join(names(kind))}"
+            f"use {recipe.command}, or choose one of {', '.join(names(recipe_class))}"
         )
     return recipe
 
 
 def documentation(name: str) -> tuple[str, str]:
     """Returns the docstring of a recipe and the docstring of its module."""
-    make = _maker(name)
-    return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
+    function = _recipe_function(name)
+    return inspect.getdoc(function), inspect.getdoc(inspect.getmodule(function))
 
 
-def source(name: str, recipe: Recipe) -> str:
+def source_code(name: str, recipe: Recipe) -> str:
     """Returns the text of a Python file that defines a copy of a recipe, for a user to edit.
 
     Args:
@@ -144,15 +147,15 @@ def source(name: str, recipe: Recipe) -> str:
     """
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
-    modules = sorted({kind.__module__ for kind in classes})
+    modules = sorted({cls.__module__ for cls in classes})
     lines = [
         f'"""A copy of the recipe {name} to change.\n',
         f"    {recipe.command} train ./{name}.py runs/{name}",
         '"""\n',
     ]
     for module in modules:
-        imported = sorted(kind.__name__ for kind in classes if kind.__module__ == module)
-        lines.append(f"from {module} import {', '.join(imported)}")
+        class_names = sorted(cls.__name__ for cls in classes if cls.__module__ == module)
+        lines.append(f"from {module} import {', '.join(class_names)}")
     lines += [
         f"\n\ndef {name}() -> {type(recipe).__name__}:",
         textwrap.indent(f'"""{documentation(name)[0]}\n"""', "    "),
@@ -169,40 +172,40 @@ def _code(value, classes: set[type], indent: str) -> str:
         classes: set to which the function adds the settings classes in `value`.
         indent: indentation of the line in which the expression begins.
     """
-    inner = f"{indent}    "
+    inner_indent = f"{indent}    "
     if dataclasses.is_dataclass(value):
         classes.add(type(value))
         parts = [
-            f"{field.name}={_code(getattr(value, field.name), classes, inner)}"
+            f"{field.name}={_code(getattr(value, field.name), classes, inner_indent)}"
             for field in dataclasses.fields(value)
             if getattr(value, field.name) != field.default
         ]
-        name, close = f"{type(value).__name__}(", ")"
+        name, closing = f"{type(value).__name__}(", ")"
     elif isinstance(value, tuple):
-        parts, name, close = [_code(item, classes, inner) for item in value], "(", ")"
-        close = ",)" if len(parts) == 1 else ")"
+        parts, name, closing = [_code(item, classes, inner_indent) for item in value], "(", ")"
+        closing = ",)" if len(parts) == 1 else ")"
     else:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    line = name + ", ".join(parts) + close
+    line = name + ", ".join(parts) + closing
     if len(indent) + len(line) < 88 and "\n" not in line:
         return line
-    return f"{name}\n" + "".join(f"{inner}{part},\n" for part in parts) + f"{indent})"
+    return f"{name}\n" + "".join(f"{inner_indent}{part},\n" for part in parts) + f"{indent})"
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `recipes [NAME]`: lists all recipes, or prints a recipe as a Python file."""
-    kind, name = pkgutil.resolve_name(options.kind), options.name
+    recipe_class, name = pkgutil.resolve_name(options.recipe_class), options.name
     if name is None:
-        for each in names(kind):
-            print(f"{each:28} {documentation(each)[0].splitlines()[0]}")
+        for listed in names(recipe_class):
+            print(f"{listed:28} {documentation(listed)[0].splitlines()[0]}")
         return
-    print(as_typed(source(name, load(name, kind))), end="")
+    print(as_typed(source_code(name, load(name, recipe_class))), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
-    kind = pkgutil.resolve_name(options.kind)
-    print_settings(load(options.recipe, kind, options.set), options.words)
+    recipe_class = pkgutil.resolve_name(options.recipe_class)
+    print_settings(load(options.recipe, recipe_class, options.set), options.words)
 
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:

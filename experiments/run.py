@@ -58,7 +58,7 @@ class Run(abc.ABC):
         recipe: recipe of the run.
         vocabulary: vocabulary of the run; `None` if runs of this type have no vocabulary.
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
-            `kept_data_dir` reads it. `None` means that no path is saved.
+            `saved_data_dir` reads it. `None` means that no path is saved.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -73,18 +73,19 @@ class Run(abc.ABC):
     def open(cls, path: str | os.PathLike) -> typing.Self:
         """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket."""
         path = storage.as_path(path)
-        recipe, kind = cls._recipe(path), cls.vocabulary_class
-        return cls(path, recipe, kind and kind.load(path / "vocabulary"))
+        recipe, vocabulary_class = cls._read_recipe(path), cls.vocabulary_class
+        vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
+        return cls(path, recipe, vocabulary)
 
     @classmethod
-    def begun(cls, path: str | os.PathLike) -> TrainingConfig | None:
+    def saved_training(cls, path: str | os.PathLike) -> TrainingConfig | None:
         """Returns the training settings of the run in a folder, or `None` if there is no run."""
         file = storage.as_path(path) / "recipe.json"
-        return cls._recipe(file.parent).training if file.exists() else None
+        return cls._read_recipe(file.parent).training if file.exists() else None
 
     @classmethod
-    def _recipe(cls, path: epath.Path) -> Recipe:
-        text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
+    def _read_recipe(cls, path: epath.Path) -> Recipe:
+        text = _read_recipe_text(path, f"`{cls.recipe_class.command} train`")
         allow_signed_code(path)
         offer_code(path)
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
@@ -184,22 +185,22 @@ class Run(abc.ABC):
             self.vocabulary.save(self.path / folder)
         if fingerprint or self.data_dir is not None:
             if self.data_dir is not None:
-                sets = storage.absolute(storage.as_path(self.data_dir).expanduser())
-                counts = {**counts, _DATA_DIR: str(sets)}
+                data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
+                counts = {**counts, _DATA_DIR: str(data_dir)}
             if self.vocabulary is not None:
                 counts = {**counts, _HASH: self.vocabulary.hash}
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
-        model = {
+        record = {
             "kind": self.recipe.kind,
             "network": keras.saving.serialize_keras_object(network),
             "vocabulary": folder,
             "save_every_steps": self.recipe.training.save_every_steps,
             "usage": self.recipe.usage(),
         }
-        write_json(self.path / "model.json", model)
-        sign_code(self.path, model, dataclasses.asdict(self.recipe))
+        write_json(self.path / "model.json", record)
+        sign_code(self.path, record, dataclasses.asdict(self.recipe))
         # Written last, so that a folder with recipe.json has all other files.
-        storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
+        storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"
@@ -223,11 +224,11 @@ class Run(abc.ABC):
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""
-        known = _data_record(self.path)
-        if "sha256" not in known:
-            record = self.path / "data.json"
-            raise UserError(f"{record} cannot be read: restore the file, or start a new run")
-        return known
+        record = _read_data_record(self.path)
+        if "sha256" not in record:
+            file = self.path / "data.json"
+            raise UserError(f"{file} cannot be read: restore the file, or start a new run")
+        return record
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
         """Returns the folder of a checkpoint.
@@ -258,7 +259,7 @@ class Run(abc.ABC):
         return network
 
 
-def at(run: str | os.PathLike, checkpoint: str | None) -> str:
+def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
     """Returns the location RUN@CHECKPOINT, which `macaron_tf.load` accepts.
 
     If `checkpoint` is `None`, the result is RUN, and `macaron_tf.load` chooses the checkpoint.
@@ -269,32 +270,32 @@ def at(run: str | os.PathLike, checkpoint: str | None) -> str:
 def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file atomically. NaN and infinity become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
-    storage.write_aside(path, f"{text}\n".encode())
+    storage.write_atomic(path, f"{text}\n".encode())
 
 
-def _recipe_text(path: epath.Path, writer: str) -> str:
+def _read_recipe_text(path: epath.Path, command: str) -> str:
     file = path / "recipe.json"
     try:
         return storage.read_bytes(file).decode()
     except (UserError, UnicodeDecodeError) as error:
         if path.suffix == ".keras":
             raise needs_vocabulary(path) from error
-        mend = f"is not a run, because {file} cannot be read: give a folder that {writer} wrote"
+        reason = f"is not a run, because {file} cannot be read: give a folder that {command} wrote"
         if is_saved(path):
-            mend = (
+            reason = (
                 "was saved without a training recipe, which this command needs: give the folder of "
                 "a run, or a folder to which save_pretrained saved a run"
             )
-        raise UserError(f"{path} {mend}") from error
+        raise UserError(f"{path} {reason}") from error
 
 
-def kept_data_dir(path: str | os.PathLike) -> str | None:
+def saved_data_dir(path: str | os.PathLike) -> str | None:
     """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
-    folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
+    folder = _read_data_record(storage.as_path(path)).get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
-def _data_record(path: epath.Path) -> dict[str, typing.Any]:
+def _read_data_record(path: epath.Path) -> dict[str, typing.Any]:
     """Returns the contents of a run's data.json, or an empty dict if the file cannot be read."""
     try:
         return storage.read_json(path / "data.json")
@@ -304,7 +305,7 @@ def _data_record(path: epath.Path) -> dict[str, typing.Any]:
 
 def read_kind(path: str | os.PathLike) -> str:
     """Returns the kind of recipe that a run was trained with, such as "translation"."""
-    text = _recipe_text(storage.as_path(path), "a `train` command")
+    text = _read_recipe_text(storage.as_path(path), "a `train` command")
     try:
         return parse_json(text, kind=str)["kind"]
     except ValueError as error:
@@ -325,7 +326,7 @@ def default_splits(source: str | None, splits: list[str]) -> list[str]:
 
 
 def write_scores(
-    folder: str | os.PathLike, what: str, subject: str, settings: str, identity, record: dict
+    folder: str | os.PathLike, description: str, subject: str, settings: str, identity, record: dict
 ) -> None:
     """Writes scores to a JSON file, and prints the path of the file.
 
@@ -334,15 +335,15 @@ def write_scores(
 
     Args:
         folder: folder for the file.
-        what: description of the scores, which is printed before the path.
+        description: description of the scores, which is printed before the path.
         subject: names of the source and the splits.
         settings: description of the settings, for the file name.
         identity: weights, texts and settings that determine the scores.
         record: contents of the file.
     """
-    words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
     text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    path = storage.as_path(folder) / f"{words}-{settings}{digest}.json"
+    path = storage.as_path(folder) / f"{stem}-{settings}{digest}.json"
     write_json(path, record)
-    print(f"{what}: {path}")
+    print(f"{description}: {path}")

@@ -29,7 +29,7 @@ from macaron_tf import __version__
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.paths import as_path, write_aside
+from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
@@ -46,45 +46,45 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def grid(
-    tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
+    tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
 ) -> list[dict]:
     """Runs `finetune grid`, and returns the return value of `finetune.grid.combinations`.
 
     Args:
         tasks: names of the tasks.
         out: folder of the grid.
-        more: further arguments of the command.
+        arguments: further arguments of the command.
         log: file to which the command's output is appended; `None` means stdout.
     """
-    command("finetune", "grid", *tasks, str(out), *more, log=log)
+    command("finetune", "grid", *tasks, str(out), *arguments, log=log)
     return read_json(out / "grid.json", combinations=list)["combinations"]
 
 
-def tuning(options: argparse.Namespace) -> list[str]:
+def grid_arguments(options: argparse.Namespace) -> list[str]:
     """Converts --data-dir, --source and --finetune-set to arguments of `finetune grid`."""
-    words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
-    return [*words, *flags("--set", *options.finetune_set)]
+    arguments = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
+    return [*arguments, *flags("--set", *options.finetune_set)]
 
 
-def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
-    """Runs `python -m experiments.SCRIPT` in a new process.
+def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> None:
+    """Runs `python -m experiments.MODULE` in a new process.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
 
     Args:
-        script: name of the command's module in `experiments`.
-        words: arguments of the command.
+        module: name of the command's module in `experiments`.
+        arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout.
 
     Raises:
         UserError: the command failed.
     """
     trust = ["--trust-code"] if trusts_code() else []
-    line = [sys.executable, "-m", f"experiments.{script}", *words, *trust]
+    argv = [sys.executable, "-m", f"experiments.{module}", *arguments, *trust]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
-        process = subprocess.Popen(line, stdout=output, stderr=output)
+        process = subprocess.Popen(argv, stdout=output, stderr=output)
         try:
             status = process.wait()
         except KeyboardInterrupt:
@@ -92,33 +92,35 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
             process.wait()
             raise
     if status:
-        last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
-        why = f"read its error message {f'in {log}' if log else 'above'}"
-        if last.startswith("error: "):
-            why = f"{last.removeprefix('error: ')}; see {log}"
-        raise UserError(f"`python -m experiments.{script} {shlex.join(words)}` failed: {why}")
+        last_line = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
+        reason = f"read its error message {f'in {log}' if log else 'above'}"
+        if last_line.startswith("error: "):
+            reason = f"{last_line.removeprefix('error: ')}; see {log}"
+        line = f"python -m experiments.{module} {shlex.join(arguments)}"
+        raise UserError(f"`{line}` failed: {reason}")
 
 
 def flags(name: str, *values: str | None) -> list[str]:
     """Returns command-line arguments that repeat the flag `name` for each value except `None`."""
-    return [word for value in values if value is not None for word in (name, value)]
+    return [argument for value in values if value is not None for argument in (name, value)]
 
 
-def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
+def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) -> Any:
     """Reads a JSON file of a study.
 
     Args:
         path: path of the file.
-        kind: expected type of the whole content.
+        value_type: expected type of the whole content.
         fields: expected type of each field that the caller reads.
 
     Raises:
         UserError: the file cannot be read, or a type does not match.
     """
-    return storage.read_json(path, kind, mend="remove it and give the same command again", **fields)
+    mend = "remove it and give the same command again"
+    return storage.read_json(path, value_type, mend=mend, **fields)
 
 
-def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
+def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
     """Reads a result from a JSON file, or computes and saves the result if the file is missing.
 
     Args:
@@ -132,17 +134,17 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
     row = read_json(file, settings=dict)
-    earlier = row.pop("settings")
+    saved_settings = row.pop("settings")
     for name, value in json.loads(json.dumps(settings)).items():
-        if earlier.get(name) != value:
+        if saved_settings.get(name) != value:
             raise UserError(
-                f"{file} was made with {name}={earlier.get(name)!r}, but this command has "
+                f"{file} was made with {name}={saved_settings.get(name)!r}, but this command has "
                 f"{name}={value!r}: give another folder, or set {name} to its earlier value"
             )
     return row
 
 
-def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
+def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
     """Runs tasks in several threads, each of which uses its own part of the CPUs.
 
     If a task raises an exception, the tasks that have not begun are cancelled.
@@ -155,49 +157,49 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
     Returns:
         The results in the order of `tasks`.
     """
-    parts, numbers = shares or jobs, queue.SimpleQueue()
-    for number in range(jobs):
-        numbers.put(number)
+    num_shares, share_indices = shares or jobs, queue.SimpleQueue()
+    for index in range(jobs):
+        share_indices.put(index)
 
     def take_share() -> None:
         if sys.platform == "linux":
             cpus = sorted(os.sched_getaffinity(0))
             # This applies to the current thread and to processes that the thread starts.
-            os.sched_setaffinity(0, cpus[numbers.get() :: parts] or cpus)
+            os.sched_setaffinity(0, cpus[share_indices.get() :: num_shares] or cpus)
 
     def timed(task: Callable[[], Any]) -> tuple[Any, float]:
         began = time.monotonic()
         return task(), (time.monotonic() - began) / 60
 
-    spent = []  # minutes of each task, except tasks whose results already existed
+    durations = []  # minutes of each task, except tasks whose results already existed
     # With a single thread, each task shows its own progress.
-    several = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
+    progress = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
-        several or contextlib.nullcontext(),
+        progress or contextlib.nullcontext(),
         concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
     ):
-        waiting = {pool.submit(timed, task): words for words, task in tasks.items()}
+        futures = {pool.submit(timed, task): text for text, task in tasks.items()}
         try:
-            for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
+            for done, finished in enumerate(concurrent.futures.as_completed(futures), 1):
                 minutes = finished.result()[1]
-                spent += [minutes] if minutes > 0.1 else []
-                left = ""
-                if spent:
-                    minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
-                    left = f"; at most {minutes:.0f} min left"
-                print(f"[{done}/{len(tasks)}] {waiting[finished]}{left}", flush=True)
+                durations += [minutes] if minutes > 0.1 else []
+                estimate = ""
+                if durations:
+                    minutes = (len(tasks) - done) / jobs * statistics.mean(durations)
+                    estimate = f"; at most {minutes:.0f} min left"
+                print(f"[{done}/{len(tasks)}] {futures[finished]}{estimate}", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [future.result()[0] for future in waiting]
+    return [future.result()[0] for future in futures]
 
 
 def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
     """Groups rows by their value of the field `key`, in the order of first occurrence."""
-    found: dict[Any, list[dict]] = {}
+    groups: dict[Any, list[dict]] = {}
     for row in rows:
-        found.setdefault(row[key], []).append(row)
-    return found
+        groups.setdefault(row[key], []).append(row)
+    return groups
 
 
 def values(rows: Iterable[dict], metric: str) -> list[float]:
@@ -219,12 +221,14 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
         A nested dict, whose keys are the name of a curve and an x value. The innermost values are
         lists with the y value of each seed.
     """
-    found = {}
-    for name, mine in grouped(rows, key).items():
-        lines = (row[curve] if curve else validations(row["run"]) for row in mine)
+    result = {}
+    for name, group in grouped(rows, key).items():
+        lines = (row[curve] if curve else validations(row["run"]) for row in group)
         points = grouped(itertools.chain.from_iterable(lines), x)
-        found[name] = {at: values(each, y) for at, each in points.items() if values(each, y)}
-    return found
+        result[name] = {
+            x_value: values(members, y) for x_value, members in points.items() if values(members, y)
+        }
+    return result
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
@@ -263,44 +267,45 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def write(
     out: pathlib.Path,
     name: str,
-    script: str,
+    module: str,
     options: argparse.Namespace,
     title: str,
     lines: Sequence[str],
     figure: bool = True,
-    **rest,
+    **fields,
 ) -> None:
     """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints it.
 
     Args:
         out: folder for the files.
         name: name of the files without extension.
-        script: name of the command's module in `experiments`.
+        module: name of the command's module in `experiments`.
         options: parsed arguments of the command.
         title: heading of the report.
         lines: Markdown lines of the report.
         figure: whether the report shows `out`/`name`.png.
-        rest: contents of the JSON file in addition to the command and the versions.
+        fields: contents of the JSON file in addition to the command and the versions.
     """
-    line = as_typed(shlex.join(["python", "-m", f"experiments.{script}", *options.arguments]))
-    record = {"command": line, **_versions(), **rest}
+    line = as_typed(shlex.join(["python", "-m", f"experiments.{module}", *options.arguments]))
+    record = {"command": line, **_versions(), **fields}
     write_json(out / f"{name}.json", record)
-    made = f"`{line}` by macaron_tf {record['version']}"
-    made += f" at commit {record['commit']}" if record["commit"] else ""
-    made += f"; your own files at commit {theirs}" if (theirs := record["your_commit"]) else ""
-    text = [f"# {title}", "", f"{made}.", "", *lines, ""]
+    provenance = f"`{line}` by macaron_tf {record['version']}"
+    provenance += f" at commit {record['commit']}" if record["commit"] else ""
+    if user_commit := record["your_commit"]:
+        provenance += f"; your own files at commit {user_commit}"
+    text = [f"# {title}", "", f"{provenance}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
-    write_aside(out / f"{name}.md", "\n".join(text).encode())
+    write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
 
 
 def _versions() -> dict[str, str]:
     """Returns the version and commit of this package, and the commit of the user's repository."""
-    ours, here = (_ROOT / ".git").exists(), pathlib.Path()
-    top = _git(here, "rev-parse", "--show-toplevel")[1]
-    theirs = top and not (ours and os.path.samefile(top, _ROOT))
-    found = commit() if ours else "", commit(here) if theirs else ""
-    return dict(zip(("version", "commit", "your_commit"), (__version__, *found), strict=True))
+    is_checkout, here = (_ROOT / ".git").exists(), pathlib.Path()
+    repository = _git(here, "rev-parse", "--show-toplevel")[1]
+    has_user_repository = repository and not (is_checkout and os.path.samefile(repository, _ROOT))
+    commits = commit() if is_checkout else "", commit(here) if has_user_repository else ""
+    return dict(zip(("version", "commit", "your_commit"), (__version__, *commits), strict=True))
 
 
 def commit(folder: pathlib.Path = _ROOT) -> str:
@@ -315,13 +320,13 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
     return short and short + "-dirty" * (_git(folder, *edits)[0] == 1)
 
 
-def _git(folder: pathlib.Path, *words: str) -> tuple[int, str]:
+def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
     """Runs git in a folder, and returns the exit status and the output."""
     try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
     except OSError as error:  # there is no git
         return error.errno or -1, ""
-    return done.returncode, done.stdout.strip()
+    return process.returncode, process.stdout.strip()
 
 
 def mean_curves(
@@ -350,7 +355,7 @@ def mean_curves(
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
-    axes = [figure.add_subplot(rows, columns, number + 1) for number in range(len(panels))]
+    axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(panels))]
     # The curves of one name have the same colour in all panels.
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -384,4 +389,4 @@ def _deviation(values: Sequence[float]) -> float:
 def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=dpi)
-    write_aside(path, image.getvalue())
+    write_atomic(path, image.getvalue())

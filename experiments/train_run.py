@@ -79,7 +79,7 @@ def train_run(
     check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
     strategy = strategy or tf.distribute.get_strategy()
-    new, earlier = not run.path.exists(), run.resume(run.path, recipe)
+    is_new, earlier = not run.path.exists(), run.resume(run.path, recipe)
     if run.vocabulary is not None:
         vocabulary_hash = run.vocabulary.hash
         if earlier:
@@ -112,16 +112,16 @@ def train_run(
         else:
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
             model.per_worker_data = data.per_worker
-    watching = callbacks.make(run.path) if callbacks else ()
+    keras_callbacks = callbacks.make(run.path) if callbacks else ()
     model.memory = run.memory(network)
     model.evaluation_memory = run.memory(network, "evaluation")
     if note is not None:
         print(f"{recipe.model_name}: {network.count_params():,} parameters{note}", flush=True)
-    ours = False  # becomes True when this process holds the folder's lock
+    holds_lock = False  # becomes True when this process holds the folder's lock
 
-    def start() -> None:
-        nonlocal ours
-        ours = True
+    def on_start() -> None:
+        nonlocal holds_lock
+        holds_lock = True
         (run.path / DIVERGED).unlink(missing_ok=True)
         run.write(network, data.fingerprint, **data.counts)
 
@@ -132,17 +132,17 @@ def train_run(
             run.path,
             validate=validate,
             vocabulary_hash=vocabulary_hash,
-            callbacks=watching,
-            on_start=start,
+            callbacks=keras_callbacks,
+            on_start=on_start,
         )
     except Exception as error:
-        if ours and isinstance(error, Diverged):
+        if holds_lock and isinstance(error, Diverged):
             write_json(run.path / DIVERGED, {"reason": str(error)})
         metrics = run.path / "metrics.jsonl"
-        began = metrics.exists() and metrics.read_bytes()
-        failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
-        left = new and ours and failed and run.path.exists()
-        if left and not CheckpointDirectory(run.path).steps():
+        has_metrics = metrics.exists() and metrics.read_bytes()
+        is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
+        removes_folder = is_new and holds_lock and is_useless and run.path.exists()
+        if removes_folder and not CheckpointDirectory(run.path).steps():
             as_path(run.path).rmtree()  # frees the folder for a run with other settings
         raise
 
@@ -150,13 +150,13 @@ def train_run(
 def train_pairs(
     run: Run,
     data: TranslationData,
-    judged: TranslationData,
-    asked: Sequence[tuple[str, str]],
+    validation_data: TranslationData,
+    validation_pairs: Sequence[tuple[str, str]],
     score: Callable[[Sequence[str]], dict[str, float]],
     sample: str,
     strategy: tf.distribute.Strategy,
     batches: Callable[[int], tf.data.Dataset] | None = None,
-    **start,
+    **options,
 ) -> TrainingResult:
     """Trains an encoder-decoder on pairs of texts.
 
@@ -165,20 +165,23 @@ def train_pairs(
     is accurate enough to select a checkpoint.
 
     Args:
-        run: run to train. It has a method `writer`, and its recipe has the section `decoding`.
+        run: run to train. It has a method `line_translator`, and its recipe has the section
+            `decoding`.
         data: training pairs.
-        judged: held-out pairs whose loss is computed.
-        asked: pairs of a source text and a target text. The model generates a text for each source.
+        validation_data: held-out pairs whose loss is computed.
+        validation_pairs: pairs of a source text and a target text. The model generates a text for
+            each source.
         score: function from the generated texts to a dict of metrics.
         sample: format string for a printed example, whose three fields are the source, target and
             generated text.
         strategy: distribution strategy.
         batches: function that replaces the dataset of `data`; see `RunData`.
-        start: arguments `initialize`, `note` and `callbacks` of `train_run`.
+        options: arguments `initialize`, `note` and `callbacks` of `train_run`.
     """
     recipe = run.recipe
-    metric, perfect = recipe.training.best_metric, score([target for _, target in asked])
-    if perfect.get(metric) == 0:
+    metric = recipe.training.best_metric
+    perfect_scores = score([target for _, target in validation_pairs])
+    if perfect_scores.get(metric) == 0:
         raise UserError(
             f"training.best_metric={metric} is 0 even if the model's output equals the references: "
             "set training.best_metric=loss and training.best_mode=min, or metric.tokenize=char for "
@@ -187,43 +190,43 @@ def train_pairs(
 
     def validation(network: keras.Model):
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        writer = run.writer(network, greedy)
+        translator = run.line_translator(network, greedy)
 
         def validate(model: TrainedModel, step: int) -> dict:
-            losses = measured(model, judged.evaluation_dataset())
-            answers = writer.translate([source for source, _ in asked]).best
-            shown = list(zip(asked, answers, strict=True))[:_SAMPLES]
-            samples = [sample.format(*pair, answer) for pair, answer in shown]
-            return {**losses, **score(answers), "samples": samples}
+            losses = evaluate_model(model, validation_data.evaluation_dataset())
+            outputs = translator.translate([source for source, _ in validation_pairs]).best
+            shown = list(zip(validation_pairs, outputs, strict=True))[:_SAMPLES]
+            samples = [sample.format(*pair, output) for pair, output in shown]
+            return {**losses, **score(outputs), "samples": samples}
 
         return validate
 
-    rows = RunData(
+    run_data = RunData(
         batches or (lambda step: data.dataset(recipe.training.seed, step)),
         data.fingerprint(),
         {"pairs": len(data)},
     )
-    return train_run(run, rows, validation, strategy, **start)
+    return train_run(run, run_data, validation, strategy, **options)
 
 
-def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
+def evaluate_model(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
     """Evaluates a model on a dataset, and returns the metrics that the objective defines."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
 
 
-def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
+def warn_truncated(lengths: np.ndarray, max_length: int, setting: str) -> None:
     """Warns on stderr if texts have the maximum length, because these texts may be truncated.
 
     Args:
         lengths: number of tokens in each text, `(N,)`.
-        most: maximum number of tokens in a text.
+        max_length: maximum number of tokens in a text.
         setting: name of the setting with the maximum, for the message.
     """
-    if full := int((lengths >= most).sum()):
+    if count := int((lengths >= max_length).sum()):
         print(
-            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were truncated to "
-            f"{most} tokens: raise {setting} to keep more",
+            f"warning: {count:,} of {len(lengths):,} texts have {max_length} tokens or were "
+            f"truncated to {max_length} tokens: raise {setting} to keep more",
             file=sys.stderr,
         )
 
@@ -232,7 +235,7 @@ def report(
     result: TrainingResult,
     recipe: Recipe,
     options: argparse.Namespace,
-    *steps: str,
+    *commands: str,
     best: str = "best validation {metric} {score:.4f} at step {step:,}",
 ) -> None:
     """Prints why training ended, the best checkpoint, and commands to try next.
@@ -241,8 +244,8 @@ def report(
         result: result of the training run.
         recipe: recipe of the run.
         options: parsed options of `train`.
-        steps: format strings of commands to try next. The fields are {me} (command of the recipe),
-            {run} (folder of the run) and {data} (the flag `--data-dir`).
+        commands: format strings of commands to try next. The fields are {me} (command of the
+            recipe), {run} (folder of the run) and {data} (the flag `--data-dir`).
         best: format string of the line about the best checkpoint, with the fields {metric}, {score}
             and {step}.
     """
@@ -250,6 +253,7 @@ def report(
     if result.best_step is not None:
         metric, score = recipe.training.best_metric, result.best_score
         print(best.format(metric=metric, score=score, step=result.best_step))
-    data = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    words = dict(me=recipe.command, run=as_path(options.run), data=data)
-    print(as_typed("next: " + "\n      ".join(step.format(**words) for step in steps)))
+    data_flag = f" --data-dir {options.data_dir}" if options.data_dir else ""
+    fields = dict(me=recipe.command, run=as_path(options.run), data=data_flag)
+    lines = (command.format(**fields) for command in commands)
+    print(as_typed("next: " + "\n      ".join(lines)))

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_encodable
 
 _SIGNATURE = "serving_default"
 # Order of the texts in a line. A multiple-choice model has context, question, choice1, choice2, ...
 _COLUMNS = ("text", "first", "second", "question", "context")
 _CHOICE_COLUMNS = ("context", "question")
 _BITS = {"DT_INT32": 32, "DT_INT64": 64}
-_GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
+_MAX_FLOAT = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
 # Default inputs of a text generator, equal to the defaults of `experiments.generate`.
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 
@@ -60,19 +60,19 @@ class Signature:
         texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
         choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
         choices.sort(key=lambda name: int(name.removeprefix("choice")))
-        known = (*(_CHOICE_COLUMNS if choices else _COLUMNS), *choices)
-        first = [name for name in known if name in texts]
-        return first + [name for name in texts if name not in known]
+        ordered = (*(_CHOICE_COLUMNS if choices else _COLUMNS), *choices)
+        first = [name for name in ordered if name in texts]
+        return first + [name for name in texts if name not in ordered]
 
     def columns(
-        self, lines: Sequence[str], given: Mapping[str, float], first: int
+        self, lines: Sequence[str], numeric_inputs: Mapping[str, float], first: int
     ) -> dict[str, list]:
         """Converts lines to the model's inputs.
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
-            given: dict mapping the name of a numeric input to its value, which applies to all
-                lines.
+            numeric_inputs: dict mapping the name of a numeric input to its value, which applies to
+                all lines.
             first: number of the first line, for error messages.
 
         Returns:
@@ -83,50 +83,52 @@ class Signature:
                 invalid.
         """
         texts = self.texts
-        numbers = {name: given.get(name, _GENERATION.get(name)) for name in self.inputs}
-        numbers = {name: value for name, value in numbers.items() if name not in texts}
-        if missing := [name for name, value in numbers.items() if value is None]:
+        names = [name for name in self.inputs if name not in texts]
+        values = {name: numeric_inputs.get(name, _GENERATION.get(name)) for name in names}
+        if missing := [name for name, value in values.items() if value is None]:
             raise UserError(
                 f"the model's numeric input {missing[0]!r} is missing: give "
                 f"--input {missing[0]}=NUMBER"
             )
-        if unknown := given.keys() - numbers:
-            mend = f"choose one of {', '.join(numbers)}" if numbers else "leave --input out"
+        if unknown := numeric_inputs.keys() - values:
+            mend = f"choose one of {', '.join(values)}" if values else "leave --input out"
             raise UserError(f"the model has no numeric input {min(unknown)!r}: {mend}")
-        numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
+        values = {
+            name: _to_number(name, value, self.inputs[name]) for name, value in values.items()
+        }
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
-        for number, row in enumerate(rows, first):
+        for line_number, row in enumerate(rows, first):
             if len(row) != len(texts):
                 raise UserError(
-                    f"line {number} must have {len(texts)} texts ({', '.join(texts)}), but has "
-                    f"{len(row)}: separate the texts by single tabs"
+                    f"line {line_number} must have {len(texts)} texts ({', '.join(texts)}), but "
+                    f"has {len(row)}: separate the texts by single tabs"
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
-        return columns | {name: [value] * len(lines) for name, value in numbers.items()}
+        return columns | {name: [value] * len(lines) for name, value in values.items()}
 
 
-def _number(name: str, value: Any, dtype: str) -> Any:
+def _to_number(name: str, value: Any, dtype: str) -> Any:
     """Converts a value to a Python int or float that an input's dtype can represent.
 
     Raises:
         UserError: `value` is not a number, or the dtype cannot represent it. Without this check,
             gRPC would round the value.
     """
-    real = isinstance(value, Real) and not isinstance(value, bool)
+    is_real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
-        if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            return int(value)
         low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        if is_real and isinstance(value, Integral) and low <= value <= high:
+            return int(value)
         raise UserError(
             f"{name}={value!r} is not a {bits}-bit integer: give a whole number from {low} to "
             f"{high}"
         )
-    if most := _GREATEST.get(dtype):
-        if real and abs(value) <= most:
+    if limit := _MAX_FLOAT.get(dtype):
+        if is_real and abs(value) <= limit:
             return float(value)
         raise UserError(
             f"{name}={value!r} is not a number in the range of {dtype}: give a number from "
-            f"{-most:g} to {most:g}"
+            f"{-limit:g} to {limit:g}"
         )
     return value
 
@@ -156,15 +158,15 @@ class Client(abc.ABC):
     def signature(self) -> Signature:
         """Signature `serving_default` of the model, from the server's metadata."""
         with self._as_documented():
-            found = self._metadata()["signature_def"]
-            if _SIGNATURE not in found:
+            signatures = self._metadata()["signature_def"]
+            if _SIGNATURE not in signatures:
                 raise ClientError(
                     f"the model has no signature {_SIGNATURE!r}, which this client needs: export "
                     "the model with python -m export.saved_model"
                 )
             inputs, outputs = (
-                {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
-                for part in ("inputs", "outputs")
+                {name: info["dtype"] for name, info in signatures[_SIGNATURE].get(key, {}).items()}
+                for key in ("inputs", "outputs")
             )
             return Signature(inputs, outputs)
 
@@ -180,14 +182,14 @@ class Client(abc.ABC):
             ) from None
 
     def answers(
-        self, lines: Sequence[str], first: int = 1, **numbers: float
+        self, lines: Sequence[str], first: int = 1, **numeric_inputs: float
     ) -> list[dict[str, Any]]:
         """Runs the model, whatever its task is, on each line of text.
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
             first: number of the first line, for error messages.
-            numbers: values of the model's numeric inputs, such as `max_tokens=20`.
+            numeric_inputs: values of the model's numeric inputs, such as `max_tokens=20`.
 
         Returns:
             A list with one dict for each line. The dict maps output names to values.
@@ -195,20 +197,20 @@ class Client(abc.ABC):
         Raises:
             UserError: a line or a number does not fit the model's inputs.
         """
-        columns = self.signature.columns(lines, numbers, first)
-        [only, *_] = self.signature.outputs
-        found = []
+        columns = self.signature.columns(lines, numeric_inputs, first)
+        [first_output, *_] = self.signature.outputs
+        answers = []
         for part in self._run_in_batches(_SIGNATURE, first, **columns):
-            values = {name or only: value for name, value in part.items()}
-            rows = min(len(lines) - len(found), self.batch_size)
+            values = {name or first_output: value for name, value in part.items()}
+            num_rows = min(len(lines) - len(answers), self.batch_size)
             for name, value in values.items():
-                if not isinstance(value, list) or len(value) != rows:
+                if not isinstance(value, list) or len(value) != num_rows:
                     raise ClientError(
                         f"the model's output {name!r} does not have one row per line: use a model "
                         "exported with python -m export.saved_model"
                     )
-            found += [{name: value[i] for name, value in values.items()} for i in range(rows)]
-        return found
+            answers += [{name: value[i] for name, value in values.items()} for i in range(num_rows)]
+        return answers
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Returns the best translation of each line, in order."""
@@ -219,7 +221,7 @@ class Client(abc.ABC):
 
         The export option `--n-best` has set the number of translations per line.
         """
-        found = []
+        candidates = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
                 raise ClientError(
@@ -227,8 +229,8 @@ class Client(abc.ABC):
                     "`answers` in Python"
                 )
             rows = zip(part["translations"], part["scores"], strict=True)
-            found += [list(map(Candidate, *row)) for row in rows]
-        return found
+            candidates += [list(map(Candidate, *row)) for row in rows]
+        return candidates
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the log-probability of each target, given the source at the same index.
@@ -251,7 +253,7 @@ class Client(abc.ABC):
         self, signature: str, first: int = 1, /, **columns: Sequence
     ) -> Iterator[dict]:
         for column in columns.values():
-            check_whole((value for value in column if isinstance(value, str)), first)
+            check_encodable((value for value in column if isinstance(value, str)), first)
         for start in range(0, len(next(iter(columns.values()))), self.batch_size):
             end = start + self.batch_size
             yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})

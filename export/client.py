@@ -42,7 +42,7 @@ from macaron_tf.io.serving import MAX_VERSION, as_json
 
 _BUSY = (429, 503)
 # Statuses with which a server rejects a request because of one of its lines.
-_LINE_REFUSED = (400, 413, "INVALID_ARGUMENT")
+_LINE_REJECTED = (400, 413, "INVALID_ARGUMENT")
 _CONNECT_SECONDS = 10.0  # maximum time to wait while a gRPC server starts
 
 
@@ -64,15 +64,18 @@ class RestClient(Client):
 
     def __post_init__(self):
         url = self.address if "//" in self.address else f"http://{self.address}"
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        connection_classes = {
+            "http": http.client.HTTPConnection,
+            "https": http.client.HTTPSConnection,
+        }
         try:
             parts = urllib.parse.urlsplit(url)
             host = parts.hostname or ""
             host.encode("idna")  # raises an error that the connection would raise later
-            if not host or parts.scheme not in kinds:
+            if not host or parts.scheme not in connection_classes:
                 raise ValueError(url)
-            kind = kinds[parts.scheme]
-            self._connection = kind(host, parts.port or kind.default_port, timeout=self.timeout)
+            cls = connection_classes[parts.scheme]
+            self._connection = cls(host, parts.port or cls.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
             raise UserError(
                 f"{self.address!r} is not the HTTP address of a server: write http://HOST:PORT"
@@ -113,11 +116,11 @@ class RestClient(Client):
 
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         body = json.dumps({"signature_name": signature, "inputs": inputs}).encode("utf-8")
-        found = self._request("POST", f"{self._path}:predict", body, self.retries)
+        response = self._request("POST", f"{self._path}:predict", body, self.retries)
         with self._as_documented():
-            answer = found["outputs"]
-        # If a signature has a single output, the answer does not contain its name.
-        return answer if isinstance(answer, dict) else {"": answer}
+            outputs = response["outputs"]
+        # If a signature has a single output, the response does not contain its name.
+        return outputs if isinstance(outputs, dict) else {"": outputs}
 
     def _request(self, method: str, path: str, body: bytes | None, retries: int) -> dict:
         headers = {"Content-Type": "application/json"} if body else {}
@@ -170,7 +173,7 @@ class GrpcClient(Client):
         """Closes the channel."""
         self._channel.close()
 
-    def _ask(self, method: Callable, request):
+    def _send(self, method: Callable, request):
         """Adds the model's name and version to a request, sends it, and returns the response.
 
         Args:
@@ -204,9 +207,10 @@ class GrpcClient(Client):
         from tensorflow_serving.apis import get_model_metadata_pb2
 
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
-        found = get_model_metadata_pb2.SignatureDefMap()
-        self._ask(self._stub.GetModelMetadata, request).metadata["signature_def"].Unpack(found)
-        return json_format.MessageToDict(found, preserving_proto_field_name=True)
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        response = self._send(self._stub.GetModelMetadata, request)
+        response.metadata["signature_def"].Unpack(signatures)
+        return json_format.MessageToDict(signatures, preserving_proto_field_name=True)
 
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         import tensorflow as tf
@@ -216,15 +220,16 @@ class GrpcClient(Client):
         request = predict_pb2.PredictRequest()
         request.model_spec.signature_name = signature
         for name, values in inputs.items():
-            numeric = not all(isinstance(value, str) for value in values)
-            dtype = self.signature.inputs[name] if numeric else "DT_STRING"
-            number = tf.dtypes.as_dtype(types_pb2.DataType.Value(dtype))
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(values, dtype=number))
-        response = self._ask(self._stub.Predict, request)
-        return {name: as_json(name, tf.make_ndarray(p)) for name, p in response.outputs.items()}
+            is_text = all(isinstance(value, str) for value in values)
+            dtype_name = "DT_STRING" if is_text else self.signature.inputs[name]
+            dtype = tf.dtypes.as_dtype(types_pb2.DataType.Value(dtype_name))
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(values, dtype=dtype))
+        response = self._send(self._stub.Predict, request)
+        outputs = response.outputs.items()
+        return {name: as_json(name, tf.make_ndarray(proto)) for name, proto in outputs}
 
 
-def text_of(answer: Mapping[str, Any]) -> str:
+def format_answer(answer: Mapping[str, Any]) -> str:
     """Formats the model's outputs for a line as the text that the command prints.
 
     Args:
@@ -246,8 +251,8 @@ def text_of(answer: Mapping[str, Any]) -> str:
             return text.replace("\n", "\\n")
         case {"score": score}:
             return f"{score:.4f}"
-        case {"vector": numbers}:
-            return " ".join(f"{number:.7g}" for number in numbers)
+        case {"vector": values}:
+            return " ".join(f"{value:.7g}" for value in values)
     return json.dumps(answer, ensure_ascii=False)
 
 
@@ -260,8 +265,10 @@ def _parse(raw: bytes, status: int) -> dict:
     try:
         answer = parse_json(raw)
     except ValueError:
-        said = f"the response {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
-        raise ClientError(said, status) from None
+        message = (
+            f"the response {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
+        )
+        raise ClientError(message, status) from None
     if status != 200:
         raise ClientError(str(answer.get("error", f"HTTP status {status}")), status)
     return answer
@@ -286,7 +293,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     local_path_argument("--local DIR", text)(parser)
     add("--name", default="model", help="name of the model on the server (default: %(default)s)")
     text = "version of the model (default: the newest version)"
-    count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
+    count("--version N", text, minimum=0, below=MAX_VERSION + 1)(parser)
     add(
         "--n-best",
         action="store_true",
@@ -305,7 +312,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--grpc is empty: write HOST:PORT")
     if parsed.grpc and parsed.local is not None:
         parser.error("--grpc and --local are both set: give only one of them")
-    pairs = [given.partition("=")[::2] for given in parsed.input]
+    pairs = [text.partition("=")[::2] for text in parsed.input]
     try:
         parsed.input = {name: parse_json(number, object) for name, number in pairs}
     except ValueError:
@@ -316,7 +323,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     parsed = parse_arguments(arguments)
-    kind, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
+    client_class, address = (GrpcClient, parsed.grpc) if parsed.grpc else (RestClient, parsed.url)
     if parsed.local is not None:
         # Imported here because importing TensorFlow takes seconds.
         from export.local_client import LocalClient
@@ -324,40 +331,40 @@ def main(arguments: list[str] | None = None) -> None:
         # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
-        kind, address = LocalClient, parsed.local
-    client = kind(address, parsed.name, parsed.version, parsed.timeout, parsed.batch_size)
+        client_class, address = LocalClient, parsed.local
+    client = client_class(address, parsed.name, parsed.version, parsed.timeout, parsed.batch_size)
 
     def show(lines: list[str], first: int) -> None:
         if parsed.n_best:
-            for number, candidates in enumerate(client.n_best(lines), first - 1):
-                for each in candidates:
-                    print(f"{number} ||| {each.text} ||| {each.score:.4f}")
+            for index, candidates in enumerate(client.n_best(lines), first - 1):
+                for candidate in candidates:
+                    print(f"{index} ||| {candidate.text} ||| {candidate.score:.4f}")
         else:
             for answer in client.answers(lines, first, **parsed.input):
-                print(text_of(answer))
+                print(format_answer(answer))
         sys.stdout.flush()
 
     def answer(lines: list[str], first: int) -> None:
         try:
             show(lines, first)
         except ClientError as error:
-            if error.status not in _LINE_REFUSED:
+            if error.status not in _LINE_REJECTED:
                 raise
             if len(lines) == 1:
                 raise ClientError(f"line {first}: {error}", error.status) from None
             # Send the lines one by one, to answer the lines before the rejected line.
-            for number, line in enumerate(lines, first):
-                answer([line], number)
+            for line_number, line in enumerate(lines, first):
+                answer([line], line_number)
 
-    lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
+    lines, line_number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
     try:
         while chunk := list(itertools.islice(lines, parsed.batch_size)):
-            answer(chunk, number)
-            number += len(chunk)
+            answer(chunk, line_number)
+            line_number += len(chunk)
     except ClientError as error:
-        named = f": give the model's name with --name (now {parsed.name!r})"
-        absent = error.status in (404, "NOT_FOUND")
-        raise UserError(f"{error}{named if absent else ''}") from None
+        advice = f": give the model's name with --name (now {parsed.name!r})"
+        is_missing = error.status in (404, "NOT_FOUND")
+        raise UserError(f"{error}{advice if is_missing else ''}") from None
     finally:
         client.close()
 

@@ -12,7 +12,7 @@ model. Transformers can also load models uploaded with `--format hugging-face`.
 import argparse
 
 from export.hugging_face import LICENSE
-from export.saved_model import loaded
+from export.saved_model import load_model
 from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program, switch
 
 
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
 
     name = check_login(options.repository)  # before loading the model, which takes longer
     private = options.private or None
-    address = loaded(options).push_to_hub(name, options.format, options.license, private)
+    address = load_model(options).push_to_hub(name, options.format, options.license, private)
     print(f"pushed to {address}; in Python: macaron_tf.load('hub:{name}')")
 
 

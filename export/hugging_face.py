@@ -10,7 +10,7 @@ setting that transformers does not support.
 
 import argparse
 
-from export.saved_model import loaded
+from export.saved_model import load_model
 from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program
 
 LICENSE = argument(
@@ -22,7 +22,7 @@ LICENSE = argument(
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `export.hugging_face`: writes a folder that transformers can load."""
-    loaded(options).save_pretrained(options.out, "hugging-face", options.license)
+    load_model(options).save_pretrained(options.out, "hugging-face", options.license)
     print(f"exported {options.out}; in Python: macaron_tf.load('hugging-face:{options.out}')")
 
 

@@ -26,32 +26,31 @@ def run(options: argparse.Namespace) -> None:
     try:
         config = BeamSearchConfig(**parse_json(options.decoding))
     except (ValueError, TypeError) as error:
-        given = f"{options.decoding[:200]}"
         raise UserError(
-            f"--decoding {given} is not a JSON object with valid settings of beam search "
-            f'({error}): give an object such as {{"beam_size": 4}}'
+            f"--decoding {options.decoding[:200]} is not a JSON object with valid settings of "
+            f'beam search ({error}): give an object such as {{"beam_size": 4}}'
         ) from error
-    found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
-    found = dataclasses.replace(
-        found,
+    labels = tuple(options.labels or ())
+    model = dataclasses.replace(
+        load(options.model, vocabulary=options.vocabulary),
         name="",
         labels=labels,
         max_length=options.max_length,
         decoding=dataclasses.asdict(config),
     )
-    search = search_options(options, options.model, found)
-    classifies = isinstance(found.network, Classification.networks)
-    if not classifies and (labels or not isinstance(found.task, Translation)):
-        mend = (
+    search = search_options(options, options.model, model)
+    is_classifier = isinstance(model.network, Classification.networks)
+    if not is_classifier and (labels or not isinstance(model.task, Translation)):
+        reason = (
             "which has no classes to name: leave --labels out"
             if labels
             else "which this command cannot export: give a classifier or a translator"
         )
         raise UserError(
-            f"{options.model} contains a network of the class {type(found.network).__name__}, "
-            f"{mend}"
+            f"{options.model} contains a network of the class {type(model.network).__name__}, "
+            f"{reason}"
         )
-    print(found.export(options.out, bfloat16=options.bfloat16, **search))
+    print(model.export(options.out, bfloat16=options.bfloat16, **search))
 
 
 main = single_program(

@@ -42,12 +42,11 @@ class LocalClient(Client):
         self._model.close()
 
     def _metadata(self) -> dict[str, Any]:
-        found = self._model.signature_defs.items()
-        named = {
+        signatures = {
             name: json_format.MessageToDict(definition, preserving_proto_field_name=True)
-            for name, definition in found
+            for name, definition in self._model.signature_defs.items()
         }
-        return {"signature_def": named}
+        return {"signature_def": signatures}
 
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         definition = self._model.signature_defs[signature]
@@ -59,8 +58,8 @@ class LocalClient(Client):
             for name, values in inputs.items()
         }
         try:
-            found = self._model.run(signature, arrays)
+            outputs = self._model.run(signature, arrays)
         except tf.errors.InvalidArgumentError as error:
-            sentence = failed_check(error.message) or error.message.splitlines()[0]
-            raise ClientError(sentence, "INVALID_ARGUMENT") from None
-        return {name: as_json(name, array) for name, array in found.items()}
+            message = failed_check(error.message) or error.message.splitlines()[0]
+            raise ClientError(message, "INVALID_ARGUMENT") from None
+        return {name: as_json(name, array) for name, array in outputs.items()}

@@ -68,19 +68,26 @@ def run(options: argparse.Namespace) -> None:
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 
-    location, model = options.run, loaded(options)
+    location, model = options.run, load_model(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
     search = search_options(options, location, model)
     formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
-    given = options.bfloat16, options.lite, formats, options.check
-    path = model.export(options.out, options.version, *given, **search)
+    path = model.export(
+        options.out,
+        options.version,
+        options.bfloat16,
+        options.lite,
+        formats,
+        options.check,
+        **search,
+    )
     record = json.loads((path / "assets.extra" / "export.json").read_text())
     print(certificate_text(record), end="")
     print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
 
 
-def loaded(options: argparse.Namespace):
+def load_model(options: argparse.Namespace):
     """Loads the model from `options.run`.
 
     Args:
@@ -93,13 +100,13 @@ def loaded(options: argparse.Namespace):
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.loading import load, locate
 
-    location, chosen = options.run, options.checkpoint
-    if chosen and locate(location).without_recipe:
+    location = options.run
+    if options.checkpoint and locate(location).without_recipe:
         raise UserError(
             f"{location} is not a training run, so it has no checkpoints to choose from: leave "
             "--checkpoint out"
         )
-    return load(f"{location}@{chosen}" if chosen else location)
+    return load(f"{location}@{options.checkpoint}" if options.checkpoint else location)
 
 
 def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:
@@ -115,14 +122,13 @@ def search_options(options: argparse.Namespace, location: str, model) -> dict[st
     """
     from macaron_tf.tasks import Translation
 
-    given = {name: vars(options).get(name) for name in ("n_best", "beam_size", "compile")}
-    given = {name: value for name, value in given.items() if value}
-    if given and not isinstance(model.task, Translation):
-        flag = next(iter(given)).replace("_", "-")
+    names = [name for name in ("n_best", "beam_size", "compile") if vars(options).get(name)]
+    if names and not isinstance(model.task, Translation):
+        flag = names[0].replace("_", "-")
         raise UserError(
             f"{location} is not a translator, so --{flag} has no effect: leave --{flag} out"
         )
-    return {"compiled" if name == "compile" else name: value for name, value in given.items()}
+    return {"compiled" if name == "compile" else name: vars(options)[name] for name in names}
 
 
 main = single_program(

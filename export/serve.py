@@ -46,7 +46,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     )
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]
-        shown = "no file" if setting.default == "None" else "%(default)s"
+        default_text = "no file" if setting.default == "None" else "%(default)s"
         if setting.name.startswith("model_config"):  # TensorFlow Serving's spelling
             flags.append(f"--{setting.name}")
         parser.add_argument(
@@ -54,11 +54,11 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
             metavar=_METAVARS.get(setting.name.rpartition("_")[2], "N"),
             type=check_path if setting.name == "model_config_file" else None,
             default=setting.default.strip("'"),
-            help=f"{setting.text.rstrip('.')} (default: {shown})",
+            help=f"{setting.text.rstrip('.')} (default: {default_text})",
         )
-    given = vars(parser.parse_args(arguments))
-    path, name = given.pop("base_path"), given.pop("name")
-    if path is None and given["model_config_file"] == "None":
+    values = vars(parser.parse_args(arguments))
+    path, name = values.pop("base_path"), values.pop("name")
+    if path is None and values["model_config_file"] == "None":
         parser.error(
             "no model is given: give OUT, the folder of an exported model, or "
             "--model_config_file FILE"
@@ -67,7 +67,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         name = name or os.path.basename(os.path.abspath(path))
     hints = hints_of(ServerConfig)
     return ServerConfig(
-        path or "", name or "", **{k: parse(k, text, hints[k]) for k, text in given.items()}
+        path or "", name or "", **{k: parse(k, text, hints[k]) for k, text in values.items()}
     )
 
 
@@ -80,12 +80,12 @@ def run(config: ServerConfig, stop: threading.Event) -> None:
     # threads for 0.3 s.
     gc.freeze()
     with ModelServer(config) as server:
-        shown = ", ".join(
+        model_list = ", ".join(
             f"{name} version{'s' * (len(manager.served) > 1)} {', '.join(map(str, manager.served))}"
             for name, manager in server.models.items()
         )
         print(
-            f"ready: {shown} on {server.url} "
+            f"ready: {model_list} on {server.url} "
             f"(gRPC {config.host}:{server.grpc_port}); try: {server.example()}",
             flush=True,
         )
@@ -102,8 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: stop.set())
     run(config, stop)
     return 0
 

@@ -14,6 +14,7 @@ Ctrl-C or SIGTERM, Triton finishes the requests in flight and exits. `make engin
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -53,7 +54,8 @@ from macaron_tf.cli.program import lean_imports
 lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
 from {module} import TritonPythonModel
 """
-_DEADLINE = 120  # seconds for requests in flight to finish at shutdown
+_GRACE_SECONDS = 120  # seconds for requests in flight to finish at shutdown
+_quoted = functools.partial(json.dumps, ensure_ascii=False)  # quotes a string for Triton's config
 
 
 def find_server() -> tuple[pathlib.Path, pathlib.Path]:
@@ -65,13 +67,13 @@ def find_server() -> tuple[pathlib.Path, pathlib.Path]:
     Raises:
         UserError: Triton is not installed, or does not support this version of Python.
     """
-    found = importlib.util.find_spec("pytriton")
-    if found is None:
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None:
         raise UserError(
             "Triton is not installed in this environment: run `make engines`, then run the command "
             "with .venv-engines/bin/python"
         )
-    root = pathlib.Path(found.origin).parent / "tritonserver"
+    root = pathlib.Path(spec.origin).parent / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
@@ -100,7 +102,7 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
     from export.server.servable import Signature
     from export.server.versions import find_versions
 
-    names, known = [], set()
+    names, choices = [], set()
     for name, folder in models.items():
         versions = sorted(find_versions(folder).items())[-options.versions :]
         newest = pathlib.Path(versions[-1][1], "saved_model.pb")
@@ -111,74 +113,73 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         definitions = dict(saved.meta_graphs[0].signature_def)
         for key in definitions.keys() & {*options.signatures}:
             names.append(name if key == _DEFAULT else f"{name}.{key}")
-            place = repository / names[-1]
+            target = repository / names[-1]
             for version, _ in versions:
-                (place / str(version)).mkdir(parents=True)
-                (place / str(version) / "model.py").write_text(model_of("export.triton_model"))
+                (target / str(version)).mkdir(parents=True)
+                (target / str(version) / "model.py").write_text(model_source("export.triton_model"))
             signature = Signature(key, definitions[key])
-            (place / "config.pbtxt").write_text(_config(signature, folder, options))
-        known |= {key for key, found in definitions.items() if found.method_name}
-    if unknown := {*options.signatures} - known:
+            (target / "config.pbtxt").write_text(_config(signature, folder, options))
+        choices |= {key for key, definition in definitions.items() if definition.method_name}
+    if unknown := {*options.signatures} - choices:
         raise UserError(
             f"--signatures contains {min(unknown)!r}, but no model has this signature: choose from "
-            f"{', '.join(sorted(known))}"
+            f"{', '.join(sorted(choices))}"
         )
     return sorted(names)
 
 
 def _config(signature, folder: str, options) -> str:
     """Returns Triton's ModelConfig for a signature, in protocol buffer text format."""
-    batched = signature.batchable
+    is_batched = signature.batchable
 
-    def tensor(kind: str, name: str, spec) -> str:
+    def tensor(role: str, name: str, spec) -> str:
         if spec.shape.rank is None:
             raise UserError(
-                f"{folder}: {kind} {name!r} of signature {signature.name!r} has an unknown number "
+                f"{folder}: {role} {name!r} of signature {signature.name!r} has an unknown number "
                 "of dimensions, which Triton needs: export the model with known shapes"
             )
-        sizes = [-1 if size is None else size for size in spec.shape][int(batched) :]
+        sizes = [-1 if size is None else size for size in spec.shape][int(is_batched) :]
         # Triton has no scalars, so Triton receives one number per row as (B, 1) and reshapes it
         # to (B,).
         shape = f"dims: {sizes}" if sizes else "dims: [1] reshape {}"
         type_name = _TYPES.get(spec.dtype.name, spec.dtype.name.upper())
-        return f'{kind} {{ name: "{name}" data_type: TYPE_{type_name} {shape} }}\n'
+        return f'{role} {{ name: "{name}" data_type: TYPE_{type_name} {shape} }}\n'
 
     batching = f"dynamic_batching {{ max_queue_delay_microseconds: {options.batch_delay_us} }}\n"
-    given = {"folder": os.path.abspath(folder), "signature": signature.name}
-    given = {key: json.dumps(text, ensure_ascii=False) for key, text in given.items()}
+    parameters = {"folder": os.path.abspath(folder), "signature": signature.name}
     return "".join(
         [
             'backend: "python"\n',
-            f"max_batch_size: {options.max_batch_size if batched else 0}\n",
-            batching if batched else "",
+            f"max_batch_size: {options.max_batch_size if is_batched else 0}\n",
+            batching if is_batched else "",
             f"version_policy {{ latest {{ num_versions: {options.versions} }} }}\n",
             *(tensor("input", *item) for item in signature.inputs.items()),
             *(tensor("output", *item) for item in signature.outputs.items()),
             *(
-                f'parameters {{ key: "{key}" value {{ string_value: {text} }} }}\n'
-                for key, text in given.items()
+                f'parameters {{ key: "{key}" value {{ string_value: {_quoted(text)} }} }}\n'
+                for key, text in parameters.items()
             ),
         ]
     )
 
 
-def model_of(module: str) -> str:
+def model_source(module: str) -> str:
     """Returns the content of the file `model.py` for a model repository.
 
     Args:
         module: name of the module with the class `TritonPythonModel`.
     """
-    return _MODEL.format(path=_packages(), module=module)
+    return _MODEL.format(path=_package_folders(), module=module)
 
 
-def _packages() -> list[str]:
+def _package_folders() -> list[str]:
     """Returns the entries of `sys.path`, except the folders of Python's standard library.
 
     Triton's process uses its own standard library.
     """
-    own = sysconfig.get_path("stdlib")
+    library = sysconfig.get_path("stdlib")
     folders = [os.path.abspath(folder) for folder in sys.path]
-    return [folder for folder in folders if folder not in (own, f"{own}/lib-dynload")]
+    return [folder for folder in folders if folder not in (library, f"{library}/lib-dynload")]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -187,13 +188,13 @@ def run(options: argparse.Namespace) -> int:
     from export.server.versions import check_base_path
 
     models = {}
-    for word in options.models:
-        name, _, folder = word.rpartition("=")
+    for model in options.models:
+        name, _, folder = model.rpartition("=")
         name = name or os.path.basename(os.path.abspath(folder))
-        check_name(name, word)
+        check_name(name, model)
         if name in models:
             raise UserError(
-                f"two models are named {name!r}: give {word} another name, written as NAME=OUT"
+                f"two models are named {name!r}: give {model} another name, written as NAME=OUT"
             )
         check_base_path(folder)
         models[name] = folder
@@ -239,7 +240,7 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
                 f"--grpc-port={options.grpc_port}",
                 "--disable-auto-complete-config",  # because auto-completion loads each model twice
                 "--allow-metrics=false",
-                f"--exit-timeout-secs={_DEADLINE}",
+                f"--exit-timeout-secs={_GRACE_SECONDS}",
                 "--log-info=false",
             ],
             env={**os.environ, "LD_LIBRARY_PATH": str(root.parents[1] / "nvidia_pytriton.libs")},
@@ -247,20 +248,18 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
         )
         stopped = []
 
-        def stop(number: int, _) -> None:
-            stopped.append(number)
+        def stop(signal_number: int, _) -> None:
+            stopped.append(signal_number)
             process.send_signal(signal.SIGINT)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
-        place = f"http://{options.host}:{options.http_port}"
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, stop)
+        url = f"http://{options.host}:{options.http_port}"
         try:
-            while process.poll() is None and not _is_ready(place):
+            while process.poll() is None and not _is_ready(url):
                 time.sleep(0.2)
             if process.poll() is None:
-                print(
-                    f"ready: {', '.join(names)} on {place} (gRPC {options.grpc_port})", flush=True
-                )
+                print(f"ready: {', '.join(names)} on {url} (gRPC {options.grpc_port})", flush=True)
             elif not stopped:
                 raise UserError("Triton did not start: see Triton's log above")
             process.wait()
@@ -271,10 +270,10 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
     return 0 if stopped else process.returncode
 
 
-def _is_ready(place: str) -> bool:
+def _is_ready(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{place}/v2/health/ready", timeout=2) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2) as response:
+            return response.status == 200
     except OSError:
         return False
 

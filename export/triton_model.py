@@ -26,49 +26,52 @@ class TritonPythonModel:
     def initialize(self, arguments: dict[str, str]) -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         config = json.loads(arguments["model_config"])
-        given = {name: text["string_value"] for name, text in config["parameters"].items()}
+        parameters = {
+            name: parameter["string_value"] for name, parameter in config["parameters"].items()
+        }
         version = int(arguments["model_version"])
-        self._servable = Servable(f"{given['folder']}/{version}", version)
-        self._signature = self._servable.signature(given["signature"])
+        self._servable = Servable(f"{parameters['folder']}/{version}", version)
+        self._signature = self._servable.signature(parameters["signature"])
         self._max_rows = int(config["max_batch_size"]) or 1 << 30
         self._servable.warm_up()
 
     def execute(self, requests: list) -> list:
         responses = [None] * len(requests)
-        together = collections.defaultdict(list)  # groups of requests to run as one batch
-        for number, request in enumerate(requests):
+        groups = collections.defaultdict(list)  # groups of requests to run as one batch
+        for index, request in enumerate(requests):
             try:
                 inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
                 rows = self._signature.check(inputs, self._max_rows)
                 shapes = tuple(array.shape[1:] for array in inputs.values())
-                key = shapes if self._signature.batchable else number
-                together[key].append((number, rows, inputs))
+                key = shapes if self._signature.batchable else index
+                groups[key].append((index, rows, inputs))
             except ServingError as error:
-                responses[number] = _failure(error)
-        for group in together.values():
-            for number, answer in self._answers(group):
-                responses[number] = answer
+                responses[index] = _failure(error)
+        for group in groups.values():
+            for index, response in self._responses(group):
+                responses[index] = response
         return responses
 
-    def _answers(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
+    def _responses(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
         """Runs requests as one batch, and yields the index and the response of each request.
 
         Args:
             group: a tuple for each request, of the index, the number of rows, and the inputs.
         """
         run = functools.partial(self._servable.run, self._signature)
-        for at, found in run_joined(run, self._signature, [request for _, *request in group]):
-            if isinstance(found, Exception):
-                yield group[at][0], _failure(from_exception(found))
+        indices = [index for index, *_ in group]
+        for i, result in run_joined(run, self._signature, [request for _, *request in group]):
+            if isinstance(result, Exception):
+                yield indices[i], _failure(from_exception(result))
             else:
-                tensors = [triton.Tensor(name, array) for name, array in found.items()]
-                yield group[at][0], triton.InferenceResponse(tensors)
+                tensors = [triton.Tensor(name, array) for name, array in result.items()]
+                yield indices[i], triton.InferenceResponse(tensors)
 
     def finalize(self) -> None:
         self._servable.close()
 
 
 def _failure(error: ServingError):
-    kinds = {"INVALID_ARGUMENT": triton.TritonError.INVALID_ARG}
-    code = kinds.get(error.code.name, triton.TritonError.INTERNAL)
+    codes = {"INVALID_ARGUMENT": triton.TritonError.INVALID_ARG}
+    code = codes.get(error.code.name, triton.TritonError.INTERNAL)
     return triton.InferenceResponse(error=triton.TritonError(error.message, code))

@@ -10,7 +10,7 @@ _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
 # SCRIPT is the name of the installed script. FORM is an environment variable in which the launcher
 # (`macaron_tf.cli.launcher`) tells child processes how the user started a command.
-SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
+SCRIPT, PREFIX_VARIABLE = "macaron", "MACARON_TF_COMMAND"
 # Maps each command to its module, which `python -m` runs in a checkout, and its help text.
 COMMANDS = {
     "translate": ("experiments.translate", "train and evaluate translation models; translate text"),
@@ -57,29 +57,31 @@ def as_typed(text: str) -> str:
     started this process by `python -m macaron_tf`. Otherwise, an installed wheel uses `macaron
     translate`, and a checkout leaves the text unchanged.
     """
-    form = os.environ.get(FORM) or (SCRIPT if FOLDER == _INSTALLED else "")
-    return spelled(text, form) if form else text
+    prefix = os.environ.get(PREFIX_VARIABLE) or (SCRIPT if FOLDER == _INSTALLED else "")
+    return spelled(text, prefix) if prefix else text
 
 
-def spelled(text: str, form: str = SCRIPT) -> str:
-    """Replaces `python -m MODULE` in a text by `form` and the name of the module's command.
+def spelled(text: str, prefix: str = SCRIPT) -> str:
+    """Replaces `python -m MODULE` in a text by `prefix` and the name of the module's command.
 
-    With the form `macaron`, `python -m experiments.translate` becomes `macaron translate`. Modules
-    that are not commands stay unchanged.
+    With the prefix `macaron`, `python -m experiments.translate` becomes `macaron translate`.
+    Modules that are not commands stay unchanged.
     """
 
-    def command(found: re.Match) -> str:
-        name = name_of(found[1])
-        return f"{form} {name}" if name else found[0]
+    def command(match: re.Match) -> str:
+        name = command_of(match[1])
+        return f"{prefix} {name}" if name else match[0]
 
     return re.sub(r"python\s+-m\s+((?:experiments|export)(?:\.\w+)+)", command, text)
 
 
-def name_of(module: str) -> str:
+def command_of(module: str) -> str:
     """Returns the name of a module's command, or "" if the module is not a command.
 
     Args:
         module: full module name, such as "experiments.translate", or its last component.
     """
-    known = {place: name for name, (place, _) in COMMANDS.items()}
-    return known.get(module) or {m.rpartition(".")[2]: n for m, n in known.items()}.get(module, "")
+    commands = {module_name: name for name, (module_name, _) in COMMANDS.items()}
+    return commands.get(module) or {m.rpartition(".")[2]: n for m, n in commands.items()}.get(
+        module, ""
+    )

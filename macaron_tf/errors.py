@@ -38,10 +38,10 @@ class TextError(UserError):
         self.number, self.reason = number, reason
 
 
-_HALVES = re.compile("[\ud800-\udfff]")
+_UNPAIRED_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def check_whole(texts: Iterable[str], first: int = 1) -> None:
+def check_encodable(texts: Iterable[str], first: int = 1) -> None:
     """Raises a UserError if a text has an unpaired surrogate, which UTF-8 cannot encode.
 
     Args:
@@ -49,20 +49,20 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
         first: number of the first text in the error message.
     """
     for number, text in enumerate(texts, first):
-        if half := _HALVES.search(text):
+        if surrogate := _UNPAIRED_SURROGATE.search(text):
             raise UserError(
-                f"text {number} has {half[0]!a}, an unpaired surrogate (half of a character, or "
-                "a byte that was not UTF-8): remove the surrogate, or decode the text with its "
+                f"text {number} has {surrogate[0]!a}, an unpaired surrogate (half of a character, "
+                "or a byte that was not UTF-8): remove the surrogate, or decode the text with its "
                 "real encoding"
             )
 
 
-def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
+def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:
     """Parses a JSON text, and checks the type of the value and of its fields.
 
     Args:
         text: JSON text.
-        kind: expected type of the value.
+        value_type: expected type of the value.
         fields: required fields of a JSON object, with the expected type of each field.
 
     Raises:
@@ -72,11 +72,11 @@ def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("brackets are nested too deeply") from None
-    if not isinstance(value, kind):
-        raise ValueError(f"not a {kind.__name__}")
-    for name, wanted in fields.items():
-        if not isinstance(value.get(name), wanted):
-            raise ValueError(f"{name!r} is missing or not of type {wanted.__name__}")
+    if not isinstance(value, value_type):
+        raise ValueError(f"not a {value_type.__name__}")
+    for name, field_type in fields.items():
+        if not isinstance(value.get(name), field_type):
+            raise ValueError(f"{name!r} is missing or not of type {field_type.__name__}")
     return value
 
 
@@ -97,14 +97,14 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
     return dividend // divisor
 
 
-def check_count(argument: str, value: int, least: int = 1) -> int:
-    """Returns `value` if it is an integer of at least `least`, or raises a ValueError."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
+def check_count(argument: str, value: int, minimum: int = 1) -> int:
+    """Returns `value` if it is an integer of at least `minimum`, or raises a ValueError."""
+    if type(value) is not int or value < minimum:
+        raise ValueError(f"{argument}={value!r} must be a whole number of at least {minimum}")
     return value
 
 
-STORES = {"gs"}  # URL schemes of supported remote storage
+REMOTE_SCHEMES = {"gs"}  # URL schemes of supported remote storage
 # URL schemes that cannot begin a local path, even if only one slash follows, as in s3:/bucket.
 _NOT_LOCAL = {"gs", "s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
@@ -127,22 +127,22 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
     for scheme, slashes, bucket in _SCHEME.findall(text):
-        if not slashes[1:] and scheme.lower() not in (_NOT_LOCAL if slashes else STORES):
+        if not slashes[1:] and scheme.lower() not in (_NOT_LOCAL if slashes else REMOTE_SCHEMES):
             continue  # a prefix such as tsv:, or a local path that contains a colon
-        if local or scheme not in STORES or slashes != "//" or not bucket:
-            places = "a local path" if local else "a local path or gs://BUCKET/NAME"
-            raise UserError(f"{text} is not a supported path: give {places}")
+        if local or scheme not in REMOTE_SCHEMES or slashes != "//" or not bucket:
+            accepted = "a local path" if local else "a local path or gs://BUCKET/NAME"
+            raise UserError(f"{text} is not a supported path: give {accepted}")
     return os.path.expanduser(text)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str]) -> str:
     """Suggests a known name that is similar to `name`, as the end of an error message.
 
     Returns:
         Text such as `; perhaps you meant 'adam'`, or "" if no known name is similar.
     """
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; perhaps you meant {close[0]!r}" if close else ""
+    matches = difflib.get_close_matches(name, list(choices), 1)
+    return f"; perhaps you meant {matches[0]!r}" if matches else ""
 
 
 def plural(noun: str, count: int) -> str:
@@ -154,29 +154,34 @@ def plural(noun: str, count: int) -> str:
 USER_FILES: set[str] = set()
 
 
-def sentence_of(error: BaseException, place: str = "") -> str | None:
+def sentence_of(error: BaseException, import_path: str = "") -> str | None:
     """Describes an exception in one sentence if user code may have caused the exception.
 
     Args:
         error: exception to describe.
-        place: name of the user's module or function that raised the exception, or "" if unknown.
+        import_path: name of the user's module or function that raised the exception, or "" if
+            unknown.
 
     Returns:
-        The sentence. `None` means that `place` is "" and this process has imported no user code.
+        The sentence. `None` means that `import_path` is "" and this process has imported no user
+        code.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename in USER_FILES]
-    if not (own or place or USER_FILES):
+    user_frames = [frame for frame in frames if frame.filename in USER_FILES]
+    if not (user_frames or import_path or USER_FILES):
         return None
-    frames = own or frames
-    words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    frames = user_frames or frames
+    description = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
-    if not place:
+    if not import_path:
         # User code may be the cause even if it did not raise. It may return a wrong type.
-        blamed = "" if own else f"; this process runs your code: {', '.join(sorted(USER_FILES))}"
-        return f"{where} raised {words}{blamed}"
+        suspects = (
+            "" if user_frames else f"; this process runs your code: {', '.join(sorted(USER_FILES))}"
+        )
+        return f"{where} raised {description}{suspects}"
     # The message of a SyntaxError already ends with the file and line.
-    return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
+    position = "" if isinstance(error, SyntaxError) else f" ({where})"
+    return f"{import_path} raised {description}{position}"
 
 
 # Modules that every command needs. They are the dependencies in pyproject.toml, and h5py, which
@@ -241,10 +246,10 @@ def check_train_packages() -> None:
     Commands call this function before training. Otherwise a package that only the validation needs
     would stop the run at its first validation.
     """
-    asked = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
-    if lacking := [module for module in asked if importlib.util.find_spec(module) is None]:
+    modules = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
+    if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
         raise UserError(
-            f"training and validation need {', '.join(lacking)}: pip install 'macaron_tf[train]'"
+            f"training and validation need {', '.join(missing)}: pip install 'macaron_tf[train]'"
         )
 
 
@@ -270,26 +275,26 @@ def needs_vocabulary(path: str | os.PathLike) -> UserError:
 
 def out_of_memory(error: Exception) -> str | None:
     """Returns the error message for a failed memory allocation, or `None` for other errors."""
-    tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
+    tensorflow, jax, message = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
-    on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
+    on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in message
     # A negative shape means that TensorFlow's 32-bit count of tensor elements overflowed.
-    overflow = isinstance(error, ValueError) and "used for shape: -" in words
-    overflow |= "Operation received an exception:Status: 1," in words  # oneDNN's out_of_memory
+    overflow = isinstance(error, ValueError) and "used for shape: -" in message
+    overflow |= "Operation received an exception:Status: 1," in message  # oneDNN's out_of_memory
     if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
         return None
-    asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)
+    request = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", message)
     return (
-        f"memory ran out{f' ({asked[0]})' if asked else ''}: use smaller batches with more "
+        f"memory ran out{f' ({request[0]})' if request else ''}: use smaller batches with more "
         "training.accumulation_steps, shorter rows, or a smaller model"
     )
 
 
-_REQUEST = re.compile(
+_REQUEST_ERROR = re.compile(
     r"Error executing an HTTP request: "
     r"(?:HTTP response code (\d+)|libcurl code \d+ meaning '([^']*)')"
 )
-_REQUESTED = re.compile(r"gs://[^\s,;]+")
+_BUCKET_URL = re.compile(r"gs://[^\s,;]+")
 
 
 def store_problem(error: Exception) -> tuple[str, str] | None:
@@ -300,27 +305,27 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
     Returns:
         The reason and the correction. `None` means that `error` has another cause.
     """
-    if not (found := _REQUEST.search(str(error))):
+    if not (match := _REQUEST_ERROR.search(str(error))):
         return None
-    code, unreachable = found.groups()
-    again = "run the same command again"
+    code, unreachable = match.groups()
+    retry = "run the same command again"
     if unreachable:
         reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
-        return f"requests do not reach the bucket ({reason})", f"check the network and {again}"
+        return f"requests do not reach the bucket ({reason})", f"check the network and {retry}"
     if code in ("401", "403"):
         return (
             f"the bucket returned HTTP {code}",
             "check that your credentials may read and write the bucket",
         )
-    return f"the bucket returned HTTP {code} to repeated requests", f"{again} later"
+    return f"the bucket returned HTTP {code} to repeated requests", f"{retry} later"
 
 
 def store_sentence(error: Exception) -> str | None:
     """Returns the error message for a failed request to a bucket, or `None` for other errors."""
     if (problem := store_problem(error)) is None:
         return None
-    place = _REQUESTED.search(str(error))
-    return f"cannot access {place[0] if place else 'a bucket'}, because {problem[0]}: {problem[1]}"
+    url = _BUCKET_URL.search(str(error))
+    return f"cannot access {url[0] if url else 'a bucket'}, because {problem[0]}: {problem[1]}"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_be
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
-from macaron_tf.io.hub import HUB, downloaded
+from macaron_tf.io.hub import HUB, download
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
@@ -87,42 +87,43 @@ def load(
         with trusting():
             return load(location, lower_case, pooling, vocabulary)
     if vocabulary is not None:
-        found = load(location, lower_case, pooling)
-        if found.vocabulary is not None:
+        loaded = load(location, lower_case, pooling)
+        if loaded.vocabulary is not None:
             raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
-        network = found.network
+        network = loaded.network
         if isinstance(network, Model) and isinstance(network.config, StackConfig):
-            rows = network.config.vocab_size
-            if vocabulary.size > rows:
+            vocab_size = network.config.vocab_size
+            if vocabulary.size > vocab_size:
                 raise UserError(
-                    f"the vocabulary has {vocabulary.size} tokens, but {location} has only {rows} "
-                    "embeddings: give the vocabulary with which the network was trained"
+                    f"the vocabulary has {vocabulary.size} tokens, but {location} has only "
+                    f"{vocab_size} embeddings: give the vocabulary with which the network was "
+                    "trained"
                 )
-        return dataclasses.replace(found, vocabulary=vocabulary)
+        return dataclasses.replace(loaded, vocabulary=vocabulary)
     if location.endswith(".keras"):
         path = paths.as_path(location)
         with _refuse_network(location):
             network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
         return Pretrained(network, name=path.stem, checkpoint=location)
-    found = locate(location)
-    if lower_case is not None and found.library not in (HUGGING_FACE, MODEL_GARDEN):
+    parsed = locate(location)
+    if lower_case is not None and parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
         raise UserError(
             f"the files of {location} already say whether text is lower-cased: leave lower_case "
             "(--[no-]lower-case) out"
         )
     with Progress(f"loading {location}"):
-        if found.library:
-            read = dataclasses.replace(
-                _read_library(found, lower_case, pooling), checkpoint=location
+        if parsed.library:
+            pretrained = dataclasses.replace(
+                _read_library(parsed, lower_case, pooling), checkpoint=location
             )
         else:
-            read = _read_own(found)
+            pretrained = _read_native(parsed)
     # A folder downloaded from the hub has the revision as its name.
     on_hub = location.startswith(f"{HUB}:")
-    name = location.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
-    return dataclasses.replace(read, name=name)
+    name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name
+    return dataclasses.replace(pretrained, name=name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,14 +131,14 @@ class Location:
     """Folder of a network that `load` accepts.
 
     Attributes:
-        given: argument `location` of `load`.
+        argument: argument `location` of `load`.
         folder: folder of the network's files. If another library wrote the files, the path is
             local and absolute.
         library: name in `LIBRARIES` of the library that wrote the files, or "" for macaron_tf.
         checkpoint: checkpoint name from `RUN@CHECKPOINT`, or `None`.
     """
 
-    given: str
+    argument: str
     folder: epath.Path
     library: str = ""
     checkpoint: str | None = None
@@ -157,13 +158,13 @@ def locate(location: str) -> Location:
 
     This function does not check that the folder exists.
     """
-    kind, _, directory = location.partition(":")
-    if kind in LIBRARIES and directory:
+    prefix, _, directory = location.partition(":")
+    if prefix in LIBRARIES and directory:
         if paths.is_remote(directory):
             raise UserError(f"{location} is in a bucket: copy the folder to a local disk first")
-        return Location(location, paths.as_path(directory).expanduser().absolute(), kind)
-    if kind == HUB:
-        folder = paths.as_path(downloaded(location))
+        return Location(location, paths.as_path(directory).expanduser().absolute(), prefix)
+    if prefix == HUB:
+        folder = paths.as_path(download(location))
         return Location(location, folder, _library_of(folder))
     folder = paths.as_path(location)
     if not folder.exists() and "@" in location:
@@ -200,10 +201,10 @@ def _refuse_network(location: str) -> Iterator[None]:
 
 def saved_network(folder: epath.Path) -> keras.Model:
     """Builds the network that a folder's model.json describes, without reading the weights."""
-    return _layers(folder, _described(folder, str(folder)))["network"]
+    return _build_layers(folder, _read_record(folder, str(folder)))["network"]
 
 
-def _described(path: epath.Path, location: str) -> dict[str, Any]:
+def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
     try:
         record = parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
@@ -217,7 +218,7 @@ def _described(path: epath.Path, location: str) -> dict[str, Any]:
     return record
 
 
-def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
+def _build_layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
     """Builds the network and the separate heads that a model.json describes.
 
     Returns:
@@ -227,47 +228,47 @@ def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
     with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
-        read, safe = keras.saving.deserialize_keras_object, not trusts_code()
-        made = {name: read(layer, safe_mode=safe) for name, layer in layers.items()}
-        if not made["network"].built:
-            made["network"].build()
-    return made
+        deserialize, safe = keras.saving.deserialize_keras_object, not trusts_code()
+        built = {name: deserialize(layer, safe_mode=safe) for name, layer in layers.items()}
+        if not built["network"].built:
+            built["network"].build()
+    return built
 
 
-def _read_own(found: Location) -> Pretrained:
-    path, location = found.folder, found.given
-    record = _described(path, location)
+def _read_native(parsed: Location) -> Pretrained:
+    path, location = parsed.folder, parsed.argument
+    record = _read_record(path, location)
     with paths.refuse_damage(path / MODEL, _MEND):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
         usage |= {
             name: tuple(usage.get(name, ()))
             for name in ("languages", "labels", "unread", "unlisted")
         }
-        weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
+        weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
         folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
-        scores = record.get("results", {}).get("scores") or _scores(path)
+        scores = record.get("results", {}).get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
-    made = _layers(path, record)
+    layers = _build_layers(path, record)
     with _refuse_network(str(path / MODEL)):
-        manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
+        manifest = load_network(weights, layers["network"], vocabulary.hash if vocabulary else "")
         for name in HEADS:
-            if name in made:
-                load_weights(made[name], saved_file(path, name))
+            if name in layers:
+                load_weights(layers[name], saved_file(path, name))
     results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
     if reason := weights_record(weights).get("warning"):
         results["warning"] = reason
     return Pretrained(
-        **made,
+        **layers,
         vocabulary=vocabulary,
         ids=None if ids is None else np.array(ids),
         checkpoint=weights.name,
-        recipe=_optional(path / RECIPE),
+        recipe=_read_optional(path / RECIPE),
         results={**results, "scores": scores},
         **usage,
     )
 
 
-def _optional(path: epath.Path) -> dict[str, Any]:
+def _read_optional(path: epath.Path) -> dict[str, Any]:
     """Reads a JSON object from a file. Returns {} if the file is missing or holds no object."""
     try:
         return paths.read_json(path)
@@ -275,65 +276,65 @@ def _optional(path: epath.Path) -> dict[str, Any]:
         return {}
 
 
-def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
+def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
     """Reads the metrics that earlier evaluations have written into a run's folder.
 
     Returns:
         Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file.
     """
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
-    found = {}
+    scores = {}
     for file in files:
-        record = _optional(file)
+        record = _read_optional(file)
         metrics = record.get("metrics", record)
         if isinstance(metrics, Mapping):
-            found[file.stem] = {
+            scores[file.stem] = {
                 n: v for n, v in metrics.items() if isinstance(v, float) and n != "seconds"
             }
-    return found
+    return scores
 
 
-def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
-    folder = pathlib.Path(found.folder)
+def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
+    folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder} for {found.given}: check the path")
-    config = folder / "config.json"
-    described = read_json(config) if config.is_file() else {}
-    if found.library == KERAS_HUB:
-        if str(described.get("registered_name")).startswith("macaron_tf>"):
+        raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")
+    config_path = folder / "config.json"
+    config = read_json(config_path) if config_path.is_file() else {}
+    if parsed.library == KERAS_HUB:
+        if str(config.get("registered_name")).startswith("macaron_tf>"):
             from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
 
             return read_preset(folder)
         return read_keras_hub(folder)
-    if found.library == MODEL_GARDEN:
+    if parsed.library == MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
     if (folder / "modules.json").is_file() and pooling:
         return read_sentence_transformer(folder, lower_case)
-    kind = described.get("model_type")
-    if kind in LANGUAGE_FAMILIES:
+    model_type = config.get("model_type")
+    if model_type in LANGUAGE_FAMILIES:
         return read_language_model(folder)
-    if kind == "xlnet":
+    if model_type == "xlnet":
         return read_xlnet(folder)
-    if kind in FAMILIES:
+    if model_type in FAMILIES:
         return read_encoder_decoder(folder)
     return read_encoder(folder, lower_case)
 
 
-def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
+def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:
     """Returns whether a BERT checkpoint of Model Garden lower-cases text.
 
     Args:
         folder: folder of the checkpoint.
-        given: answer of the caller, which is returned. `None` means that "cased" or "uncased" in
-            the folder's name determines the result.
+        lower_case: answer of the caller, which is returned. `None` means that "cased" or "uncased"
+            in the folder's name determines the result.
 
     Raises:
-        UserError: `given` is `None`, and the folder's name contains neither word.
+        UserError: `lower_case` is `None`, and the folder's name contains neither word.
     """
-    found = re.search("uncased|cased", folder.name)
-    if given is None and not found:
+    match = re.search("uncased|cased", folder.name)
+    if lower_case is None and not match:
         raise UserError(
             f"neither the files nor the name of {folder} say whether text is lower-cased: give "
             "lower_case=True or False in Python, or --[no-]lower-case in a command"
         )
-    return given if given is not None else found[0] == "uncased"
+    return lower_case if lower_case is not None else match[0] == "uncased"

@@ -56,8 +56,8 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     with contextlib.suppress(SyntaxError, ValueError, MemoryError, RecursionError):
         call = ast.parse(f"_({rest}", mode="eval").body
         plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-        if name and plain and all(word.arg for word in call.keywords):
-            return name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        if name and plain and all(keyword.arg for keyword in call.keywords):
+            return name, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     raise UserError(
         f"{text!r} is not a call: write NAME(key=value, ...) with values that are numbers, quoted "
         "text, True, False, None or tuples"
@@ -79,27 +79,31 @@ def find(import_path: str, base: type | None = None) -> Any:
     """
     name, _, attribute = import_path.partition(":")
     # Taking a class from a module that is already imported runs no code.
-    there = base and attribute in vars_of(sys.modules.get(name), base)
-    if not there:
+    is_imported = base and attribute in vars_of(sys.modules.get(name), base)
+    if not is_imported:
         check_allowed(import_path)
     allow(import_path)
     module = import_module(name)
-    known = vars_of(module, base)
-    if not attribute and len(known) == 1:
-        [attribute] = known
-    wanted = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
+    candidates = vars_of(module, base)
+    if not attribute and len(candidates) == 1:
+        [attribute] = candidates
+    expected = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
     if attribute not in vars(module):
-        kind = "classes" if base else "functions"
-        fault = f"{name} defines {f'several suitable {kind}' if known else f'no suitable {kind}'}"
+        noun = "classes" if base else "functions"
+        problem = (
+            f"{name} defines {f'several suitable {noun}' if candidates else f'no suitable {noun}'}"
+        )
         if attribute:
-            fault = f"{name} does not define {attribute!r}"
-        if known:
-            raise UserError(f"{fault}: write {' or '.join(f'{name}:{one}' for one in known)}")
-        raise UserError(f"{fault}: define {wanted} in {name} and write {name}:NAME")
-    found = vars(module)[attribute]
-    if not _is_kind(found, base):
-        raise UserError(f"{import_path} is not {wanted}: give {wanted}")
-    return found
+            problem = f"{name} does not define {attribute!r}"
+        if candidates:
+            raise UserError(
+                f"{problem}: write {' or '.join(f'{name}:{candidate}' for candidate in candidates)}"
+            )
+        raise UserError(f"{problem}: define {expected} in {name} and write {name}:NAME")
+    value = vars(module)[attribute]
+    if not _is_suitable(value, base):
+        raise UserError(f"{import_path} is not {expected}: give {expected}")
+    return value
 
 
 def allow(*import_paths: str) -> None:
@@ -125,11 +129,11 @@ def trusting(trust: bool = True) -> Iterator[None]:
     Args:
         trust: whether to allow the imports. `False` changes nothing.
     """
-    before, _Trust.everything = _Trust.everything, trust or _Trust.everything
+    previous, _Trust.everything = _Trust.everything, trust or _Trust.everything
     try:
         yield
     finally:
-        _Trust.everything = before
+        _Trust.everything = previous
 
 
 def trusts_code() -> bool:
@@ -181,15 +185,15 @@ def origin_of(import_path: str) -> str | None:
     # `python -m` searches the working directory for modules, but an installed script does not.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
-    strange = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # for any text
-    with contextlib.suppress(*strange):
+    lookup_errors = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # for any text
+    with contextlib.suppress(*lookup_errors):
         if name.endswith(".py"):
             file = pathlib.Path(name).expanduser().resolve()
             return str(file) if file.is_file() else None
-        top, *below = name.split(".")
+        top, *submodules = name.split(".")
         spec = importlib.util.find_spec(top)
-        for number in range(len(below)):
-            full = ".".join([top, *below[: number + 1]])
+        for depth in range(len(submodules)):
+            full = ".".join([top, *submodules[: depth + 1]])
             spec = importlib.machinery.PathFinder.find_spec(full, spec.submodule_search_locations)
         return spec.origin
     return None
@@ -210,12 +214,12 @@ def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[s
         name: value
         for name, value in sorted(vars(module).items() if module else ())
         if not name.startswith("_")
-        and _is_kind(value, base)
+        and _is_suitable(value, base)
         and value.__module__ == module.__name__
     }
 
 
-def _is_kind(value: Any, base: type | None) -> bool:
+def _is_suitable(value: Any, base: type | None) -> bool:
     if base is None:
         return inspect.isfunction(value)
     return isinstance(value, type) and issubclass(value, base)
@@ -261,11 +265,11 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look up their module in sys.modules.
-    before = sys.modules.setdefault(file.stem, module)
+    registered = sys.modules.setdefault(file.stem, module)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        if before is module:
+        if registered is module:
             del sys.modules[file.stem]
         raise
     _files[file] = module
@@ -283,7 +287,7 @@ def clear_errors(import_path: str) -> Iterator[None]:
         raise UserError(sentence_of(error, import_path)) from error
 
 
-def called(import_path: str, function: Callable, *arguments) -> Any:
+def call_user_code(import_path: str, function: Callable, *arguments) -> Any:
     """Calls a user's function. Exceptions of the function become a `UserError`."""
     with clear_errors(import_path):
         return function(*arguments)

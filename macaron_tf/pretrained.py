@@ -20,8 +20,8 @@ from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
-from macaron_tf.engines.lite_decoding import LiteDecoder, converted_decoder
-from macaron_tf.engines.lite_writer import KINDS, converted
+from macaron_tf.engines.lite_decoding import LiteDecoder, convert_decoder
+from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
 from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io import paths
@@ -42,7 +42,7 @@ from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
-from macaron_tf.training.state import require_room, save_weights, weight_table
+from macaron_tf.training.state import require_disk_space, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HUGGING_FACE = "hugging-face"
@@ -50,7 +50,17 @@ FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # formats of `save_pretra
 HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
 # Fields of `Pretrained` that `model.json` does not have under `usage`. Other parts of the folder
 # store these fields, or the values are valid only in one folder or process.
-_APART = ("network", "vocabulary", "ids", "name", "checkpoint", "lite", "recipe", "results", *HEADS)
+_NOT_IN_USAGE = (
+    "network",
+    "vocabulary",
+    "ids",
+    "name",
+    "checkpoint",
+    "lite",
+    "recipe",
+    "results",
+    *HEADS,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,7 +164,7 @@ class Pretrained:
                 "give one such as apache-2.0, mit or cc-by-4.0"
             )
         if isinstance(self.network, Model) and not self.model:
-            object.__setattr__(self, "model", _kind_of(self.network.config))
+            object.__setattr__(self, "model", _catalog_name(self.network.config))
         if isinstance(self.network, LanguageModel) and self.objective is None:
             object.__setattr__(self, "objective", "causal_language")
 
@@ -169,11 +179,11 @@ class Pretrained:
         return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
-        kind = type(self.network).__name__
+        description = type(self.network).__name__
         if isinstance(self.network, Model):
-            kind += f" on {catalog.sized_name(self.model, dict(self.model_options))}"
+            description += f" on {catalog.sized_name(self.model, dict(self.model_options))}"
         weights = f"{self.network.count_params():,} weights"
-        return f"<Pretrained {self.name or 'model'}: {kind}, {weights}>"
+        return f"<Pretrained {self.name or 'model'}: {description}, {weights}>"
 
     @property
     def weights_record(self) -> dict[str, str]:
@@ -181,8 +191,8 @@ class Pretrained:
 
         See `training.checkpoints.weights_record`.
         """
-        warned = {name: self.results[name] for name in ("warning",) if name in self.results}
-        return {"checkpoint": self.checkpoint, **warned}
+        warning = {name: self.results[name] for name in ("warning",) if name in self.results}
+        return {"checkpoint": self.checkpoint, **warning}
 
     @functools.cached_property
     def task(self) -> TaskKind:
@@ -199,10 +209,10 @@ class Pretrained:
         if key not in self._graphs:
             task = self.task.with_options(**options) if key else self.task
             if self.lite and isinstance(task, Decoding):
-                self._graphs[key] = TaskGraph(task.asking(self._lite_decoder))
+                self._graphs[key] = TaskGraph(task.with_decoder(self._lite_decoder))
             else:
-                small = converted(TaskGraph(task), self.lite) if self.lite else None
-                self._graphs[key] = TaskGraph(task, small)
+                lite_graph = convert_to_lite(TaskGraph(task), self.lite) if self.lite else None
+                self._graphs[key] = TaskGraph(task, lite_graph)
         return self._graphs[key]
 
     @functools.cached_property
@@ -211,9 +221,9 @@ class Pretrained:
 
     @functools.cached_property
     def _lite_decoder(self) -> LiteDecoder:
-        return converted_decoder(self.network, self.lite)
+        return convert_decoder(self.network, self.lite)
 
-    def with_lite(self, kind: str = "fp32") -> Self:
+    def with_lite(self, precision: str = "fp32") -> Self:
         """Returns a copy of this model whose `predict` runs small requests in LiteRT.
 
         In LiteRT, a small request takes a third of the time that it takes in TensorFlow. If the
@@ -224,11 +234,11 @@ class Pretrained:
         affect the copy.
 
         Args:
-            kind: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions are twice as
-                fast as with `"fp32"`, and probabilities differ by about 1e-3.
+            precision: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions are twice
+                as fast as with `"fp32"`, and probabilities differ by about 1e-3.
         """
-        check_choice("kind", kind, KINDS)
-        return dataclasses.replace(self, lite=kind)
+        check_choice("precision", precision, PRECISIONS)
+        return dataclasses.replace(self, lite=precision)
 
     def predict(self, *texts: Any, **options: Any) -> Any:
         """Runs the model's task on texts, and returns the answers.
@@ -250,13 +260,13 @@ class Pretrained:
         Raises:
             UserError: the model has no task, or rejects a text or an option.
         """
-        columns, one = columns_of(self.task.texts, texts)
-        kept = {name: options.pop(name) for name in self.task.takes if name in options}
-        graph = self._graph(**kept)
+        columns, is_single = columns_of(self.task.texts, texts)
+        task_options = {name: options.pop(name) for name in self.task.takes if name in options}
+        graph = self._graph(**task_options)
         one_at_a_time = self.lite and isinstance(graph.task, Decoding)
         with self._lite_decoder.alone() if one_at_a_time else contextlib.nullcontext():
             answers = graph.answer(columns, **options)
-        return answers[0] if one else answers
+        return answers[0] if is_single else answers
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
         """Yields the answer to one text in parts, each as soon as it is generated.
@@ -281,12 +291,12 @@ class Pretrained:
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
-        columns, one = columns_of([*names], texts)
+        columns, is_single = columns_of([*names], texts)
         if "score" in signatures:
-            found = self._graph().answer(columns, "score")
+            result = self._graph().answer(columns, "score")
         else:
-            found = self.task.likelihoods(*columns)
-        return found[0] if one else found
+            result = self.task.likelihoods(*columns)
+        return result[0] if is_single else result
 
     def export(
         self,
@@ -329,8 +339,8 @@ class Pretrained:
         record = {"run": self.name, **self.weights_record, **task.facts()}
         accuracy = Accuracy(task, check) if check else None
         certificate = Certificate(task, accuracy)  # before the policy changes
-        narrow = graph.in_bfloat16(self.checkpoint or self.name)
-        with narrow if bfloat16 else contextlib.nullcontext():
+        in_bfloat16 = graph.in_bfloat16(self.checkpoint or self.name)
+        with in_bfloat16 if bfloat16 else contextlib.nullcontext():
             return write_version(
                 graph, record, path, version, lite, formats, certificate, self._card(USE_OF_EXPORT)
             )
@@ -338,8 +348,8 @@ class Pretrained:
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """(field, value) pairs of `config` that differ from the catalog model `model`."""
-        known = catalog.config(self.model, vocab_size=self.config.vocab_size)
-        return tuple(sorted(differing_fields(self.config, known).items()))
+        catalog_config = catalog.config(self.model, vocab_size=self.config.vocab_size)
+        return tuple(sorted(differing_fields(self.config, catalog_config).items()))
 
     def require_floats(self) -> None:
         """Raises a UserError if the weights are quantized, because training needs float weights."""
@@ -424,17 +434,19 @@ class Pretrained:
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))
-        longest = min(max_length, self.config.longest or max_length)
-        own = {"vocabulary": self.vocabulary, "ids": self.ids, "languages": self.languages}
-        own |= {"labels": classes, "max_length": longest, "name": self.name}
-        tuned = Pretrained(network, self.model, **own)
-        task, numbers = tuned.task, np.searchsorted(classes, labels)
-        examples = Examples((texts,), numbers.astype(np.int32))
+        row_length = min(max_length, self.config.longest or max_length)
+        fields = {"vocabulary": self.vocabulary, "ids": self.ids, "languages": self.languages}
+        fields |= {"labels": classes, "max_length": row_length, "name": self.name}
+        tuned = Pretrained(network, self.model, **fields)
+        task, class_ids = tuned.task, np.searchsorted(classes, labels)
+        examples = Examples((texts,), class_ids.astype(np.int32))
         rows = ExampleBatches(task.encoded(self.vocabulary, examples, task.limits), batch_size)
         total = epochs * rows.steps_per_epoch
         config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
-        steps = {"epochs": epochs, "steps_per_epoch": rows.steps_per_epoch, "verbose": 2}
-        build_fit_model(tuned.network, task.objective, config).fit(rows.dataset(seed), **steps)
+        fit_options = {"epochs": epochs, "steps_per_epoch": rows.steps_per_epoch, "verbose": 2}
+        build_fit_model(tuned.network, task.objective, config).fit(
+            rows.dataset(seed), **fit_options
+        )
         return tuned
 
     def save_pretrained(
@@ -493,11 +505,11 @@ class Pretrained:
             # Imported here because interop itself imports this module.
             from macaron_tf.interop.hugging_face import writer
 
-            write = writer(self, location.removeprefix(f"{HUB}:"))
+            write_files = writer(self, location.removeprefix(f"{HUB}:"))
             manifest["library"] = format
         else:
-            write = functools.partial(self._write_files, kind=format, location=location)
-        checkpoints.save_whole(path, write, manifest)
+            write_files = functools.partial(self._write_files, format=format, location=location)
+        checkpoints.save_whole(path, write_files, manifest)
         return None
 
     def push_to_hub(
@@ -526,16 +538,16 @@ class Pretrained:
         """
         name = check_login(repository)
         with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
-            staged = pathlib.Path(folder, name.rpartition("/")[2])
-            self._save(paths.as_path(staged), format, license, f"{HUB}:{name}")
-            return push(staged, repository, private)
+            staging = pathlib.Path(folder, name.rpartition("/")[2])
+            self._save(paths.as_path(staging), format, license, f"{HUB}:{name}")
+            return push(staging, repository, private)
 
-    def _write_files(self, directory: epath.Path, kind: str, location: str) -> None:
+    def _write_files(self, directory: epath.Path, format: str, location: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
         layers = {"model": self.network, **heads}
-        require_room(directory, [w for layer in layers.values() for w in layer.weights])
+        require_disk_space(directory, [w for layer in layers.values() for w in layer.weights])
         for name, layer in layers.items():
-            save_weights(layer, directory / f"{name}.{kind}")
+            save_weights(layer, directory / f"{name}.{format}")
         if self.vocabulary:
             self.vocabulary.save(directory / VOCABULARY)
         record = {
@@ -571,16 +583,16 @@ class Pretrained:
     def card_facts(self) -> CardFacts:
         """Facts for the model card that do not depend on the folder of the model."""
         languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
-        known = self.recipe, self.results, self.license, self.unlisted
+        facts = self.recipe, self.results, self.license, self.unlisted
         pipeline = self._task.pipeline if self._task else ""
-        return CardFacts(self.name or "model", languages, *known, pipeline)
+        return CardFacts(self.name or "model", languages, *facts, pipeline)
 
 
 # Names of the fields that model.json stores unchanged under `usage`.
-USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _APART)
+USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _NOT_IN_USAGE)
 
 
-def _kind_of(config: Settings) -> str:
+def _catalog_name(config: Settings) -> str:
     """Returns the name of the catalog model to which `model_options` compares a configuration.
 
     Returns "" if the catalog has no model with this type of configuration.

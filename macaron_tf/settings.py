@@ -51,12 +51,12 @@ class OneOf:
         choices: accepted values.
         base: base class of user classes. A name `package.module:Name` of a subclass is also
             accepted; see `macaron_tf.plug_ins`. `None` means that only `choices` are accepted.
-        called: whether arguments may follow the value, as in `NAME(key=value)`.
+        takes_arguments: whether arguments may follow the value, as in `NAME(key=value)`.
     """
 
     choices: tuple[str, ...]
     base: type | None = None
-    called: bool = False
+    takes_arguments: bool = False
 
 
 class Settings:
@@ -85,8 +85,8 @@ class Settings:
         for name, hint in hints_of(type(self)).items():
             value = getattr(self, name)
             try:
-                object.__setattr__(self, name, _converted(value, hint))
-            except _Unfit:
+                object.__setattr__(self, name, _convert(value, hint))
+            except _Mismatch:
                 raise self.error(_refusal(name, value, hint)) from None
         self.check()
 
@@ -117,14 +117,19 @@ class Settings:
         import keras
         from keras.src.saving.serialization_lib import in_safe_mode  # no public name
 
-        read = keras.saving.deserialize_keras_object  # for nested settings and tuples of settings
+        deserialize = (
+            keras.saving.deserialize_keras_object
+        )  # for nested settings and tuples of settings
         with trusting(in_safe_mode() is False):
             return cls(
-                **{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()}
+                **{
+                    k: deserialize(v) if isinstance(v, dict | list) else v
+                    for k, v in config.items()
+                }
             )
 
 
-class _Unfit(Exception):
+class _Mismatch(Exception):
     """Error for a value that does not have the type or range of an annotation."""
 
 
@@ -135,20 +140,20 @@ def hints_of(cls: type[Settings]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _converted(value, hint):
-    """Converts a value to the annotated type, or raises `_Unfit` if the value does not fit."""
+def _convert(value, hint):
+    """Converts a value to the annotated type, or raises `_Mismatch` if the value does not fit."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return tuple(_converted(item, Any) for item in value) if type(value) is list else value
+        return tuple(_convert(item, Any) for item in value) if type(value) is list else value
     if origin is Annotated:
-        value = _converted(value, arguments[0])
-        if all(_within(value, constraint) for constraint in arguments[1:]):
+        value = _convert(value, arguments[0])
+        if all(_satisfies(value, constraint) for constraint in arguments[1:]):
             return value
     elif origin in (types.UnionType, typing.Union):
         for member in arguments:
             try:
-                return _converted(value, member)
-            except _Unfit:
+                return _convert(value, member)
+            except _Mismatch:
                 continue
     elif origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
@@ -156,9 +161,9 @@ def _converted(value, hint):
     elif origin is tuple:
         items = tuple(value) if isinstance(value, list | tuple) else (value,)
         if arguments[-1] is Ellipsis:
-            return tuple(_converted(item, arguments[0]) for item in items)
+            return tuple(_convert(item, arguments[0]) for item in items)
         if len(items) == len(arguments):
-            return tuple(map(_converted, items, arguments))
+            return tuple(map(_convert, items, arguments))
     elif isinstance(value, dict) and dataclasses.is_dataclass(hint):
         if value.keys() <= hints_of(hint).keys():
             with contextlib.suppress(TypeError):  # a field without a default is missing
@@ -174,7 +179,7 @@ def _converted(value, hint):
             return value
     elif type(value) is hint or (hint not in (int, bool) and isinstance(value, hint)):
         return value
-    raise _Unfit
+    raise _Mismatch
 
 
 def parse(name: str, text: str, hint) -> Any:
@@ -194,8 +199,8 @@ def parse(name: str, text: str, hint) -> Any:
         literal = text
     for value in (text,) if isinstance(literal, str) else (literal, text):
         try:
-            return _converted(value, hint)
-        except _Unfit:
+            return _convert(value, hint)
+        except _Mismatch:
             pass
     members = (member for member in typing.get_args(hint) if isinstance(member, type))
     if type(literal) in (str, tuple, list) and any(map(dataclasses.is_dataclass, members)):
@@ -204,9 +209,9 @@ def parse(name: str, text: str, hint) -> Any:
 
 
 def _refusal(name: str, value, hint) -> str:
-    near = nearest(value, _choices(hint)) if isinstance(value, str) else ""
+    suggestion = nearest(value, _choices(hint)) if isinstance(value, str) else ""
     bound = f" and below {INT32.lt}" if type(value) is int and value >= INT32.lt else ""
-    return f"{name}={value!r} must be {describe_hint(hint)}{bound}{near}"
+    return f"{name}={value!r} must be {describe_hint(hint)}{bound}{suggestion}"
 
 
 def _choices(hint) -> list[str]:
@@ -227,9 +232,9 @@ _CONSTRAINTS = {
 }
 
 
-def _within(value, constraint) -> bool:
+def _satisfies(value, constraint) -> bool:
     if isinstance(constraint, OneOf):
-        if constraint.called:
+        if constraint.takes_arguments:
             value, _ = parse_call(value)
         if constraint.base and is_import_path(value):
             return bool(find(value, constraint.base))
@@ -260,18 +265,18 @@ def describe_hint(hint) -> str:
     return _NOUNS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _describe_range(kind, constraints) -> str:
+def _describe_range(value_type, constraints) -> str:
     ranges = []
     for constraint in constraints:
         if isinstance(constraint, OneOf):
-            own = ", or your own class as package.module:Name" if constraint.base else ""
-            own += " (with arguments: NAME(key=value))" if constraint.called else ""
-            return f"one of {', '.join(map(repr, constraint.choices))}{own}"
+            extra = ", or your own class as package.module:Name" if constraint.base else ""
+            extra += " (with arguments: NAME(key=value))" if constraint.takes_arguments else ""
+            return f"one of {', '.join(map(repr, constraint.choices))}{extra}"
         if constraint == INT32:
             continue  # only the error for a greater number mentions this limit
-        field, _, words = _CONSTRAINTS[type(constraint)]
-        ranges.append(f"{words} {getattr(constraint, field)}")
-    return f"{describe_hint(kind)} {' and '.join(ranges)}"
+        field, _, phrase = _CONSTRAINTS[type(constraint)]
+        ranges.append(f"{phrase} {getattr(constraint, field)}")
+    return f"{describe_hint(value_type)} {' and '.join(ranges)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,16 @@ from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import FREE, SEQUENCE_BLOCKS, differing_fields, shape_of
+from macaron_tf.models.config import (
+    SEQUENCE_BLOCKS,
+    WEIGHTLESS_FIELDS,
+    architecture_of,
+    differing_fields,
+)
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.tasks import ReadingModel, TaskModel
-from macaron_tf.objectives import learnt
+from macaron_tf.models.tasks import TaskModel, TokenLevelModel
+from macaron_tf.objectives import objective_class
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
@@ -77,8 +82,8 @@ class Start:
     @property
     def languages(self) -> tuple[str, ...]:
         """Names of the model's languages, in the order of its language embeddings."""
-        named = self.source.languages if self.source else ()
-        return named or self.vocabulary.languages
+        languages = self.source.languages if self.source else ()
+        return languages or self.vocabulary.languages
 
     @property
     def label(self) -> str:
@@ -88,21 +93,21 @@ class Start:
         location = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
         return paths.as_path(location).resolve().name
 
-    def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
-        """Raises a UserError if this starting point does not fit the configuration `wanted`.
+    def check(self, target_config: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
+        """Raises a UserError if this starting point does not fit the configuration `target_config`.
 
         The shapes of the weights must match. The vocabulary must also put [CLS] first or last in a
-        row, as `wanted.summary` requires.
+        row, as `target_config.summary` requires.
         """
-        if (wanted.summary == "last") != self.vocabulary.cls_last:
-            ends, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
+        if (target_config.summary == "last") != self.vocabulary.cls_last:
+            end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
-                f"--init {self.given} has a vocabulary that puts [CLS] at the {ends} of a "
-                f"sequence, but model.summary={wanted.summary} reads the other end: give --set "
-                f"model.summary={summary}"
+                f"--init {self.given} has a vocabulary that puts [CLS] at the {end} of a "
+                f"sequence, but model.summary={target_config.summary} reads the other end: give "
+                f"--set model.summary={summary}"
             )
         if self.source is not None:
-            check_shapes(self.given, self.config, wanted)
+            check_shapes(self.given, self.config, target_config)
 
     def copy_to(self, network: Model) -> list[str]:
         """Copies the pre-trained weights into a built network.
@@ -120,30 +125,42 @@ class Start:
         """
         if self.source is None:
             return []
-        theirs, task = self.source.network, isinstance(network, TaskModel)
-        if isinstance(theirs, Elmo):
-            network.encoder.take_over(theirs)
+        source_network, is_task_model = self.source.network, isinstance(network, TaskModel)
+        if isinstance(source_network, Elmo):
+            network.encoder.copy_elmo(source_network)
             return []
-        if not task and network.config.splittings != self.source.config.splittings:
-            raise _other_setting(self.given, "scheme", self.source.config, network.config)
-        parts, own = {**_named(theirs), **_shared(theirs)}, _named(network)
-        if task:
-            parts, own = _shared(theirs, self.source.pooler), _shared(network)
-        drawn = [name for name, weights in own.items() if not _fill(weights, parts.get(name, []))]
-        if "encoder" in drawn or "encoder_decoder" in drawn:
-            both = isinstance(network, EncoderDecoder) or "encoder_decoder" in drawn
-            raise UserError(
-                f"--init {self.given} is of type {type(theirs).__name__}, whose weights cannot "
-                f"initialize a network of type {type(network).__name__}: give "
-                f"{'an encoder-decoder' if both else 'an encoder'}"
+        if not is_task_model and network.config.splittings != self.source.config.splittings:
+            raise _setting_error(self.given, "scheme", self.source.config, network.config)
+        source_parts, target_parts = (
+            {**_weights_by_layer(source_network), **_shared_weights(source_network)},
+            _weights_by_layer(network),
+        )
+        if is_task_model:
+            source_parts, target_parts = (
+                _shared_weights(source_network, self.source.pooler),
+                _shared_weights(network),
             )
-        if task and network.language_head and not self.source.starts:
+        incomplete = [
+            name
+            for name, weights in target_parts.items()
+            if not _copy_values(weights, source_parts.get(name, []))
+        ]
+        if "encoder" in incomplete or "encoder_decoder" in incomplete:
+            needs_encoder_decoder = (
+                isinstance(network, EncoderDecoder) or "encoder_decoder" in incomplete
+            )
+            raise UserError(
+                f"--init {self.given} is of type {type(source_network).__name__}, whose weights "
+                f"cannot initialize a network of type {type(network).__name__}: give "
+                f"{'an encoder-decoder' if needs_encoder_decoder else 'an encoder'}"
+            )
+        if is_task_model and network.language_head and not self.source.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
             # fine-tuning inserts [SEP] between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
-        return drawn
+        return incomplete
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
@@ -160,19 +177,23 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
     network, vocabulary = source.network, source.vocabulary
     config = network.config if isinstance(network, Model) else None
     if isinstance(config, EncoderDecoderConfig):
-        found, own = "an encoder-decoder", {"pair"}
-        if source.objective == "denoising" or isinstance(network, ReadingModel):
-            own.add("reader")
-        if learnt(source.objective).encoder_decoder:
-            own.add("writer")
+        description, network_kinds = "an encoder-decoder", {"pair"}
+        if source.objective == "denoising" or isinstance(network, TokenLevelModel):
+            network_kinds.add("reader")
+        if objective_class(source.objective).encoder_decoder:
+            network_kinds.add("writer")
     elif isinstance(network, Elmo):
-        found, own, vocabulary = "an ELMo", {"words"}, CharacterWords(config.max_characters)
+        description, network_kinds, vocabulary = (
+            "an ELMo",
+            {"words"},
+            CharacterWords(config.max_characters),
+        )
     else:
-        found, own = f"of type {type(network).__name__}", {"encoder"}
-    if not own & {*kinds} or not source.model:
+        description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
+    if not network_kinds & {*kinds} or not source.model:
         raise UserError(
-            f"{given} is {found}, but must be {' or '.join(KINDS[kind] for kind in kinds)}: give "
-            "another model"
+            f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}: "
+            "give another model"
         )
     if vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)
@@ -185,31 +206,35 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
     return Start(given, vocabulary, source.model, source.model_options, source)
 
 
-def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> None:
+def check_shapes(
+    given: str, source_config, target_config, free: Collection[str] = WEIGHTLESS_FIELDS
+) -> None:
     """Raises a UserError if two configurations have weights of different shapes.
 
     Args:
         given: value of the flag `--init`, for the error message.
-        theirs: configuration of the pre-trained weights.
-        wanted: configuration of the network to initialize.
+        source_config: configuration of the pre-trained weights.
+        target_config: configuration of the network to initialize.
         free: names of fields that may differ.
     """
-    for name in differing_fields(theirs, wanted):
+    for name in differing_fields(source_config, target_config):
         if name not in free:
-            raise _other_setting(given, name, theirs, wanted)
+            raise _setting_error(given, name, source_config, target_config)
 
 
-def _other_setting(given: str, name: str, theirs, wanted) -> UserError:
+def _setting_error(given: str, name: str, source_config, target_config) -> UserError:
     return UserError(
-        f"--init {given} needs model.{name}={getattr(theirs, name)!r}, not "
-        f"{getattr(wanted, name)!r}: leave model.{name} out, or start from other weights"
+        f"--init {given} needs model.{name}={getattr(source_config, name)!r}, not "
+        f"{getattr(target_config, name)!r}: leave model.{name} out, or start from other weights"
     )
 
 
 Weights = Sequence[keras.Variable]
 
 
-def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
+def _shared_weights(
+    network: Model, pooler: keras.layers.Layer | None = None
+) -> Mapping[str, Weights]:
     """Returns the weights of the parts that a pre-trained network and a task model both have.
 
     Args:
@@ -229,7 +254,7 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping
     return {name: part.weights for name, part in parts.items() if part is not None}
 
 
-def _named(network: Model) -> Mapping[str, Weights]:
+def _weights_by_layer(network: Model) -> Mapping[str, Weights]:
     """Groups the weights of a network by the names of its top-level layers.
 
     A weight that belongs to the network itself forms a group under its own name.
@@ -240,22 +265,22 @@ def _named(network: Model) -> Mapping[str, Weights]:
     return parts
 
 
-def _fill(weights: Weights, theirs: Weights) -> bool:
-    """Copies the values of `theirs` into `weights`.
+def _copy_values(weights: Weights, source_weights: Weights) -> bool:
+    """Copies the values of `source_weights` into `weights`.
 
     If both sequences have the same length, the weights are matched by position, otherwise by name.
 
     Returns:
         Whether every element of `weights` was set.
     """
-    found: Sequence = theirs
-    if len(theirs) != len(weights):
-        named = {weight.path.partition("/")[2]: weight for weight in theirs}
-        found = [named.get(weight.path.partition("/")[2]) for weight in weights]
-    for weight, value in zip(weights, found, strict=True):
+    values: Sequence = source_weights
+    if len(source_weights) != len(weights):
+        by_name = {weight.path.partition("/")[2]: weight for weight in source_weights}
+        values = [by_name.get(weight.path.partition("/")[2]) for weight in weights]
+    for weight, value in zip(weights, values, strict=True):
         if value is not None:
             assign(weight, ops.convert_to_numpy(value))
-    return all(value is not None for value in found)
+    return all(value is not None for value in values)
 
 
 def config_from_encoder(
@@ -278,12 +303,16 @@ def config_from_encoder(
             raise ValueError(
                 f"{field}={value!r} is not supported in an encoder-decoder: use {plain!r}"
             )
-    others = config.without_attention
-    if others or config.positions == "transformer_xl" or not config.affine:
-        found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
-        found = found if config.affine else "affine=False"
+    unsupported_blocks = config.without_attention
+    if unsupported_blocks or config.positions == "transformer_xl" or not config.affine:
+        setting = (
+            f"block={unsupported_blocks[0]!r}"
+            if unsupported_blocks
+            else f"positions={config.positions!r}"
+        )
+        setting = setting if config.affine else "affine=False"
         raise ValueError(
-            f"{found} is not supported in an encoder-decoder: use an encoder with affine=True, "
+            f"{setting} is not supported in an encoder-decoder: use an encoder with affine=True, "
             f"without Transformer-XL positions, and with the blocks {', '.join(SEQUENCE_BLOCKS)}"
         )
     depths = {
@@ -292,7 +321,7 @@ def config_from_encoder(
     return dataclasses.replace(
         base,
         vocab_size=config.vocab_size,
-        **shape_of(config),
+        **architecture_of(config),
         **depths,
         tied=True,
         scaled_logits=False,
@@ -313,23 +342,26 @@ def copy_encoder(
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
         languages: indices of the source and target language in the encoder's language embeddings.
     """
-    own = encoder.embeddings
-    network.embedding.table.assign(own.tokens.matrix("float32"))
+    source_embeddings = encoder.embeddings
+    network.embedding.table.assign(source_embeddings.tokens.matrix("float32"))
     sides = (network.source_embeddings, network.target_embeddings)
     for side, language in zip(sides, languages, strict=True):
-        for layer, theirs in (
-            (side.position_layer, own.position_layer),
-            (side.layer_norm, own.layer_norm),
+        for layer, source_layer in (
+            (side.position_layer, source_embeddings.position_layer),
+            (side.layer_norm, source_embeddings.layer_norm),
         ):
             if layer:
-                layer.set_weights(theirs.get_weights())
+                layer.set_weights(source_layer.get_weights())
         if side.languages is not None:
             # An encoder adds the vectors of the language and of segment 0 to every token.
             order = [language, *(other for other in languages if other != language)]
             order = (order * 2)[: side.languages.shape[0]]
             vectors = [
                 ops.take(table, rows, axis=0)  # (1 or 2, D)
-                for table, rows in ((own.languages, order), (own.segments, [0] * len(order)))
+                for table, rows in (
+                    (source_embeddings.languages, order),
+                    (source_embeddings.segments, [0] * len(order)),
+                )
                 if table is not None
             ]
             if vectors:

@@ -32,8 +32,8 @@ def spec_of(variable: keras.Variable) -> WeightSpec:
     shows that it is a bias.
     """
     rank = len(variable.shape)
-    usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
-    return getattr(variable, "weight_spec", usual)
+    default = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
+    return getattr(variable, "weight_spec", default)
 
 
 def declare(
@@ -55,11 +55,11 @@ def declare(
     Raises:
         ValueError: the number of axes differs from the rank of the weight.
     """
-    usual = spec_of(variable)
-    axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays
-    if len(axes) != len(usual.axes):
+    default = spec_of(variable)
+    axes, decays = tuple(axes) or default.axes, default.decays if decays is None else decays
+    if len(axes) != len(default.axes):
         raise ValueError(
-            f"axes={axes} has {len(axes)} names, but {variable.path} has {len(usual.axes)} "
+            f"axes={axes} has {len(axes)} names, but {variable.path} has {len(default.axes)} "
             "dimensions: name each dimension"
         )
     variable.weight_spec = WeightSpec(axes, parts, decays)

@@ -22,11 +22,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # user's cache: the default corpus, which takes 51 MB, and the native kernels, which take half a
 # minute to compile. One worker of xdist compiles the kernels for all.
 _CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")
-_KEPT = pathlib.Path(
+_USER_CACHE = pathlib.Path(
     os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
 )
-(_KEPT / "native").mkdir(parents=True, exist_ok=True)
-for _file in (_KEPT / "native", *_KEPT.glob("homeassistant-*.whl")):
+(_USER_CACHE / "native").mkdir(parents=True, exist_ok=True)
+for _file in (_USER_CACHE / "native", *_USER_CACHE.glob("homeassistant-*.whl")):
     (pathlib.Path(_CACHE.name) / _file.name).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # for the key that signs files
@@ -84,13 +84,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests in `THOROUGH` folders as `thorough`, and runs folders with long tests first."""
     root = pathlib.Path(__file__).parent
 
-    def room(item: pytest.Item) -> str:
+    def top_folder(item: pytest.Item) -> str:
         return item.path.relative_to(root).parts[0]
 
     for item in items:
-        if room(item) in THOROUGH and not item.get_closest_marker("quick"):
+        if top_folder(item) in THOROUGH and not item.get_closest_marker("quick"):
             item.add_marker("thorough")
-    items.sort(key=lambda item: room(item) not in LONG and not room(item).endswith(".py"))
+    items.sort(
+        key=lambda item: top_folder(item) not in LONG and not top_folder(item).endswith(".py")
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -146,22 +148,22 @@ def tfds(tfds_dir: str):
 
 @pytest.fixture
 def refused(capsys):
-    """Returns `refused(main, arguments, words, *folders)`, which asserts that a command fails.
+    """Returns `refused(main, arguments, phrase, *folders)`, which asserts that a command fails.
 
-    The command must exit with status 2 and print a one-line error that contains `words`. It must
+    The command must exit with status 2 and print a one-line error that contains `phrase`. It must
     neither add files to `folders` nor remove files.
     """
 
-    def check(main, arguments: list, words: str, *folders) -> None:
+    def check(main, arguments: list, phrase: str, *folders) -> None:
         def content():
             return sorted(path for folder in folders for path in folder.rglob("*"))
 
         before = content()
         capsys.readouterr()
-        assert main([str(word) for word in arguments]) == 2
+        assert main([str(argument) for argument in arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1, error
-        assert words in error, error
+        assert phrase in error, error
         assert content() == before
 
     return check

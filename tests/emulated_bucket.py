@@ -149,17 +149,17 @@ class EmulatedBucket:
         items = json.loads(content).get("items", [])
         return {x["name"]: int(x["size"]) for x in items if not x["name"].endswith("/")}
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen:
-        """Starts `python *words` as a process with access to this bucket."""
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        """Starts `python *arguments` as a process with access to this bucket."""
         return subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, *arguments],
             env={**os.environ, **self.environment, **environment},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """Runs `python *words` with access to this bucket; returns (status, stdout, stderr)."""
-        process = self.start(*words, **environment)
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        """Runs `python *arguments` with access to this bucket; returns (status, stdout, stderr)."""
+        process = self.start(*arguments, **environment)
         out, errors = process.communicate(timeout=300)
         return process.returncode, out, errors
 

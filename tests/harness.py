@@ -85,7 +85,7 @@ def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> 
     """
     import tensorflow as tf
 
-    inputs = [tf.convert_to_tensor(one) for one in inputs]
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
 
     def outputs(*inputs):
         with tf.GradientTape() as tape:
@@ -96,10 +96,10 @@ def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> 
         return [y, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
 
     compiled = tf.function(outputs, jit_compile=True, autograph=False)
-    for ours, plain in zip(compiled(*inputs), outputs(*inputs), strict=True):
-        ours, plain = numpy_of(ours), numpy_of(plain)
-        largest = np.abs(plain).max()
-        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * largest)
+    for actual, expected in zip(compiled(*inputs), outputs(*inputs), strict=True):
+        actual, expected = numpy_of(actual), numpy_of(expected)
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * largest)
 
 
 def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.layers.Layer:

@@ -14,7 +14,7 @@ from etils.epath import backend, gpath
 from macaron_tf import errors
 from macaron_tf.io import paths as storage
 
-errors.STORES.add("ram")
+errors.REMOTE_SCHEMES.add("ram")
 
 
 @epath.register_path_cls("ram://")

@@ -83,8 +83,8 @@ def pretrained(make, objective, masking=None, changes=None, **more) -> System:
 
 def fine_tuned(make, objective, changes=None, **batch) -> System:
     """Returns a system whose batches are token rows and their labels."""
-    rows_of = {"token_ids": IDS, "weight": WEIGHT, **batch}
-    batches = tf.data.Dataset.from_tensors(rows_of).repeat
+    features = {"token_ids": IDS, "weight": WEIGHT, **batch}
+    batches = tf.data.Dataset.from_tensors(features).repeat
     return encoder(make, changes or {}, objective, batches)
 
 
@@ -93,7 +93,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
 
     Each row continues the same row of the previous batch, except row 1, where a new text begins.
     """
-    rows_of = {
+    features = {
         "token_ids": IDS,
         "segment_ids": SEGMENTS,
         "previous_ids": IDS,
@@ -104,11 +104,11 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
         options = {"positions": "transformer_xl", "embedding_norm": False, **changes}
         model = make(tiny(block=block, num_layers=layers(block), **options), memory_length=10)
         model.build()
-        model.keep_memory(ROWS)
+        model.create_memory(ROWS)
         return model
 
     def batches():
-        endless = tf.data.Dataset.from_tensors(rows_of).repeat()
+        endless = tf.data.Dataset.from_tensors(features).repeat()
         return objective.dataset(endless, objectives.MaskingConfig(), VOCABULARY, seed=0)
 
     return System(network, objective, batches, outputs, names, blocks)
@@ -136,11 +136,16 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
     return encoder_decoder(objective, batches, V + sentinel_rows, **options)
 
 
-def without_blocks(make, objective, read, mixers=(None,), **batch) -> System:
-    """Returns a system without blocks, whose network reads only the feature `read`."""
+def without_blocks(make, objective, feature, mixers=(None,), **batch) -> System:
+    """Returns a system without blocks, whose network reads only the feature `feature`."""
     batches = tf.data.Dataset.from_tensors(batch).repeat
     return System(
-        make, objective, batches, lambda network, inputs: network(inputs[read]), (read,), mixers
+        make,
+        objective,
+        batches,
+        lambda network, inputs: network(inputs[feature]),
+        (feature,),
+        mixers,
     )
 
 

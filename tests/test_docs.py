@@ -59,8 +59,8 @@ def commands_in(text: str) -> list[str]:
     """Returns the arguments of `python -m` in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
-    found = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
-    return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in found]
+    commands = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
+    return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in commands]
 
 
 def key(line: str) -> str:
@@ -68,17 +68,17 @@ def key(line: str) -> str:
 
     Raises an AssertionError if the module does not exist.
     """
-    module, *words = shlex.split(line)
+    module, *argv = shlex.split(line)
     if importlib.util.find_spec(module) is None:
         raise AssertionError(f"{module} does not exist")
-    own = program(module)
-    sub = own and words[:1] and re.search(rf"^    {re.escape(words[0])}\b", help_of(own), re.M)
-    return f"{module} {words[0]}" if sub else module
+    main = program(module)
+    sub = main and argv[:1] and re.search(rf"^    {re.escape(argv[0])}\b", help_of(main), re.M)
+    return f"{module} {argv[0]}" if sub else module
 
 
 def program(module: str):
     """Returns the `main` function of a command's module or package, or `None` for a script."""
-    if module not in {*lab.COMMANDS, *(known for known, _ in COMMANDS.values())}:
+    if module not in {*lab.COMMANDS, *(known_module for known_module, _ in COMMANDS.values())}:
         return None
     with contextlib.suppress(ModuleNotFoundError):
         module = importlib.import_module(f"{module}.__main__").__name__
@@ -86,26 +86,26 @@ def program(module: str):
 
 
 @functools.cache
-def help_of(main, *words) -> str:
+def help_of(main, *argv) -> str:
     """Returns the help of a command or sub-command, or "" if no such sub-command exists."""
     out, errors = io.StringIO(), io.StringIO()
     redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
     with redirected[0], redirected[1], contextlib.suppress(SystemExit):
-        main([*words, "--help"])
+        main([*argv, "--help"])
     return out.getvalue()
 
 
 @functools.cache
 def helps() -> dict[tuple[str, ...], str]:
     """Returns a dict mapping (command,) and (command, sub-command) to the help text."""
-    found = {}
+    texts = {}
     for name, (module, _) in COMMANDS.items():
         if main := program(module):
-            found[(name,)] = help_of(main)
-            for sub in re.findall(r"^    ([a-z][a-z-]*)(?:  |$)", found[(name,)], re.M):
-                if (text := help_of(main, sub)) not in ("", found[(name,)]):
-                    found[(name, sub)] = text
-    return found
+            texts[(name,)] = help_of(main)
+            for sub in re.findall(r"^    ([a-z][a-z-]*)(?:  |$)", texts[(name,)], re.M):
+                if (text := help_of(main, sub)) not in ("", texts[(name,)]):
+                    texts[(name, sub)] = text
+    return texts
 
 
 def inline_code(text: str) -> list[str]:
@@ -119,16 +119,16 @@ def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
 
     `train RUN` may stand for the sub-command `train` of any command.
     """
-    words = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
+    argv = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
     names = {module: (name,) for name, (module, _) in COMMANDS.items()}
-    words[:1] = names.get(words[0], words[:1])
-    found = []
+    argv[:1] = names.get(argv[0], argv[:1])
+    candidates = []
     for head in helps():
-        for named in (head, head[1:]):  # the full command, or the sub-command alone
-            longer = (*named, *words[len(named) : len(named) + 1]) in helps()
-            if named and [*named] == words[: len(named)] and not longer:
-                found.append((head, words[len(named) :]))
-    return found
+        for name in (head, head[1:]):  # the full command, or the sub-command alone
+            longer = (*name, *argv[len(name) : len(name) + 1]) in helps()
+            if name and [*name] == argv[: len(name)] and not longer:
+                candidates.append((head, argv[len(name) :]))
+    return candidates
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -166,15 +166,15 @@ def shown() -> dict[str, str]:
     """
     pages = {page: text for page, text in PAGES.items() if page != "experiments/cloud/README.md"}
     texts = {**pages, **{name: registry.documentation(name)[0] for name in registry.names()}}
-    return {line: place for place, text in texts.items() for line in commands_in(text)}
+    return {line: page for page, text in texts.items() for line in commands_in(text)}
 
 
 def test_every_command_is_run_by_the_walk_or_by_a_test(shown, tmp_path):
     walked = {key(line) for _, line, _ in walk.commands("DATA", tmp_path)}
     missing = {}
-    for line, place in shown.items():
+    for line, page in shown.items():
         if (name := key(line)) not in walked | TESTED.keys():
-            missing[name] = place
+            missing[name] = page
     assert not missing
     for name, file in TESTED.items():
         module, _, sub = name.partition(" ")
@@ -197,20 +197,20 @@ def accepted(monkeypatch, capsys):
     for method in ("parse_args", "parse_known_intermixed_args"):
         parse = getattr(arguments.Parser, method)
 
-        def stop(self, *words, parse=parse):
-            parsed = parse(self, *words)
+        def stop(self, *parse_arguments, parse=parse):
+            parsed = parse(self, *parse_arguments)
             assert not (isinstance(parsed, tuple) and parsed[1]), f"unknown words: {parsed[1]}"
             raise _Parsed
 
         monkeypatch.setattr(arguments.Parser, method, stop)
 
     def accepts(line: str) -> bool:
-        module, *words = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
+        module, *argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
         main = program(module)
-        if "..." in words or main is None or main.__module__ != "macaron_tf.cli.arguments":
+        if "..." in argv or main is None or main.__module__ != "macaron_tf.cli.arguments":
             return True
         try:
-            main(words)
+            main(argv)
         except _Parsed:
             return True
         except SystemExit:
@@ -221,7 +221,7 @@ def accepted(monkeypatch, capsys):
 
 
 def test_the_parsers_accept_every_command(shown, accepted):
-    assert not {line: place for line, place in shown.items() if not accepted(line)}
+    assert not {line: page for line, page in shown.items() if not accepted(line)}
 
 
 def test_every_command_of_the_results_exists_and_is_accepted(accepted):
@@ -230,7 +230,7 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
         text = file.read_text(encoding="utf-8")
         for line in commands_in(text):
             assert key(line) and (" " not in line or accepted(line)), (file, line)
-        assert not [word for word in settings_in(text) if not is_setting(word)], file
+        assert not [setting for setting in settings_in(text) if not is_setting(setting)], file
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -238,11 +238,11 @@ def test_inline_command_lines_are_accepted(page, accepted):
     """Inline code such as `train classify runs/mine` is accepted by some command's parser."""
     for span in inline_code(PAGES[page]):
         lines = command_lines(span) if "..." not in span else []
-        for head, words in lines:
-            module, flags = COMMANDS[head[0]][0], re.findall("--[a-z-]+", " ".join(words))
-            if not words or (words[0][0] == "-" and all(f in helps()[head] for f in flags)):
+        for head, argv in lines:
+            module, flags = COMMANDS[head[0]][0], re.findall("--[a-z-]+", " ".join(argv))
+            if not argv or (argv[0][0] == "-" and all(flag in helps()[head] for flag in flags)):
                 break  # the command's name alone, or with flags only
-            if accepted(shlex.join([module, *head[1:], *words])):
+            if accepted(shlex.join([module, *head[1:], *argv])):
                 break
         else:
             assert not lines, span
@@ -263,46 +263,50 @@ def recipes() -> list[tuple[Recipe, set[str]]]:
 def settings_in(text: str) -> list[str]:
     """Returns the settings after `--set` and in inline code such as `training.max_steps=1000`."""
     text = "\n".join(line for line in text.splitlines() if "error: " not in line)
-    found = re.findall(r"--set[ \n]+('[^']+'|\"[^\"]+\"|[^\s`\"]+=[^\s`\"]*)", text)
-    found += [span for span in inline_code(text) if re.fullmatch(r"'?[a-z_]+\.[a-z_.]+=.*", span)]
-    return [shlex.split(word)[0] for word in found]
+    settings = re.findall(r"--set[ \n]+('[^']+'|\"[^\"]+\"|[^\s`\"]+=[^\s`\"]*)", text)
+    settings += [
+        span for span in inline_code(text) if re.fullmatch(r"'?[a-z_]+\.[a-z_.]+=.*", span)
+    ]
+    return [shlex.split(setting)[0] for setting in settings]
 
 
-def is_setting(word: str) -> bool:
+def is_setting(setting: str) -> bool:
     """Returns whether some recipe accepts a setting.
 
     If the value is a placeholder, only the path must exist.
     """
-    path, _, value = word.partition("=")
-    known = [recipe for recipe, paths in recipes() if path in paths]
+    path, _, value = setting.partition("=")
+    recipes_with_path = [recipe for recipe, paths in recipes() if path in paths]
     if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+", value):
-        return bool(known)
-    for recipe in known:
+        return bool(recipes_with_path)
+    for recipe in recipes_with_path:
         with contextlib.suppress(UserError):
-            override(recipe, [word])
+            override(recipe, [setting])
             return True
     return False
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_of_a_page_is_one_of_a_recipe(page):
-    words = [word for word in settings_in(PAGES[page]) if word != "PATH=VALUE"]
-    assert not [word for word in words if not is_setting(word)]
+    settings = [setting for setting in settings_in(PAGES[page]) if setting != "PATH=VALUE"]
+    assert not [setting for setting in settings if not is_setting(setting)]
 
 
 def test_what_is_wrong_is_found(accepted):
     assert not is_setting("training.lerning_rate=1") and not is_setting("training.seed=x")
     assert settings_in("`--set\nmodel.x=1` `'data.y=(1, 2)'`") == ["model.x=1", "data.y=(1, 2)"]
     for span in "finetune predict RUN --nope", "translate average RUN RUN":
-        [(head, words)] = command_lines(span)
-        assert not accepted(shlex.join([COMMANDS[head[0]][0], *head[1:], *words])), span
+        [(head, argv)] = command_lines(span)
+        assert not accepted(shlex.join([COMMANDS[head[0]][0], *head[1:], *argv])), span
 
 
 def test_every_setting_of_a_help_is_one_of_a_recipe():
-    words = {
-        word for text in helps().values() for word in re.findall(r"[a-z_]+\.\w+=[^\s,;)]+", text)
+    settings = {
+        setting
+        for text in helps().values()
+        for setting in re.findall(r"[a-z_]+\.\w+=[^\s,;)]+", text)
     }
-    assert len(words) > 5 and not [word for word in words if not is_setting(word)]
+    assert len(settings) > 5 and not [setting for setting in settings if not is_setting(setting)]
 
 
 def test_targets_and_scripts_exist():

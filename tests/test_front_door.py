@@ -87,10 +87,10 @@ def test_every_export_is_served_by_tensorflow_alone(tmp_path):
     model, plain = classifier(), compiled(functional())
     plain.fit(ROWS, LABELS, verbose=0)  # with native kernels where they can be built
     np.save(tmp_path / "rows.npy", ROWS)
-    for name, one in [("model", model), ("plain", plain)]:
-        np.save(tmp_path / f"{name}.npy", numpy_of(one(ROWS)))
-        one.export(tmp_path / f"{name}-export", verbose=False)
-        tf.saved_model.save(one, str(tmp_path / f"{name}-save"))
+    for name, network in [("model", model), ("plain", plain)]:
+        np.save(tmp_path / f"{name}.npy", numpy_of(network(ROWS)))
+        network.export(tmp_path / f"{name}-export", verbose=False)
+        tf.saved_model.save(network, str(tmp_path / f"{name}-save"))
     in_new_process(
         "import tensorflow as tf",
         """
@@ -110,13 +110,13 @@ for name in ("model", "plain"):
 
 
 def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
-    for name, given in [("alone", ROWS), ("dict", {"token_ids": ROWS})]:
+    for name, inputs in [("alone", ROWS), ("dict", {"token_ids": ROWS})]:
         model = classifier(block="macaron")
-        expected = numpy_of(model(given))
+        expected = numpy_of(model(inputs))
         model.export(tmp_path / name, verbose=False)
         tf.saved_model.save(model, str(tmp_path / f"{name}-save"))
         exported = tf.saved_model.load(tmp_path / name)
-        np.testing.assert_allclose(exported.serve(given), expected, atol=1e-5)
+        np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
         saved = tf.saved_model.load(tmp_path / f"{name}-save")
         (answers,) = saved.signatures["serving_default"](token_ids=tf.constant(ROWS)).values()
         np.testing.assert_allclose(answers, expected, atol=1e-5)
@@ -138,7 +138,9 @@ def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
 def test_no_rows_and_no_positions_give_an_empty_result(make, implementation):
     model = make()
     for shape in [(2, 5), (0, 5), (2, 0), (0, 0)]:
-        given = (shape, "int32") if isinstance(model, keras.Model) else ((*shape, 16), "float32")
+        shape_and_dtype = (
+            (shape, "int32") if isinstance(model, keras.Model) else ((*shape, 16), "float32")
+        )
 
         def run(x):
             with tf.GradientTape() as tape:
@@ -149,16 +151,16 @@ def test_no_rows_and_no_positions_give_an_empty_result(make, implementation):
             # Other graphs are left out: TensorFlow's optimizer crashes if it folds the gradient of
             # an empty LayerNormalization, even Keras's own, into a constant.
             call = tf.function(run, jit_compile=True) if implementation == "xla" else run
-            y, gradients = call(np.ones(*given))
+            y, gradients = call(np.ones(*shape_and_dtype))
         assert y.shape == (*shape, 20 if isinstance(model, models.LanguageModel) else 16)
         assert sum(g is not None for g in gradients) == len(model.trainable_variables)
         if 0 in shape:
             assert not any(np.any(tf.convert_to_tensor(g)) for g in gradients)
 
 
-@pytest.mark.parametrize("whole", [models.Encoder, models.EncoderClassifier])
-def test_a_clone_and_a_recomputed_call_answer_alike(whole):
-    model = whole(tiny()) if whole is models.Encoder else classifier()
+@pytest.mark.parametrize("network_class", [models.Encoder, models.EncoderClassifier])
+def test_a_clone_and_a_recomputed_call_answer_alike(network_class):
+    model = network_class(tiny()) if network_class is models.Encoder else classifier()
     expected = numpy_of(model(ROWS))
     clone = keras.models.clone_model(model)
     clone(ROWS)
@@ -168,8 +170,10 @@ def test_a_clone_and_a_recomputed_call_answer_alike(whole):
         answers = keras.remat(model)(ROWS)
         total = tf.reduce_sum(answers**2)
     np.testing.assert_allclose(answers, expected, atol=1e-6)
-    found = tape.gradient(total, [weight.value for weight in model.trainable_variables])
-    assert any(one is not None and np.abs(numpy_of(one)).max() > 0 for one in found)
+    gradients = tape.gradient(total, [weight.value for weight in model.trainable_variables])
+    assert any(
+        gradient is not None and np.abs(numpy_of(gradient)).max() > 0 for gradient in gradients
+    )
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -178,40 +182,40 @@ def test_litert_runs_a_masked_recurrence_on_any_rows(tmp_path):
     model = functional()
     model.export(tmp_path / "model.tflite", format="litert", verbose=False)
     lite = interpreter.Interpreter(str(tmp_path / "model.tflite"))
-    (given,), (answers,) = lite.get_input_details(), lite.get_output_details()
-    lite.resize_tensor_input(given["index"], ROWS.shape)
+    (input_details,), (output_details,) = lite.get_input_details(), lite.get_output_details()
+    lite.resize_tensor_input(input_details["index"], ROWS.shape)
     lite.allocate_tensors()
-    lite.set_tensor(given["index"], ROWS)
+    lite.set_tensor(input_details["index"], ROWS)
     lite.invoke()
-    np.testing.assert_allclose(lite.get_tensor(answers["index"]), model(ROWS), atol=1e-5)
+    np.testing.assert_allclose(lite.get_tensor(output_details["index"]), model(ROWS), atol=1e-5)
 
 
 def test_inputs_by_other_libraries_names_and_alone():
     model = classifier(block="macaron")
     expected = numpy_of(model({"token_ids": ROWS}))
     padding = (ROWS != 0).astype("int64")
-    for given in (
+    for alternative in (
         ROWS,
         {"input_ids": ROWS, "attention_mask": padding, "token_type_ids": np.zeros_like(ROWS)},
         {"token_ids": ROWS, "segment_ids": None, "padding_mask": padding},
         {"token_ids": np.where(ROWS == 0, 7, ROWS), "padding_mask": padding},
     ):
-        np.testing.assert_allclose(numpy_of(model(given)), expected, atol=1e-6)
+        np.testing.assert_allclose(numpy_of(model(alternative)), expected, atol=1e-6)
     inputs = keras.Input((None,), dtype="int32")
     np.testing.assert_allclose(keras.Model(inputs, model(inputs))(ROWS), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': use one of"),
         ({"segment_ids": ROWS}, "EncoderClassifier lacks the input token_ids"),
         ({"token_ids": ROWS, "input_ids": ROWS}, "got token_ids twice in token_ids, input_ids"),
     ],
 )
-def test_other_inputs_are_refused(given, message):
+def test_other_inputs_are_refused(inputs, message):
     with pytest.raises(ValueError, match=message):
-        classifier()(given)
+        classifier()(inputs)
 
 
 def test_a_translator_needs_source_and_target():

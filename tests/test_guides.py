@@ -33,8 +33,8 @@ BEFORE = {
 def blocks(text: str) -> str:
     """Returns the shell code of a page: lines indented by four spaces, outside of fences."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
-    found = re.findall(r"(?:\A|\n\n)((?:(?: {4}.*)?\n)+)", text)
-    return "\n".join(re.sub("^ {4}", "", block, flags=re.M) for block in found)
+    code_blocks = re.findall(r"(?:\A|\n\n)((?:(?: {4}.*)?\n)+)", text)
+    return "\n".join(re.sub("^ {4}", "", block, flags=re.M) for block in code_blocks)
 
 
 class Played:
@@ -51,26 +51,29 @@ class Played:
         self.calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
         self.state = json.loads((folder / "state.json").read_text())
 
-    def ours(self) -> list[tuple[str, list[str]]]:
+    def project_calls(self) -> list[tuple[str, list[str]]]:
         """Returns (machine, arguments) of every `python -m` call to this project."""
-        calls = [(call["machine"], call["words"]) for call in self.calls]
+        calls = [(call["machine"], call["arguments"]) for call in self.calls]
         return [
-            (machine, words[2:])
-            for machine, words in calls
-            if words[1:2] == ["-m"] and words[2].split(".")[0] in ("experiments", "export")
+            (machine, command_line[2:])
+            for machine, command_line in calls
+            if command_line[1:2] == ["-m"]
+            and command_line[2].split(".")[0] in ("experiments", "export")
         ]
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """Returns `play(name)`, which runs a guide once and returns the result."""
-    made = {}
+    played_guides = {}
 
     def play(name: str) -> Played:
-        if name not in made:
+        if name not in played_guides:
             script = blocks(GUIDES[name].read_text(encoding="utf-8"))
-            made[name] = Played(tmp_path_factory.mktemp(name) / "stand_ins", script, BEFORE[name])
-        return made[name]
+            played_guides[name] = Played(
+                tmp_path_factory.mktemp(name) / "stand_ins", script, BEFORE[name]
+            )
+        return played_guides[name]
 
     return play
 
@@ -79,13 +82,13 @@ def played(tmp_path_factory):
 def test_no_step_of_a_guide_fails(name, played):
     guide = played(name)
     assert not guide.problems and guide.done.returncode == 0, guide.problems + guide.done.stderr
-    left = {kind: guide.state.get(kind) for kind in ("machines", "clusters")}
+    left = {resource: guide.state.get(resource) for resource in ("machines", "clusters")}
     assert not any(left.values()), f"not deleted: {left}"
 
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_parsers_accept_the_commands(name, played, accepted):  # noqa: F811
-    commands = [shlex.join(words) for _, words in played(name).ours()]
+    commands = [shlex.join(arguments) for _, arguments in played(name).project_calls()]
     assert len(commands) > 4
     assert not [command for command in commands if not accepted(command)]
 
@@ -94,22 +97,22 @@ def test_machines_are_told_of_one_another(played):
     """In each launch on two hosts, each host gets the two addresses and the host's index."""
     clusters = [call["cluster"] for call in played("cloud").calls if "cluster" in call]
     workers = {"worker": ["gpus-0:12345", "gpus-1:12345"]}
-    assert all(one["cluster"] == workers for one in clusters)
-    assert sorted(one["task"]["index"] for one in clusters) == [0, 0, 1, 1]
+    assert all(cluster["cluster"] == workers for cluster in clusters)
+    assert sorted(cluster["task"]["index"] for cluster in clusters) == [0, 0, 1, 1]
 
 
 def test_the_packages_of_devices_are_the_pinned_versions():
     script = (CLOUD / "set_up.sh").read_text()
     pins = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), re.M))
-    own = re.findall(r"'(tensorflow|jax|tensorflow-tpu)(?:\[.*?\])?==([\d.]+)'", script)
-    assert len(own) == 4
-    assert all(version == pins[name.removesuffix("-tpu")] for name, version in own)
-    told = re.findall(r"`([a-z-]+(?:\[.*?\])?==[\d.]+)`", GUIDES["cloud"].read_text())
-    assert len(told) == 6 and all(f"'{words}'" in script for words in told)
+    installed = re.findall(r"'(tensorflow|jax|tensorflow-tpu)(?:\[.*?\])?==([\d.]+)'", script)
+    assert len(installed) == 4
+    assert all(version == pins[name.removesuffix("-tpu")] for name, version in installed)
+    documented = re.findall(r"`([a-z-]+(?:\[.*?\])?==[\d.]+)`", GUIDES["cloud"].read_text())
+    assert len(documented) == 6 and all(f"'{requirement}'" in script for requirement in documented)
 
 
 @pytest.mark.parametrize(
-    ("devices", "kind", "resource"),
+    ("devices", "selector", "resource"),
     [
         ("gpu", {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}, "nvidia.com/gpu"),
         (
@@ -122,13 +125,13 @@ def test_the_packages_of_devices_are_the_pinned_versions():
         ),
     ],
 )
-def test_a_job_trains_on_its_devices(devices, kind, resource, played, accepted):  # noqa: F811
+def test_a_job_trains_on_its_devices(devices, selector, resource, played, accepted):  # noqa: F811
     guide = played("cloud")
-    made = objects_of(guide.folder / f"applied-devices={devices}.yaml").values()
-    [job] = [item for item in made if item["metadata"]["labels"]["devices"] == devices]
+    objects = objects_of(guide.folder / f"applied-devices={devices}.yaml").values()
+    [job] = [item for item in objects if item["metadata"]["labels"]["devices"] == devices]
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert pod["nodeSelector"] == kind and [*container["resources"]["limits"]] == [resource]
+    assert pod["nodeSelector"] == selector and [*container["resources"]["limits"]] == [resource]
     assert container["image"] in guide.state["pushed"]
     assert container["image"].endswith(f":{devices}")
     command = shlex.join(container["args"])
@@ -138,12 +141,12 @@ def test_a_job_trains_on_its_devices(devices, kind, resource, played, accepted):
 
 def test_the_loader_copies_what_was_uploaded(played):
     guide = played("serving")
-    made = objects_of(guide.folder / "applied-all.yaml")
+    objects = objects_of(guide.folder / "applied-all.yaml")
     for track in ("stable", "canary"):
-        pod = made["Deployment", f"translation-{track}"]["spec"]["template"]["spec"]
+        pod = objects["Deployment", f"translation-{track}"]["spec"]["template"]["spec"]
         [loader] = pod["initContainers"]
         call = Call(loader["command"])
-        source = call.words[0].removeprefix("gs://").removesuffix("/*")
+        source = call.arguments[0].removeprefix("gs://").removesuffix("/*")
         uploaded = {path.name for path in (guide.folder / "buckets" / source).iterdir()}
         assert call.command == "gcloud storage cp" and uploaded == {"1", "2"}
         assert f"sa/{pod['serviceAccountName']}" in guide.state["buckets"][BUCKET][-1]
@@ -151,7 +154,7 @@ def test_the_loader_copies_what_was_uploaded(played):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "error"),
     [
         ("export REGION=us-central1 ZONE=", "export ZONE=", "REGION: unbound variable"),
         ("ZONE=us-central1-a", "ZONE=us-central2-b", "us-central2-b has no n2-standard-32"),
@@ -163,8 +166,8 @@ def test_the_loader_copies_what_was_uploaded(played):
         ("python3-venv g++", "g++", "needs the package python3-venv"),
     ],
 )
-def test_what_is_wrong_is_found(old, new, said, tmp_path):
+def test_what_is_wrong_is_found(old, new, error, tmp_path):
     script = blocks(GUIDES["cloud"].read_text(encoding="utf-8"))
     assert old in script
     wrong = Played(tmp_path / "stand_ins", script.replace(old, new, 1), {})
-    assert wrong.done.returncode and said in wrong.problems + wrong.done.stderr
+    assert wrong.done.returncode and error in wrong.problems + wrong.done.stderr

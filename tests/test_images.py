@@ -29,29 +29,29 @@ def instructions(file: pathlib.Path) -> list[tuple[str, str]]:
 def ignored(path: pathlib.Path, context: pathlib.Path) -> bool:
     """Returns whether `.dockerignore` excludes a path from the build context."""
     file = context / ".dockerignore"
-    forms = [line for line in file.read_text().split("\n") if line and line[0] != "#"]
+    patterns = [line for line in file.read_text().split("\n") if line and line[0] != "#"]
     parts = path.relative_to(context).parts
-    heads = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+    prefixes = ["/".join(parts[: i + 1]) for i in range(len(parts))]
     return any(
-        fnmatch.fnmatch(name, form.removeprefix("**/"))
-        for form in forms
-        for name in (parts if form.startswith("**/") else heads)
+        fnmatch.fnmatch(name, pattern.removeprefix("**/"))
+        for pattern in patterns
+        for name in (parts if pattern.startswith("**/") else prefixes)
     )
 
 
 @pytest.mark.parametrize("file", IMAGES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_an_image_is_made_of_what_exists(file):
-    found, context = instructions(file), IMAGES[file]
-    assert {name for name, _ in found} <= KNOWN and found[0][0] == "FROM"
-    image, _, tag = found[0][1].partition(":")
+    steps, context = instructions(file), IMAGES[file]
+    assert {name for name, _ in steps} <= KNOWN and steps[0][0] == "FROM"
+    image, _, tag = steps[0][1].partition(":")
     assert image and re.search(r"\d\.\d", tag), "the base image has no version"
-    for name, text in found:
+    for name, text in steps:
         if name == "COPY" and not text.startswith("--from="):
-            for word in text.split()[:-1]:
-                assert (context / word).exists(), word
-                assert context != ROOT or not ignored(context / word, context), word
+            for path in text.split()[:-1]:
+                assert (context / path).exists(), path
+                assert context != ROOT or not ignored(context / path, context), path
         if name in ("ENTRYPOINT", "CMD"):
-            assert all(isinstance(word, str) for word in json.loads(text))
+            assert all(isinstance(argument, str) for argument in json.loads(text))
     for script in re.findall(r"bash (\S+\.sh)", file.read_text()):
         assert (ROOT / script).is_file(), script
 
@@ -64,13 +64,13 @@ def test_what_trains_is_in_the_image_and_what_is_large_is_not():
 
 
 def test_the_training_image_is_a_command_of_no_root():
-    found = dict(instructions(CLOUD / "Dockerfile"))
-    program, flag = json.loads(found["ENTRYPOINT"])
-    module, *_ = json.loads(found["CMD"])
+    step_of_keyword = dict(instructions(CLOUD / "Dockerfile"))
+    program, flag = json.loads(step_of_keyword["ENTRYPOINT"])
+    module, *_ = json.loads(step_of_keyword["CMD"])
     assert (program, flag) == (".venv/bin/python", "-m") and importlib.util.find_spec(module)
-    assert found["USER"].isdecimal() and found["USER"] != "0"
-    kinds = re.findall(r"^  ([a-z-]+(?: \| [a-z-]+)?)\)", (CLOUD / "set_up.sh").read_text(), re.M)
-    assert found["ARG"].partition("=")[2] in kinds
+    assert step_of_keyword["USER"].isdecimal() and step_of_keyword["USER"] != "0"
+    devices = re.findall(r"^  ([a-z-]+(?: \| [a-z-]+)?)\)", (CLOUD / "set_up.sh").read_text(), re.M)
+    assert step_of_keyword["ARG"].partition("=")[2] in devices
 
 
 def test_versions_agree():

@@ -12,7 +12,7 @@ import pytest
 
 from macaron_tf import command_names
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.command_names import COMMANDS, FORM, as_typed
+from macaron_tf.command_names import COMMANDS, PREFIX_VARIABLE, as_typed
 from macaron_tf.errors import CORE, EXTRAS, check_train_packages, needs_vocabulary
 from tests import lab
 from tests.harness import refuses
@@ -35,8 +35,8 @@ for name in ("client", "hub", "hugging_face", "keras_model", "saved_model"):
 """
 
 
-def launched(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "macaron_tf", *words]
+def launched(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "macaron_tf", *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -48,25 +48,25 @@ def test_the_help_lists_commands_that_exist():
 
 
 def test_a_command_of_two_words_is_found():
-    found = launched("export", "hugging-face", "--help")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("usage: python -m macaron_tf hugging_face ")
+    process = launched("export", "hugging-face", "--help")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("usage: python -m macaron_tf hugging_face ")
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "serve", "client"])
 def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(command):
-    found = launched(command, "--help")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith(f"usage: python -m macaron_tf {command} ")
-    assert f"    python -m macaron_tf {command} " in found.stdout
-    assert "-m experiments" not in found.stdout and "-m export" not in found.stdout
+    process = launched(command, "--help")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"usage: python -m macaron_tf {command} ")
+    assert f"    python -m macaron_tf {command} " in process.stdout
+    assert "-m experiments" not in process.stdout and "-m export" not in process.stdout
     code = (
         "import runpy, sys; sys.argv[0] = 'macaron'\n"
         "try: runpy.run_module('macaron_tf', run_name='__main__', alter_sys=False)\n"
         "except SystemExit: print('keras' in sys.modules)"
     )
-    words = [sys.executable, "-c", code, command, "--help"]
-    shown = subprocess.run(words, capture_output=True, text=True).stdout
+    arguments = [sys.executable, "-c", code, command, "--help"]
+    shown = subprocess.run(arguments, capture_output=True, text=True).stdout
     assert shown.startswith(f"usage: macaron {command} ") and shown.endswith("False\n")
 
 
@@ -75,16 +75,16 @@ def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(c
     [("translat", "; perhaps you meant 'translate'"), ("nothing", ""), ("benchmarks.decode", "")],
 )
 def test_an_unknown_command_is_one_sentence(name, near):
-    found = launched(name)
+    process = launched(name)
     message = f"no command is called {name!r}: see python -m macaron_tf --help{near}"
-    assert found.returncode == 2 and message in found.stderr
+    assert process.returncode == 2 and message in process.stderr
 
 
 @pytest.mark.parametrize("name", ["saved_model", "export.saved_model"])
 def test_a_module_s_name_is_answered_by_the_command(name):
-    found = launched(name)
-    assert found.returncode == 2
-    assert f"no command is called {name!r}: use python -m macaron_tf export\n" in found.stderr
+    process = launched(name)
+    assert process.returncode == 2
+    assert f"no command is called {name!r}: use python -m macaron_tf export\n" in process.stderr
 
 
 def test_messages_name_commands_as_typed(monkeypatch):
@@ -92,7 +92,7 @@ def test_messages_name_commands_as_typed(monkeypatch):
         "give what `python -m experiments.finetune train` wrote to python\n -m export.saved_model"
     )
     assert as_typed(text) == text
-    monkeypatch.setenv(FORM, "macaron")
+    monkeypatch.setenv(PREFIX_VARIABLE, "macaron")
     assert as_typed(text) == "give what `macaron finetune train` wrote to macaron export"
     names = "python -m experiments.lab.benchmarks.decoding, python -m experiments.nothing"
     assert as_typed(names) == names
@@ -102,7 +102,7 @@ def test_errors_name_commands_as_the_installation_has_them(monkeypatch):
     assert "`python -m export.keras_model x.keras " in str(needs_vocabulary("x.keras"))
     monkeypatch.setattr(command_names, "FOLDER", command_names._INSTALLED)  # as in a wheel
     assert "`macaron keras_model x.keras " in str(needs_vocabulary("x.keras"))
-    monkeypatch.setenv(FORM, "python -m macaron_tf")
+    monkeypatch.setenv(PREFIX_VARIABLE, "python -m macaron_tf")
     assert "`python -m macaron_tf keras_model x.keras " in str(needs_vocabulary("x.keras"))
 
 
@@ -132,9 +132,11 @@ def test_a_training_names_missing_packages_before_it_starts(monkeypatch):
 
 
 def test_core_modules_are_the_plain_dependencies():
-    found = importlib.metadata.packages_distributions()
-    names = {re.match(r"[\w-]+", one)[0] for one in PROJECT["project"]["dependencies"]}
-    distributions = {name for module in CORE for name in found[module]}
+    packages = importlib.metadata.packages_distributions()
+    names = {
+        re.match(r"[\w-]+", requirement)[0] for requirement in PROJECT["project"]["dependencies"]
+    }
+    distributions = {name for module in CORE for name in packages[module]}
     assert {name.replace("_", "-").lower() for name in distributions} == {
         *(name.replace("_", "-") for name in names),
         "h5py",  # for Keras's files
@@ -152,21 +154,21 @@ UNLISTED = (
 @pytest.mark.parametrize("flag", ["--help", ""])
 def test_without_its_environment_every_command_says_how_to_activate_it(flag):
     for module in ("macaron_tf", *(name for name, _ in COMMANDS.values()), *UNLISTED):
-        words = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
-        found = subprocess.run(words, capture_output=True, text=True)
-        assert (found.returncode, found.stdout) == (2, ""), module
+        arguments = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
+        process = subprocess.run(arguments, capture_output=True, text=True)
+        assert (process.returncode, process.stdout) == (2, ""), module
         begins = (
             f"error: {sys.executable} has no package annotated_types, docstring_parser, etils, "
         )
-        assert found.stderr.startswith(begins), module
-        assert "`. .venv/bin/activate`" in found.stderr and found.stderr.count("\n") == 1
+        assert process.stderr.startswith(begins), module
+        assert "`. .venv/bin/activate`" in process.stderr and process.stderr.count("\n") == 1
 
 
 def test_an_earlier_python_is_refused():
     code = "import sys; sys.version_info = (3, 8, 18); sys.argv = ['-m']; import experiments"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = "error: macaron_tf needs Python 3.11 or later: use a newer Python\n"
-    assert (found.returncode, found.stderr) == (2, said)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    message = "error: macaron_tf needs Python 3.11 or later: use a newer Python\n"
+    assert (process.returncode, process.stderr) == (2, message)
 
 
 @pytest.mark.parametrize("hidden", ["keras", "numpy", "rich", "tensorflow_text"])
@@ -181,9 +183,9 @@ sys.meta_path.insert(0, Hiding())
 sys.argv = ["-m"]
 import export.client
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.returncode == 2 and found.stderr.count("\n") == 1
-    assert found.stderr.startswith(
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 2 and process.stderr.count("\n") == 1
+    assert process.stderr.startswith(
         f"error: {sys.executable} has no package {hidden}: activate the "
     )
 
@@ -202,6 +204,6 @@ def test_a_package_that_another_one_needs_is_named(module, capsys):
 def test_commands_start_without_the_optional_packages():
     # Keras itself imports Matplotlib if it is installed.
     blocked = EXTRAS.keys() - {"grpc", "importlib_resources", "matplotlib"}
-    words = [sys.executable, "-c", PLAIN, *blocked]
-    found = subprocess.run(words, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    arguments = [sys.executable, "-c", PLAIN, *blocked]
+    process = subprocess.run(arguments, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

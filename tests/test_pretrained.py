@@ -47,19 +47,19 @@ def check_same(one, other):
 
 
 def test_another_librarys_directory_is_loaded(tmp_path):
-    found = macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
-    assert (found.name, found.objective) == ("bert", "masked_language")
-    assert found.vocabulary.encode_lines(["a b"]) == [[5, 6]]
+    loaded = macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
+    assert (loaded.name, loaded.objective) == ("bert", "masked_language")
+    assert loaded.vocabulary.encode_lines(["a b"]) == [[5, 6]]
     again = macaron_tf.models.catalog.config(
-        found.model, **{**dict(found.model_options), "vocab_size": found.vocabulary.size}
+        loaded.model, **{**dict(loaded.model_options), "vocab_size": loaded.vocabulary.size}
     )
-    assert again == found.config
-    assert found.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
-    assert found.classifier(3, scheme="tokens step 1, channels/1").config.splittings
+    assert again == loaded.config
+    assert loaded.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
+    assert loaded.classifier(3, scheme="tokens step 1, channels/1").config.splittings
     other = "tokens, channels/2 width 1"
     refuses(
         f"scheme='{other}' does not match the scheme of the weights",
-        found.classifier,
+        loaded.classifier,
         3,
         scheme=other,
     )
@@ -69,11 +69,11 @@ def test_a_saved_model_is_loaded(tmp_path):
     model = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1)
     model.build()
     model.save(tmp_path / "bert.keras")
-    found = macaron_tf.load(tmp_path / "bert.keras")
-    assert found.name == "bert" and found.vocabulary is None
-    for one, other in zip(found.network.get_weights(), model.get_weights(), strict=True):
+    loaded = macaron_tf.load(tmp_path / "bert.keras")
+    assert loaded.name == "bert" and loaded.vocabulary is None
+    for one, other in zip(loaded.network.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    found.save_pretrained(tmp_path / "saved")
+    loaded.save_pretrained(tmp_path / "saved")
     again = macaron_tf.load(tmp_path / "saved")
     np.testing.assert_array_equal(numpy_of(again.network(ROWS)), numpy_of(model(ROWS)))
 
@@ -82,8 +82,8 @@ def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path)
     encoder = macaron_tf.models.Encoder(macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1))
     hidden = numpy_of(encoder(ROWS))
     encoder.save(tmp_path / "encoder.keras")
-    found = macaron_tf.load(tmp_path / "encoder.keras").classifier(2)
-    np.testing.assert_array_equal(numpy_of(found.encoder(ROWS)), hidden)
+    loaded = macaron_tf.load(tmp_path / "encoder.keras").classifier(2)
+    np.testing.assert_array_equal(numpy_of(loaded.encoder(ROWS)), hidden)
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
     plain = macaron_tf.load(tmp_path / "plain.keras")
     refuses("plain is of type Sequential, .*: load an encoder", plain.classifier, 2)
@@ -98,8 +98,8 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
     np.testing.assert_array_equal(numpy_of(again.pooler(hidden)), numpy_of(bert.pooler(hidden)))
     assert again.replaced_token is None and again.ids is None and again.name == "saved"
     card = (saved / "README.md").read_text()
-    for words in ("library_name: keras", "`PretrainingEncoder`", "10 pieces", "| num_heads | 2 |"):
-        assert words in card
+    for phrase in ("library_name: keras", "`PretrainingEncoder`", "10 pieces", "| num_heads | 2 |"):
+        assert phrase in card
     names = {path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file()}
     assert names == {
         *("model.json", "model.weights.h5", "pooler.weights.h5", "manifest.json", "README.md"),
@@ -124,9 +124,9 @@ def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
     assert {w.path: tuple(w.shape) for w in bert.network.weights} == {
         name: array.shape for name, array in arrays.items()
     }
-    place = ram_paths.folder(tmp_path) + "/saved"
-    bert.save_pretrained(place, format="safetensors")
-    check_same(bert, macaron_tf.load(place))
+    folder = ram_paths.folder(tmp_path) + "/saved"
+    bert.save_pretrained(folder, format="safetensors")
+    check_same(bert, macaron_tf.load(folder))
     monkeypatch.setitem(sys.modules, "safetensors", None)
     install = r"needs safetensors: pip install 'macaron_tf\[interop\]'"
     refuses(install, macaron_tf.load, saved)
@@ -159,13 +159,13 @@ def test_a_saved_folder_is_replaced_and_no_other(bert, saved, tmp_path):
     assert "mine" not in (saved / "README.md").read_text()
     (saved / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for place, words in (
+    for path, phrase in (
         (saved, "notes.txt"),
         (tmp_path / "bert", "config.json"),
         ("file", "is a file"),
     ):
         before = sorted(tmp_path.rglob("*"))
-        refuses(words, bert.save_pretrained, tmp_path / place)
+        refuses(phrase, bert.save_pretrained, tmp_path / path)
         assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -173,16 +173,16 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("macaron_tf.pretrained.require_room", full)
+    monkeypatch.setattr("macaron_tf.pretrained.require_disk_space", full)
     before = sorted(tmp_path.rglob("*"))
     refuses("No space left on device", bert.save_pretrained, tmp_path / "saved")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_network_is_saved_to_a_bucket(bert, tmp_path):
-    place = ram_paths.folder(tmp_path) + "/saved"
-    bert.save_pretrained(place)
-    check_same(bert, macaron_tf.load(place))
+    folder = ram_paths.folder(tmp_path) + "/saved"
+    bert.save_pretrained(folder)
+    check_same(bert, macaron_tf.load(folder))
 
 
 def changed(file: pathlib.Path, old: str, new: str):
@@ -225,7 +225,7 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    ("location", "reason"),
     [
         ("{}", "has no readable model.json"),
         ("{}/none@best", "none@best has no readable model.json"),
@@ -239,8 +239,8 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
         ("hub:bert", "write hub:OWNER/NAME"),
     ],
 )
-def test_what_is_not_there_is_one_sentence(place, reason, tmp_path):
-    refuses(reason, macaron_tf.load, place.format(tmp_path))
+def test_what_is_not_there_is_one_sentence(location, reason, tmp_path):
+    refuses(reason, macaron_tf.load, location.format(tmp_path))
 
 
 def write_shards(directory: pathlib.Path) -> dict[str, str]:
@@ -249,9 +249,9 @@ def write_shards(directory: pathlib.Path) -> dict[str, str]:
 
     state, shards = random_state(), {}
     (directory / "model.safetensors").unlink()
-    for number in range(2):
-        names = [*state][number::2]
-        file = f"model-0000{number + 1}-of-00002.safetensors"
+    for index in range(2):
+        names = [*state][index::2]
+        file = f"model-0000{index + 1}-of-00002.safetensors"
         save_file({n: np.ascontiguousarray(state[n]) for n in names}, directory / file)
         shards |= dict.fromkeys(names, file)
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
@@ -269,7 +269,7 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
     shards = write_shards(directory)
     check_same(bert, macaron_tf.load(f"hugging-face:{directory}"))
     index = directory / "model.safetensors.index.json"
-    for words, reason in (
+    for text, reason in (
         (
             json.dumps({"weight_map": {**shards, "more": shards[next(iter(shards))]}}),
             "names the weight more, but no",
@@ -277,7 +277,7 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
         (json.dumps({"weight_map": {}}), "contains no weight_map"),
         ("{", "index.json is damaged"),
     ):
-        index.write_text(words)
+        index.write_text(text)
         refuses(reason, macaron_tf.load, f"hugging-face:{directory}")
     index.write_text(json.dumps({"weight_map": shards}))
     first = directory / shards[next(iter(shards))]
@@ -300,13 +300,13 @@ def hub(tmp_path, monkeypatch) -> pathlib.Path:
 
 def test_a_hubs_model_is_loaded(hub, bert, saved, tmp_path):
     for name, folder in (("theirs", tmp_path / "bert"), ("ours", saved)):
-        place = hub / f"models--owner--{name}"
-        shutil.copytree(folder, place / "snapshots/abc")
-        (place / "refs").mkdir()
-        (place / "refs/main").write_text("abc")
-        found = macaron_tf.load(f"hub:owner/{name}")
-        check_same(bert, found)
-        assert found.name == name
+        cache_folder = hub / f"models--owner--{name}"
+        shutil.copytree(folder, cache_folder / "snapshots/abc")
+        (cache_folder / "refs").mkdir()
+        (cache_folder / "refs/main").write_text("abc")
+        loaded = macaron_tf.load(f"hub:owner/{name}")
+        check_same(bert, loaded)
+        assert loaded.name == name
 
 
 def test_a_hub_without_a_network_or_a_client_is_one_sentence(hub, monkeypatch):

@@ -18,19 +18,19 @@ pytestmark = pytest.mark.thorough  # each test starts processes
 HELP = "-m experiments.translate --help"
 
 
-def run(words, **options):
+def run(arguments, **options):
     """Runs Python through a shell, so that the arguments may contain redirections.
 
     Returns (status, stdout, stderr).
     """
     done = subprocess.run(
-        ["bash", "-c", f"exec {sys.executable} {words}"], capture_output=True, **options
+        ["bash", "-c", f"exec {sys.executable} {arguments}"], capture_output=True, **options
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.parametrize(
-    "words, error",
+    "arguments, error",
     [
         (f"{HELP} > /dev/full", "standard output cannot be written (No space left on device)"),
         (f"{HELP} >&-", "standard output is closed"),
@@ -38,8 +38,8 @@ def run(words, **options):
         (r"-m export.client $'\xff'", r"argument 1 is not UTF-8: encode '\udcff'"),
     ],
 )
-def test_a_stream_that_fails_is_one_sentence(words, error):
-    status, output, errors = run(words)
+def test_a_stream_that_fails_is_one_sentence(arguments, error):
+    status, output, errors = run(arguments)
     assert (status, output) == (2, "")
     assert errors.startswith(f"error: {error}") and errors.count("\n") == 1
 
@@ -175,7 +175,7 @@ def test_input_that_is_no_text_is_refused(data, error):
 
 
 @pytest.mark.parametrize(
-    "error, words",
+    "error, reason",
     [
         (MemoryError("Unable to allocate 7.45 GiB for an array"), "ran out (allocate 7.45 GiB): "),
         (
@@ -194,14 +194,14 @@ def test_input_that_is_no_text_is_refused(data, error):
         ),
     ],
 )
-def test_memory_that_runs_out_is_one_sentence(error, words, capsys):
+def test_memory_that_runs_out_is_one_sentence(error, reason, capsys):
     @exit_on_user_error
     def main(arguments):
         raise error
 
     assert main([]) == 2
     sentence = capsys.readouterr().err
-    assert sentence.startswith(f"error: memory {words}use smaller batches")
+    assert sentence.startswith(f"error: memory {reason}use smaller batches")
     assert sentence.count("\n") == 1
 
 

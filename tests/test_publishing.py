@@ -56,7 +56,7 @@ class Gate(Mixer):
 @contextlib.contextmanager
 def forgotten(folder: pathlib.Path):
     """Simulates a new process: a new working folder, no user modules and no trust decisions."""
-    plug_ins._Trust.places.clear()
+    plug_ins._Trust.import_paths.clear()
     plug_ins._Trust.texts.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "mine_parts")]:
         del sys.modules[name]
@@ -84,22 +84,22 @@ def written(tmp_path):
         pass
 
 
-def save(block: str, place: pathlib.Path) -> Pretrained:
+def save(block: str, folder: pathlib.Path) -> Pretrained:
     network = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1, block=block)
     network.build()
-    made = Pretrained(network, name="mine")
-    made.save_pretrained(place)
-    return made
+    model = Pretrained(network, name="mine")
+    model.save_pretrained(folder)
+    return model
 
 
 @pytest.mark.parametrize("block", ["mine:Block", "./mine.py:Block"])
 def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
     block, written, tmp_path, capsys
 ):
-    made = save(block, written)
-    wanted = {"mine.py", "mine_parts/__init__.py", "mine_parts/gate.py", "mine_parts/unused.py"}
+    model = save(block, written)
+    code_files = {"mine.py", "mine_parts/__init__.py", "mine_parts/gate.py", "mine_parts/unused.py"}
     code = written / "code"
-    assert {p.relative_to(code).as_posix() for p in code.rglob("*.py")} == wanted
+    assert {p.relative_to(code).as_posix() for p in code.rglob("*.py")} == code_files
     assert "note: the model is saved with code/mine.py, a copy of " in capsys.readouterr().err
     card = (written / "README.md").read_text()
     assert "`code/mine.py`" in card and 'load("saved", trust_code=True)' in card
@@ -108,18 +108,18 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
         with pytest.raises(UserError, match=r"'mine:Block' was read from a file.*trust_code=True"):
             macaron_tf.load(written)
         assert not pathlib.Path("ran").exists() and "mine" not in sys.modules
-        found = macaron_tf.load(written, trust_code=True)
+        loaded = macaron_tf.load(written, trust_code=True)
         assert pathlib.Path("ran").exists()
-        np.testing.assert_array_equal(numpy_of(found.network(ROWS)), numpy_of(made.network(ROWS)))
-        found.save_pretrained("again")  # saving the loaded model keeps the code
+        np.testing.assert_array_equal(numpy_of(loaded.network(ROWS)), numpy_of(model.network(ROWS)))
+        loaded.save_pretrained("again")  # saving the loaded model keeps the code
         assert pathlib.Path("again/code/mine_parts/gate.py").read_text() == GATE
     with forgotten(tmp_path / "other"):
         pathlib.Path("mine.py").write_text("")
         refuses("contains its own module mine, but .*other/mine.py", load_trusted, written)
 
 
-def load_trusted(place):
-    return macaron_tf.load(place, trust_code=True)
+def load_trusted(location):
+    return macaron_tf.load(location, trust_code=True)
 
 
 def test_a_changed_file_of_a_folder_is_found(written):
@@ -164,20 +164,20 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != "Bearer hf_right":
             return self.answer({"error": "Invalid user token."}, 401)
         if self.path == "/api/repos/create":
-            made = json.loads(body)
-            name = f"{made['organization']}/{made['name']}"
-            if made["organization"] != "me":
+            created = json.loads(body)
+            name = f"{created['organization']}/{created['name']}"
+            if created["organization"] != "me":
                 return self.answer({"error": "You don't have the rights"}, 403)
-            known = name in self.repositories
+            exists = name in self.repositories
             self.repositories.setdefault(name, {".gitattributes": b""})
-            return self.answer({"url": f"{address}/{name}"}, 409 if known else 200)
+            return self.answer({"url": f"{address}/{name}"}, 409 if exists else 200)
         if self.path == "/api/validate-yaml":
             return self.answer({"errors": [], "warnings": []})
         _, _, _, owner, name, action, _ = self.path.split("/")
         if action == "preupload":
-            asked = json.loads(body)["files"]
+            requested = json.loads(body)["files"]
             modes = {"uploadMode": "regular", "shouldIgnore": False}
-            return self.answer({"files": [{"path": one["path"], **modes} for one in asked]})
+            return self.answer({"files": [{"path": file["path"], **modes} for file in requested]})
         files = self.repositories[f"{owner}/{name}"]
         lines = [json.loads(line) for line in body.splitlines()]
         self.commits.append([line["key"] for line in lines])
@@ -191,19 +191,21 @@ class StandIn(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, _, _ = self.path.partition("?")
-        if found := re.fullmatch(rf"/(.+/.+)/resolve/{SHA}/(.+)", path):
-            body = self.repositories[found[1]][found[2]]
+        if match := re.fullmatch(rf"/(.+/.+)/resolve/{SHA}/(.+)", path):
+            body = self.repositories[match[1]][match[2]]
             etag = f'"{hashlib.sha1(body).hexdigest()}"'
             return self.answer(body, ETag=etag, X_Repo_Commit=SHA)
-        found = re.fullmatch(r"/api/models/(\w+/\w+)(/\w+/\w+)?", path)
-        if not found or found[1] not in self.repositories:
+        match = re.fullmatch(r"/api/models/(\w+/\w+)(/\w+/\w+)?", path)
+        if not match or match[1] not in self.repositories:
             return self.answer({"error": "Repository not found"}, 404)
-        files = self.repositories[found[1]]
-        if (found[2] or "").startswith("/tree"):
-            kinds = {"type": "file", "oid": "0" * 40}
-            return self.answer([{"path": n, "size": len(b), **kinds} for n, b in files.items()])
+        files = self.repositories[match[1]]
+        if (match[2] or "").startswith("/tree"):
+            common_fields = {"type": "file", "oid": "0" * 40}
+            return self.answer(
+                [{"path": n, "size": len(b), **common_fields} for n, b in files.items()]
+            )
         siblings = [{"rfilename": name} for name in files]
-        return self.answer({"id": found[1], "sha": SHA, "siblings": siblings, "private": False})
+        return self.answer({"id": match[1], "sha": SHA, "siblings": siblings, "private": False})
 
     do_HEAD = do_GET
 
@@ -245,9 +247,9 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
     }
     card = files["README.md"].decode()
     assert "license: mit" in card and 'macaron_tf.load("hub:me/small")' in card
-    found = macaron_tf.load("hub:me/small")
+    loaded = macaron_tf.load("hub:me/small")
     np.testing.assert_array_equal(
-        numpy_of(found.network.encoder(ROWS)), numpy_of(model.network.encoder(ROWS))
+        numpy_of(loaded.network.encoder(ROWS)), numpy_of(model.network.encoder(ROWS))
     )
     (tmp_path / "README.md").write_text(card)
     assert run_card(tmp_path, monkeypatch)["model"].name == "small"
@@ -255,14 +257,14 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
 
 def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     assert hub_command([bert, "me/small", "--format", "weights.h5"]) == 0
-    said = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"
-    assert capsys.readouterr().out == said
+    message = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"
+    assert capsys.readouterr().out == message
     assert hub_command([bert, "hub:me/small", "--format", "hugging-face"]) == 0
     files = StandIn.repositories["me/small"]
     names = {*files}
     assert b'.from_pretrained("me/small")' in files["README.md"]
     assert {"config.json", "tokenizer.json", "model.safetensors", ".gitattributes"} <= names
-    assert not [one for one in names if one.endswith(".h5") or one.startswith("vocabulary/")]
+    assert not [name for name in names if name.endswith(".h5") or name.startswith("vocabulary/")]
     assert "model.json" not in names
     assert hub_command([bert, "me/small"]) == 0
     assert not {"config.json", "tokenizer.json"} & StandIn.repositories["me/small"].keys()
@@ -270,7 +272,7 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "token", "sentence"),
+    ("arguments", "token", "sentence"),
     [
         (
             ["me/small"],
@@ -285,10 +287,10 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     ],
 )
 def test_a_push_that_cannot_be_is_one_sentence(
-    words, token, sentence, hub, bert, refused, monkeypatch
+    arguments, token, sentence, hub, bert, refused, monkeypatch
 ):
     monkeypatch.setenv("HF_TOKEN", token)
-    refused(hub_command, [bert, *words], sentence)
+    refused(hub_command, [bert, *arguments], sentence)
     assert not StandIn.commits
 
 

@@ -166,14 +166,14 @@ BEYOND = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value"),
+    ("settings_class", "field", "value"),
     [
-        (kind, field, value)
-        for kind, fields in BEYOND.items()
+        (settings_class, field, value)
+        for settings_class, fields in BEYOND.items()
         for field, values in fields.items()
         for value in values
     ],
 )
-def test_a_value_out_of_range_names_its_field(kind, field, value):
-    prefix = f"{kind.section}." if kind.section else ""
-    refuses(f"{prefix}{field}={value!r} (must|is|needs)", kind, **{field: value})
+def test_a_value_out_of_range_names_its_field(settings_class, field, value):
+    prefix = f"{settings_class.section}." if settings_class.section else ""
+    refuses(f"{prefix}{field}={value!r} (must|is|needs)", settings_class, **{field: value})

@@ -34,14 +34,16 @@ class Page(html.parser.HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.ids |= {given[name] for name in ("id", "name") if given.get(name)}
-        if tag == "a" and given.get("href"):
-            self.links.append(given["href"])
-        elif tag == "link" and given.get("rel") not in ("next", "prev", "canonical"):
-            self.assets.append(given["href"])
-        elif tag in ("script", "img", "iframe", "source", "audio", "video") and given.get("src"):
-            self.assets.append(given["src"])
+        attributes = dict(attrs)
+        self.ids |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
+        elif tag == "link" and attributes.get("rel") not in ("next", "prev", "canonical"):
+            self.assets.append(attributes["href"])
+        elif tag in ("script", "img", "iframe", "source", "audio", "video") and attributes.get(
+            "src"
+        ):
+            self.assets.append(attributes["src"])
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +63,8 @@ def test_pages_ask_no_other_host(pages):
     }
     assert outside <= {asset for asset in outside if asset.startswith("data:")}
     for sheet in SITE.rglob("*.css"):
-        found = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*\)", sheet.read_text("utf-8"))
-        assert not found, (sheet, found)
+        urls = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*\)", sheet.read_text("utf-8"))
+        assert not urls, (sheet, urls)
 
 
 def test_links_within_the_site_lead_somewhere(pages):
@@ -95,11 +97,15 @@ def test_every_setting_is_explained(hook):
 def test_every_public_name_has_an_entry(pages):
     ids = set().union(*(page.ids for page in pages.values()))
     names = {"macaron_tf.load", "macaron_tf.build"}
-    for room in PACKAGES:
-        tree = ast.parse((ROOT / "macaron_tf" / room / "__init__.py").read_text(encoding="utf-8"))
+    for package in PACKAGES:
+        tree = ast.parse(
+            (ROOT / "macaron_tf" / package / "__init__.py").read_text(encoding="utf-8")
+        )
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.module != "macaron_tf.errors":
-                names |= {f"macaron_tf.{room}.{alias.asname or alias.name}" for alias in node.names}
+                names |= {
+                    f"macaron_tf.{package}.{alias.asname or alias.name}" for alias in node.names
+                }
     assert len(names) > 100
     assert not names - ids - {"macaron_tf.models.catalog"}  # a page of its own
 

@@ -58,8 +58,11 @@ def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
     expected = np.asarray(encoder({"token_ids": source}))
     np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
     # The decoder's relative-position buckets differ, so its bias keeps random weights.
-    theirs, drawn = encoder.stack.biases[0].weights[0], network.decoder.biases[0].weights[0]
-    assert np.abs(np.asarray(theirs) - np.asarray(drawn)).max() > 0.1
+    encoder_bias, decoder_bias = (
+        encoder.stack.biases[0].weights[0],
+        network.decoder.biases[0].weights[0],
+    )
+    assert np.abs(np.asarray(encoder_bias) - np.asarray(decoder_bias)).max() > 0.1
 
 
 @pytest.mark.parametrize("options", [{}, SPLIT])
@@ -67,10 +70,18 @@ def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
     config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
     config = dataclasses.replace(config, **options)
     encoder, network = started(config, ("decoder",))
-    for mine, theirs in zip(network.decoder.blocks, encoder.stack.blocks, strict=True):
-        own = [residual for kind, residual in mine.sublayers if kind != "memory"]
-        for one, (_, other) in zip(own, theirs.sublayers, strict=True):
-            for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+    for decoder_block, encoder_block in zip(
+        network.decoder.blocks, encoder.stack.blocks, strict=True
+    ):
+        copied = [
+            residual for operator, residual in decoder_block.sublayers if operator != "memory"
+        ]
+        for decoder_residual, (_, encoder_residual) in zip(
+            copied, encoder_block.sublayers, strict=True
+        ):
+            for a, b in zip(
+                decoder_residual.get_weights(), encoder_residual.get_weights(), strict=True
+            ):
                 np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(
         network.decoder.biases[0].get_weights()[0], encoder.stack.biases[0].get_weights()[0]
@@ -86,7 +97,7 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
     encoder, network = started(config, ("decoder",))
     for block in network.decoder.blocks:
         output = block.cross_attention_1.sublayer.output_projection
-        output.set_weights([np.zeros_like(one) for one in output.get_weights()])
+        output.set_weights([np.zeros_like(weight) for weight in output.get_weights()])
     target = ids(2, 6, seed=1)
     hidden = network.hidden_states({"source": ids(2, 5), "target": target})
     expected = encoder({"token_ids": target})

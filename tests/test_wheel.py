@@ -43,26 +43,26 @@ import json
 import pathlib
 import sys
 import macaron_tf
-out, *asked = map(json.loads, sys.argv[1:])
-for name, place, columns, options in asked:
-    model = macaron_tf.load(place)
+out, *requests = map(json.loads, sys.argv[1:])
+for name, location, columns, options in requests:
+    model = macaron_tf.load(location)
     print(json.dumps([name, model.predict(*columns, **options)]))
     model.export(pathlib.Path(out, name))
 assert not {"experiments", "export"} & sys.modules.keys()
 """
 
 
-def run(*command, given: str = "", **options) -> str:
-    done = subprocess.run(
+def run(*command, stdin: str = "", **options) -> str:
+    process = subprocess.run(
         [*map(str, command)],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         **options,
     )
-    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{command}: {process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def wheel(tmp_path_factory) -> pathlib.Path:
         shutil.copy(ROOT / name, source)
     flags = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
     run(sys.executable, "-m", "pip", "wheel", *flags, source)
-    (made,) = out.glob("*.whl")
-    return made
+    (wheel_file,) = out.glob("*.whl")
+    return wheel_file
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +98,24 @@ def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"macaron_tf", f"macaron_tf-{macaron_tf.__version__}.dist-info"}
-    held = {name.removeprefix("macaron_tf/commands/") for name in names}
+    packaged = {name.removeprefix("macaron_tf/commands/") for name in names}
     for folder in ("experiments", "export"):
         for path in (ROOT / folder).rglob("*"):
             left_out = {"results", "lab"} & {*path.relative_to(ROOT).parts}
             if path.is_file() and path.suffix != ".pyc":
-                assert (str(path.relative_to(ROOT)) in held) == (not left_out), path
-    read = {"py.typed", "kernels/native/ops.cc", "interop/remote/modeling_macaron.py"}
-    assert {f"macaron_tf/{name}" for name in read} <= {*names}
+                assert (str(path.relative_to(ROOT)) in packaged) == (not left_out), path
+    required = {"py.typed", "kernels/native/ops.cc", "interop/remote/modeling_macaron.py"}
+    assert {f"macaron_tf/{name}" for name in required} <= {*names}
 
 
 def test_the_metadata_name_what_the_package_is(wheel):
     name = f"macaron_tf-{macaron_tf.__version__}.dist-info/METADATA"
-    found = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
-    assert found["License-Expression"] == "Apache-2.0" and found["Requires-Python"] == ">=3.11"
-    assert "Programming Language :: Python :: 3.13" in found.get_all("Classifier")
-    text = found.get_payload()
+    metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    assert (
+        metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
+    )
+    assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
+    text = metadata.get_payload()
     assert text.startswith("# macaron_tf") and "take any block (with a few exceptions)" in text
     assert "    macaron translate train " in text and "python -m experiments.translate" not in text
     # A relative link does not work on a package index's page.
@@ -122,11 +124,13 @@ def test_the_metadata_name_what_the_package_is(wheel):
 
 def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):
     macaron = scripts / "macaron"
-    settings = [word for one in number_settings(number_text, 20) for word in ("--set", one)]
+    settings = [
+        argument for setting in number_settings(number_text, 20) for argument in ("--set", setting)
+    ]
     train = ["translate", "train", "multi30k_macaron_tiny", "run", *settings]
     shown = run(macaron, *train, cwd=tmp_path)
     assert "next: macaron translate average run" in shown
-    answer = run(macaron, "translate", "translate", "run", given="one two three\n", cwd=tmp_path)
+    answer = run(macaron, "translate", "translate", "run", stdin="one two three\n", cwd=tmp_path)
     shown = run(macaron, "export", "run", "served", cwd=tmp_path)
     assert "serve it with: macaron serve served" in shown
     assert run(scripts / "python", "-c", ANSWER, "served/1", cwd=tmp_path) == answer

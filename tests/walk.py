@@ -39,10 +39,10 @@ def flags(**more) -> str:
 
 def write_modules(out: pathlib.Path, text: str) -> list[str]:
     """Writes a page's Python blocks that begin with `# NAME.py`; returns their names."""
-    found = re.findall(r"```python\n(# (\w+)\.py\n.*?)```", text, re.S)
-    for code, name in found:
+    matches = re.findall(r"```python\n(# (\w+)\.py\n.*?)```", text, re.S)
+    for code, name in matches:
         (out / f"{name}.py").write_text(code, encoding="utf-8")
-    return [name for _, name in found]
+    return [name for _, name in matches]
 
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
@@ -150,13 +150,15 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     ]  # fmt: skip
 
 
-def run(line: str, given: str, log) -> int:
+def run(line: str, stdin: str, log) -> int:
     """Runs a command with its output in the log; returns the exit status."""
     log.write(f"\n$ python -m {line}\n")
     log.flush()
-    words = [sys.executable, "-m", *shlex.split(line)]
+    command = [sys.executable, "-m", *shlex.split(line)]
     env = os.environ | {"PYTHONPATH": str(pathlib.Path(log.name).parent)}  # for `write_modules`
-    return subprocess.run(words, input=given, text=True, stdout=log, stderr=log, env=env).returncode
+    return subprocess.run(
+        command, input=stdin, text=True, stdout=log, stderr=log, env=env
+    ).returncode
 
 
 def digest(folder: pathlib.Path) -> str:
@@ -165,18 +167,18 @@ def digest(folder: pathlib.Path) -> str:
     The field "host" of the training state is left out, because it includes times.
     """
     last = max((folder / "checkpoints").glob("step-*"))
-    found = hashlib.sha256((last / "model.weights.h5").read_bytes())
+    sha256 = hashlib.sha256((last / "model.weights.h5").read_bytes())
     with np.load(last / "training_state.npz") as state:
         for name in sorted(set(state.files) - {"host"}):
-            found.update(state[name].tobytes())
-    return found.hexdigest()
+            sha256.update(state[name].tobytes())
+    return sha256.hexdigest()
 
 
 def serve(folder: pathlib.Path, log) -> bool:
     """Serves an exported translator and requests one translation; returns whether it succeeded."""
-    words = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
-    words += ["--grpc-port", "0"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
+    command = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
+    command += ["--grpc-port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         ready = server.stdout.readline()
         url = next(word for word in ready.split() if word.startswith("http://"))
@@ -196,8 +198,8 @@ def killed_run_is_equal(out: pathlib.Path, log) -> bool:
         run_ = out / "runs" / name
         line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
         if kill:
-            words = [sys.executable, "-m", *shlex.split(line)]
-            child = subprocess.Popen(words, stdout=log, stderr=log)
+            command = [sys.executable, "-m", *shlex.split(line)]
+            child = subprocess.Popen(command, stdout=log, stderr=log)
             while child.poll() is None and not list((run_ / "checkpoints").glob("step-*")):
                 time.sleep(0.01)
             child.send_signal(signal.SIGKILL)
@@ -224,19 +226,19 @@ def main() -> int:
     done = set(done_file.read_text().splitlines()) if done_file.exists() else set()
     with (out / "log.txt").open("a") as log:
         todo = [
-            (line, lambda line=line, given=given, status=status: run(line, given, log) == status)
-            for given, line, status in commands(options.data_dir, out)
+            (line, lambda line=line, stdin=stdin, status=status: run(line, stdin, log) == status)
+            for stdin, line, status in commands(options.data_dir, out)
         ]
         todo.append(("serve and ask", lambda: serve(out / "served" / "m30k", log)))
         todo.append(("a killed run has the same bits", lambda: killed_run_is_equal(out, log)))
-        for number, (name, act) in enumerate(todo, 1):
+        for position, (name, function) in enumerate(todo, 1):
             if name in done or not any(word in name for word in options.only):
                 continue
-            began = time.monotonic()
-            good = act()
-            said = f"{'ok' if good else 'FAILED'} {time.monotonic() - began:5.0f} s  {name}"
-            print(f"[{number}/{len(todo)}] {said}", flush=True)
-            if not good:
+            start = time.monotonic()
+            succeeded = function()
+            result = f"{'ok' if succeeded else 'FAILED'} {time.monotonic() - start:5.0f} s  {name}"
+            print(f"[{position}/{len(todo)}] {result}", flush=True)
+            if not succeeded:
                 failed.append(name)
                 continue
             with done_file.open("a") as file:

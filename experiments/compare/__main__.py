@@ -63,7 +63,7 @@ main = cli.single_program(
         "--learning-rates R",
         "learning rates to try when fine-tuning on the tasks of --tasks; the command reports the "
         "best rate for each task (default: 5e-5, the rate of the preset macaron)",
-        least=0.0,
+        minimum=0.0,
         nargs="+",
     ),
     cli.count(
@@ -86,7 +86,7 @@ main = cli.single_program(
         "--rates R",
         "learning rates to try for each arm; the arms are compared at their best rates (default: "
         "the learning rate of each recipe)",
-        least=0.0,
+        minimum=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
@@ -95,7 +95,7 @@ main = cli.single_program(
         "random seeds of the additional training runs that select the best learning rate from "
         "--rates; the seeds must not occur in --seeds (default: the smallest seed that is not in "
         "--seeds)",
-        least=0,
+        minimum=0,
         nargs="+",
         action=arguments.Distinct,
     ),

@@ -49,8 +49,8 @@ from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
-_ROWS = 16_384  # number of corpus rows in which tokens are counted
-_ANSWERS = 20  # approximate number of references to try as a constant translation
+_COUNTED_ROWS = 16_384  # number of corpus rows in which tokens are counted
+_NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Arm:
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
-        form = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
-        name, recipe, settings = re.fullmatch(form, text, re.S).groups()
+        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
+        name, recipe, settings = re.fullmatch(pattern, text, re.S).groups()
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
@@ -103,18 +103,18 @@ class Arm:
             values: new values of the arm's fields.
         """
         paths = {setting.partition("=")[0] for setting in settings}
-        kept = (one for one in self.settings if one.partition("=")[0] not in paths)
-        return dataclasses.replace(self, settings=(*kept, *settings), **values)
+        unchanged = (setting for setting in self.settings if setting.partition("=")[0] not in paths)
+        return dataclasses.replace(self, settings=(*unchanged, *settings), **values)
 
     def sets(self, path: str) -> bool:
         """Returns whether the arm sets the setting with the path `path`."""
         return any(setting.partition("=")[0] == path for setting in self.settings)
 
 
-class Kind(abc.ABC):
-    """Base class of the training types that can be compared.
+class Trainer(abc.ABC):
+    """Base class of objects that train and score the arms of a comparison.
 
-    A subclass trains and scores the runs of one type.
+    There is a subclass for each type of training.
 
     Attributes:
         run_class: class of the training runs.
@@ -123,15 +123,15 @@ class Kind(abc.ABC):
         may_change: paths of settings in which a run to continue may differ from the arm.
         score: name of the metric that decides the comparison.
         sign: 1 if a greater score is better, or else -1.
-        margin: maximum advantage over the score of `guessing` with which an arm still counts as
-            being at chance level.
-        draws: whether runs start from random weights, which depend on the seed.
+        margin: maximum advantage over `chance_level` with which an arm still counts as being at
+            chance level.
+        from_random_weights: whether runs start from random weights, which depend on the seed.
         timing: settings that shorten the validations of a timing run, as `path=value`.
         columns: dict that maps the name of a metric to the heading, number of decimals and factor
             of its table column. The table leaves out a column if no arm has the metric, or if the
             column equals the column of the deciding score.
         curves: dict mapping a validation metric to the title of its panel in the figure.
-        judged_curve: key of `curves` whose metric corresponds to `score`. Its panel also shows the
+        score_curve: key of `curves` whose metric corresponds to `score`. Its panel also shows the
             chance level.
     """
 
@@ -141,16 +141,16 @@ class Kind(abc.ABC):
     score: ClassVar[str]
     sign: ClassVar[int]
     margin: ClassVar[float]
-    draws: ClassVar[bool] = True
+    from_random_weights: ClassVar[bool] = True
     timing: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[dict[str, tuple[str, int, float]]]
     curves: ClassVar[dict[str, str]]
-    judged_curve: ClassVar[str]
+    score_curve: ClassVar[str]
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
-        self.sets = studies.flags("--data-dir", options.data_dir)
-        self.sets += ["--download"] if options.download else []
+        self.data_flags = studies.flags("--data-dir", options.data_dir)
+        self.data_flags += ["--download"] if options.download else []
         # Dict mapping the name of an arm to the settings of --set that have no effect in that arm.
         self.left_out: dict[str, dict[str, str]] = {}
 
@@ -165,18 +165,18 @@ class Kind(abc.ABC):
         The settings come from `--set`, the arm and the seed. A setting of `--set` that has no
         effect in the arm is left out; see `leave_out`.
         """
-        own = [] if seed is None else [f"training.seed={seed}"]
+        seed_setting = [] if seed is None else [f"training.seed={seed}"]
         left_out = self.left_out.get(arm.name, ())
         shared = [setting for setting in self.options.set if setting not in left_out]
-        return [*shared, *arm.settings, *own]
+        return [*shared, *arm.settings, *seed_setting]
 
-    def without(self, setting: str) -> list[str]:
+    def arms_without(self, setting: str) -> list[str]:
         """Returns the names of the arms in which a setting of `--set` has no effect."""
-        return [name for name, left in self.left_out.items() if setting in left]
+        return [name for name, settings in self.left_out.items() if setting in settings]
 
     def shared(self, setting: str) -> str:
         """Formats a setting of `--set` for the report, with the arms in which it has no effect."""
-        names = self.without(setting)
+        names = self.arms_without(setting)
         return f"{setting} (not in {', '.join(names)})" if names else setting
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
@@ -193,7 +193,7 @@ class Kind(abc.ABC):
             refuse_unread(recipe, arm.settings)
             self.left_out[arm.name] = unread(recipe, self.options.set)
         for setting in self.options.set:
-            names = self.without(setting)
+            names = self.arms_without(setting)
             if len(names) == len(arms):
                 refuse_unread(recipe, [setting])
             if names:
@@ -250,10 +250,10 @@ class Kind(abc.ABC):
         The arm cannot continue a run with another seed, with other settings or, in pre-training,
         with another corpus.
         """
-        kind, file = self.run_class.recipe_class, run / "recipe.json"
-        recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
+        recipe_class, file = self.run_class.recipe_class, run / "recipe.json"
+        recipe = registry.load(arm.recipe, recipe_class, self.settings(arm, seed))
         if file.is_file():
-            earlier = recipe_from_json(kind, file.read_text(encoding="utf-8"), str(file))
+            earlier = recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
             recipe.check_continues(earlier, run, self.may_change)
 
     @abc.abstractmethod
@@ -284,19 +284,19 @@ class Kind(abc.ABC):
         Raises:
             Diverged: the run diverged, now or before.
         """
-        failed = None
+        failure = None
         if not (run / DIVERGED).exists():
             try:
                 self.fit(arm, self.settings(arm, seed), run, log)
             except UserError as error:
-                failed = error
+                failure = error
         if (run / DIVERGED).exists():
             reason = read_json(run / DIVERGED, reason=str)["reason"]
-            raise Diverged(f"{run} diverged: {reason}") from failed
-        if failed:
-            raise failed
+            raise Diverged(f"{run} diverged: {reason}") from failure
+        if failure:
+            raise failure
 
-    def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+    def extra_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """Returns additional scores of a compared run, as a dict mapping a metric to its value.
 
         The base class returns an empty dict.
@@ -309,17 +309,17 @@ class Kind(abc.ABC):
         The dict has the items of `scores`, and the training time, memory and validation curve.
         """
         timing = read_lines(run / "timing.jsonl")
-        memory = studies.values(timing, "memory_mib")
+        memory_mib = studies.values(timing, "memory_mib")
         return {
             **scores,
             "run": str(run),
             "updates": timing[-1]["step"],
             "seconds": round(timing[-1]["seconds"], 1),
-            "memory_mib": round(max(memory)) if memory else None,
+            "memory_mib": round(max(memory_mib)) if memory_mib else None,
             "curve": studies.validations(run),
         }
 
-    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
+    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
         """Returns the score of the best prediction that ignores the input.
 
         Args:
@@ -358,12 +358,13 @@ def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     Returns:
         A dict mapping the heading of a column to a pair of a task and a metric.
     """
-    other = TABLE_METRICS["swish_rnn"]
+    paper_metrics = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
-    return columns | {f"{x} {other[x]}": (x, other[x]) for x in tasks if x in other}
+    pairs = [(task, paper_metrics[task]) for task in tasks if task in paper_metrics]
+    return columns | {f"{task} {metric}": (task, metric) for task, metric in pairs}
 
 
-class Pretraining(Kind):
+class Pretraining(Trainer):
     run_class = PretrainingRun
     # These settings are determined by the corpus.
     may_change = ("corpus.", "vocabulary.")
@@ -381,12 +382,12 @@ class Pretraining(Kind):
         "replaced_precision": ("precision %", 1, 100.0),
     }
     curves: ClassVar = {"loss": "validation loss, nats per token"}
-    judged_curve = "loss"
+    score_curve = "loss"
 
     def __init__(self, options: argparse.Namespace):
         super().__init__(options)
-        self.tuned = tuned_columns(options.tasks)
-        self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned}
+        self.tuned_columns = tuned_columns(options.tasks)
+        self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned_columns}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
@@ -394,19 +395,19 @@ class Pretraining(Kind):
         Arms with equal settings of corpus and vocabulary share a corpus.
         """
         self.corpora: dict[str, PretrainingCorpus] = {}
-        made: dict[Any, PretrainingCorpus] = {}
+        by_key: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
             key = None if self.options.corpus else (recipe.corpus, recipe.vocabulary)
-            if key not in made:
-                folder = self.options.corpus or str(out / f"corpus{f'-{name}' if made else ''}")
+            if key not in by_key:
+                folder = self.options.corpus or str(out / f"corpus{f'-{name}' if by_key else ''}")
                 if self.options.corpus:
-                    made[key] = PretrainingCorpus.open(folder)
+                    by_key[key] = PretrainingCorpus.open(folder)
                 else:
-                    made[key] = prepare_corpus(recipe, folder, None, self.options.tfds)
-                print(f"{folder}: {made[key].summary()}", flush=True)
-            check_corpus(recipe, made[key])
-            self.corpora[name] = made[key]
-        self.learns = {recipe.learnt.learns for recipe in recipes.values()}
+                    by_key[key] = prepare_corpus(recipe, folder, None, self.options.tfds)
+                print(f"{folder}: {by_key[key].summary()}", flush=True)
+            check_corpus(recipe, by_key[key])
+            self.corpora[name] = by_key[key]
+        self.objectives = {recipe.builtin_objective.learns for recipe in recipes.values()}
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         vocabulary = self.corpora[name].vocabulary
@@ -414,14 +415,16 @@ class Pretraining(Kind):
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         super().check(arm, seed, run)
-        if PretrainingRun.begun(run):
+        if PretrainingRun.saved_training(run):
             PretrainingRun.open(run).check_data(self.corpora[arm.name].fingerprint)
 
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        words = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
-        studies.command("pretrain", "train", *words, *studies.flags("--set", *settings), log=log)
+        arguments = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
+        studies.command(
+            "pretrain", "train", *arguments, *studies.flags("--set", *settings), log=log
+        )
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         if not _is_complete(run):
@@ -439,56 +442,61 @@ class Pretraining(Kind):
                 )
         return self.row(run, curve[-1])
 
-    def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        return self._finetuned(run, log) if self.tuned else {}
+    def extra_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
+        return self._finetuning_scores(run, log) if self.tuned_columns else {}
 
-    def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
+    def _finetuning_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
         """Fine-tunes a run on `--tasks`, and returns the scores at the best settings for each task.
 
         The result is a dict mapping a column heading to the mean score over the fine-tuning seeds.
         """
         rates = self.options.learning_rates or ()
-        words = ["--init", f"model={run}", *studies.tuning(self.options)]
-        words += ["--learning-rates", *map(repr, rates)] if rates else []
-        cells = studies.grid(self.options.tasks, run / "tuned", *words, log=log)
+        arguments = ["--init", f"model={run}", *studies.grid_arguments(self.options)]
+        arguments += ["--learning-rates", *map(repr, rates)] if rates else []
+        cells = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
         best = {
-            task: max(mine, key=lambda cell: cell["mean"] or 0.0)["runs"]
-            for task, mine in studies.grouped(cells, "task").items()
+            task: max(task_cells, key=lambda cell: cell["mean"] or 0.0)["runs"]
+            for task, task_cells in studies.grouped(cells, "task").items()
         }
         # A run that diverged scores 0.
         return {
             column: statistics.mean(metric_values(best[task], metric) or [0.0])
-            for column, (task, metric) in self.tuned.items()
+            for column, (task, metric) in self.tuned_columns.items()
         }
 
-    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
-        (corpus, *others), masked = set(self.corpora.values()), self.learns == {"masked_language"}
-        if others or corpus.config.paired or not (masked or self.learns == {"causal_language"}):
+    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
+        corpus, *other_corpora = set(self.corpora.values())
+        is_masked, is_causal = (
+            self.objectives == {name} for name in ("masked_language", "causal_language")
+        )
+        if other_corpora or corpus.config.paired or not (is_masked or is_causal):
             return None
-        special = np.array(corpus.vocabulary.special_ids if masked else [corpus.vocabulary.pad_id])
+        vocabulary = corpus.vocabulary
+        special = np.array(vocabulary.special_ids if is_masked else [vocabulary.pad_id])
 
         def counts(split: str) -> np.ndarray:
-            found = np.zeros(corpus.vocabulary.size)
+            token_counts = np.zeros(vocabulary.size)
             rows = corpus.dataset(split, 1024, None, repeat=False, drop_remainder=False)
-            for batch in rows.take(_ROWS // 1024):
+            for batch in rows.take(_COUNTED_ROWS // 1024):
                 # The first token of a row is not predicted, so it does not count.
                 ids = batch["token_ids"].numpy()[:, 1:].ravel()
-                found += np.bincount(ids, minlength=len(found))
-            found[special] = 0
-            return found
+                token_counts += np.bincount(ids, minlength=len(token_counts))
+            token_counts[special] = 0
+            return token_counts
 
-        seen, asked = counts("train") + 1, counts("validation")
-        loss = float(-(asked @ np.log(seen / seen.sum())) / asked.sum())
+        train_counts, validation_counts = counts("train") + 1, counts("validation")
+        log_probabilities = np.log(train_counts / train_counts.sum())
+        loss = float(-(validation_counts @ log_probabilities) / validation_counts.sum())
         return loss, "predicting each token by its frequency in the training text"
 
 
 def _is_complete(run: pathlib.Path) -> bool:
     """Returns whether a folder has a complete pre-training run."""
-    begun = PretrainingRun.begun(run)
-    return bool(begun) and begun.max_steps in studies.values(studies.validations(run), "step")
+    training = PretrainingRun.saved_training(run)
+    return bool(training) and training.max_steps in studies.values(studies.validations(run), "step")
 
 
-class Translation(Kind):
+class Translation(Trainer):
     run_class = TranslationRun
     data = ("data.", "metric.")
     score, sign, margin = "tokenized_bleu", 1, 1.0
@@ -502,7 +510,7 @@ class Translation(Kind):
         "loss": "validation loss (smoothed, nats per token)",
         "bleu": "greedy BLEU in training",
     }
-    judged_curve = "bleu"
+    score_curve = "bleu"
 
     def network(self, name: str, recipe: TranslationRecipe) -> keras.Model:
         return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
@@ -510,48 +518,51 @@ class Translation(Kind):
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        words = [arm.recipe, str(run), *self.sets, *studies.flags("--set", *settings)]
-        studies.command("translate", "train", *words, log=log)
+        arguments = [arm.recipe, str(run), *self.data_flags, *studies.flags("--set", *settings)]
+        studies.command("translate", "train", *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Runs `translate train`, `average` and `evaluate`; see `Kind.train`."""
+        """Runs `translate train`, `average` and `evaluate`; see `Trainer.train`."""
         recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
         # RUN/scores is not used, because it may have a user's evaluations of other text.
         output = run / "comparison"
-        found = _own_scores(run, output, recipe)
-        if not found:
+        records = _average_scores(run, output, recipe)
+        if not records:
             self.fit_unless_diverged(arm, seed, run, log)
-            scored = [str(run), *self.sets, "--checkpoint", "average", "--output", str(output)]
+            arguments = [str(run), *self.data_flags]
+            arguments += ["--checkpoint", "average", "--output", str(output)]
             studies.command("translate", "average", str(run), log=log)
-            studies.command("translate", "evaluate", *scored, log=log)
-            found = _own_scores(run, output, recipe)
-        if len(found) != 1:
+            studies.command("translate", "evaluate", *arguments, log=log)
+            records = _average_scores(run, output, recipe)
+        if len(records) != 1:
             raise UserError(
-                f"{output} contains {len(found)} evaluations of the averaged checkpoints, but "
+                f"{output} contains {len(records)} evaluations of the averaged checkpoints, but "
                 f"must contain exactly 1: remove {output}, then run the same command again"
             )
-        return self.row(run, found[0])
+        return self.row(run, records[0])
 
-    def guessing(self, rows: list[dict]) -> tuple[float, str]:
+    def chance_level(self, rows: list[dict]) -> tuple[float, str]:
         metric, references = TranslationMetric(**rows[0]["metric"]), rows[0]["references"]
         lines, bleu = tokenize_lines(references, metric), tokenized_bleu()
-        known = list(dict.fromkeys(lines))[:: max(len(set(lines)) // _ANSWERS, 1)]
-        scores = (bleu.corpus_score([line] * len(lines), [lines]).score for line in known)
-        return max(scores), f"the best of {len(known)} references as the answer to every line"
+        candidates = list(dict.fromkeys(lines))[:: max(len(set(lines)) // _NUM_CANDIDATES, 1)]
+        scores = (bleu.corpus_score([line] * len(lines), [lines]).score for line in candidates)
+        return max(scores), f"the best of {len(candidates)} references as the answer to every line"
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """Compares the translations of each seed by a paired bootstrap test."""
-        found = []
-        for one, other in zip(first, others, strict=True):
-            metric = TranslationMetric(**one["metric"])
-            texts = one["hypotheses"], other["hypotheses"], one["references"]
+        results = []
+        for first_row, other_row in zip(first, others, strict=True):
+            metric = TranslationMetric(**first_row["metric"])
+            texts = first_row["hypotheses"], other_row["hypotheses"], first_row["references"]
             test = dataclasses.asdict(paired_bootstrap(*texts, metric))
-            about = {key: other[key] for key in ("arm", "width", "seed")}
-            found.append({**about, **test})
-        return found
+            arm_fields = {key: other_row[key] for key in ("arm", "width", "seed")}
+            results.append({**arm_fields, **test})
+        return results
 
 
-def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
+def _average_scores(
+    run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe
+) -> list[dict]:
     """Reads the scores of a run's averaged weights from the JSON files in `output`.
 
     The function ignores scores on splits other than the validation split. It also ignores scores of
@@ -562,20 +573,20 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
         output: folder of the scores.
         recipe: recipe of the run.
     """
-    regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
+    steps = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
     records = []
     for path in sorted(output.glob("*.json")):
         with refuse_damage(path, "remove it"):
             record = read_json(path, mend="remove it")
-            about = (record["checkpoint"], record["steps"][-1], record["split"])
-        if regular and about == ("average", regular[-1], recipe.data.validation_split):
+            evaluated = (record["checkpoint"], record["steps"][-1], record["split"])
+        if steps and evaluated == ("average", steps[-1], recipe.data.validation_split):
             records.append(record)
     return records
 
 
 # Settings of a fine-tuned arm, and the corresponding flags of `finetune grid`.
 _SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
-_FLAGS = {
+_GRID_FLAGS = {
     "init": "--init",
     "preset": "--preset",
     "source": "--source",
@@ -586,7 +597,7 @@ _FLAGS = {
 }
 
 
-class Finetuning(Kind):
+class Finetuning(Trainer):
     """Fine-tuning runs on a task, compared by the score on the validation split.
 
     The setting `init` names the weights to start from. If `init` contains `{seed}`, the seed of the
@@ -596,21 +607,21 @@ class Finetuning(Kind):
 
     run_class = FinetuningRun
     data = ("task", "source", "table.")
-    score, sign, margin, draws = "score", 1, 0.02, False
+    score, sign, margin, from_random_weights = "score", 1, 0.02, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
     curves: ClassVar = {"score": "development score"}
-    judged_curve = "score"
+    score_curve = "score"
 
-    def _parts(
-        self, settings: Sequence[str], named: Collection[str]
+    def _split_settings(
+        self, settings: Sequence[str], paths: Collection[str]
     ) -> tuple[dict[str, str], list[str]]:
-        """Splits settings into a dict of the settings in `named` and a list of the other settings.
+        """Splits settings into a dict of the settings in `paths` and a list of the other settings.
 
         If a setting occurs several times, the dict has its last value.
         """
         pairs = [setting.partition("=") for setting in settings]
-        found = {path: value for path, _, value in pairs if path in named}
-        return found, ["".join(pair) for pair in pairs if pair[0] not in named]
+        selected = {path: value for path, _, value in pairs if path in paths}
+        return selected, ["".join(pair) for pair in pairs if pair[0] not in paths]
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
         """Makes the recipe of an arm.
@@ -618,20 +629,21 @@ class Finetuning(Kind):
         The model of the recipe is a default, which `finetune grid` replaces with the model of
         `init`.
         """
-        places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
-        if "init" not in places:
+        selected, settings = self._split_settings(self.settings(arm), ("init", "preset", "source"))
+        if "init" not in selected:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
                 f"{arm.name} does not set init, which names the weights to fine-tune: write {start}"
             )
-        recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
-        return override(recipe.changed(**places), settings)
+        recipe = preset(selected.pop("preset", "macaron"), get_task(arm.recipe, own=True))
+        return override(recipe.changed(**selected), settings)
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Raises a `UserError` if the weights to start from cannot be read."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
-            for place in dict.fromkeys(init.replace(_SEED, f"{n}") for n in self.options.seeds):
-                read_init(place)
+            locations = (init.replace(_SEED, f"{seed}") for seed in self.options.seeds)
+            for location in dict.fromkeys(locations):
+                read_init(location)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Does nothing, because `finetune grid` raises for settings without an effect."""
@@ -645,12 +657,14 @@ class Finetuning(Kind):
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        flags, settings = self._parts(settings, _FLAGS)
+        flags, settings = self._split_settings(settings, _GRID_FLAGS)
         init = flags["init"].replace(_SEED, flags["training.seed"])
         flags["init"] = f"{arm.name}={init}"
-        words = [word for path, value in flags.items() for word in (_FLAGS[path], value)]
-        words += [*self.sets, *studies.flags("--set", *settings)]
-        studies.command("finetune", "grid", arm.recipe, str(run), *words, log=log)
+        arguments = [
+            argument for path, value in flags.items() for argument in (_GRID_FLAGS[path], value)
+        ]
+        arguments += [*self.data_flags, *studies.flags("--set", *settings)]
+        studies.command("finetune", "grid", arm.recipe, str(run), *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         # `grid` does not train complete runs again.
@@ -662,38 +676,38 @@ class Finetuning(Kind):
         scores = {"score": tuned["score"], **tuned["metrics"]}
         return self.row(pathlib.Path(tuned["run"]), scores)
 
-    def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
+    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
         recipe = FinetuningRun.open(rows[0]["run"]).recipe
-        data = TaskData(recipe.described, recipe.source, self.options.tfds, recipe.table)
-        if not isinstance(data.kind, Classification):
+        data = TaskData(recipe.task_definition, recipe.source, self.options.tfds, recipe.table)
+        if not isinstance(data.labelled_task, Classification):
             return None
         if data.task.regression:
             return 0.0, "the same answer to every example"
 
         def score(answer: int) -> float:
-            found = data.validation.items()
-            constant = {split: np.full(len(sets), answer) for split, sets in found}
-            return by_split({name: data.kind.score(constant[name], sets) for name, sets in found})[
-                "score"
-            ]
+            scores = {
+                split: data.labelled_task.score(np.full(len(examples), answer), examples)
+                for split, examples in data.validation.items()
+            }
+            return by_split(scores)["score"]
 
         scores = map(score, np.unique(data.splits[TRAIN].labels))
         return max(scores), "the best class as the answer to every example"
 
 
-def kind_of(arm: Arm) -> type[Kind]:
-    """Returns the subclass of `Kind` that trains the recipe of an arm.
+def trainer_class(arm: Arm) -> type[Trainer]:
+    """Returns the subclass of `Trainer` that trains the recipe of an arm.
 
     Raises:
         UserError: `compare` does not support recipes of this type.
     """
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning
-    kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}
-    found = kinds.get(type(recipe := registry.load(arm.recipe)))
-    if found is None:
+    classes = {cls.run_class.recipe_class: cls for cls in (Pretraining, Translation)}
+    result = classes.get(type(recipe := registry.load(arm.recipe)))
+    if result is None:
         raise UserError(
             f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}, which `compare` does "
             "not support: give a recipe for pre-training or translation, or a fine-tuning task"
         )
-    return found
+    return result

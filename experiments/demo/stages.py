@@ -77,10 +77,10 @@ def _score(run: TranslationRun) -> None:
     hypotheses = run.translator().translate(sources).best
     print(evaluate_translations(hypotheses, references, run.recipe.metric))
     # Selects lines of medium length that are evenly spread over the text.
-    telling = [i for i, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
-    for i in telling[:: max(len(telling) // SHOWN, 1)][:SHOWN]:
-        print(f"\n  source       {sources[i]}\n  reference    {references[i]}")
-        print(f"  translation  {hypotheses[i]}")
+    shown_indices = [index for index, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
+    for index in shown_indices[:: max(len(shown_indices) // SHOWN, 1)][:SHOWN]:
+        print(f"\n  source       {sources[index]}\n  reference    {references[index]}")
+        print(f"  translation  {hypotheses[index]}")
 
 
 def _serve(served: pathlib.Path) -> None:
@@ -98,7 +98,7 @@ def _serve(served: pathlib.Path) -> None:
             if not ready:
                 raise UserError(f"the server did not start: read the error message in {log}")
             print(ready)
-            url = next(word for word in ready.split() if word.startswith("http://"))
+            url = next(part for part in ready.split() if part.startswith("http://"))
             print(f"\n  request over REST: {SENTENCE}\n  response of the server:", flush=True)
             _command("export.client", "--url", url, "--name", "demo", SENTENCE)
         finally:

@@ -114,7 +114,7 @@ main = cli.program(
             "--seeds N",
             "random seeds; the command trains each tagger once with every seed (default: 1)",
             [1],
-            least=0,
+            minimum=0,
             nargs="+",
             action=cli.Distinct,
         ),

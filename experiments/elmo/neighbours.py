@@ -19,22 +19,24 @@ def run(options: argparse.Namespace) -> None:
     The first line lists the words that are spelled most similarly. For each sentence of `--in`,
     the lines below list the nearest occurrences in context.
     """
-    opened = ElmoRun.open(options.run)
-    network = opened.load_network(opened.checkpoint(options.checkpoint))
-    sources = options.source or opened.recipe.sources
-    texts = (text for one in sources for text in documents(one, "train", options.tfds))
-    sentences = (s for text in texts for line in split_sentences(cut_lines(text)) for s in line)
-    asked = list(_asked(network, options.word, options.sentences))
+    elmo_run = ElmoRun.open(options.run)
+    network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
+    sources = options.source or elmo_run.recipe.sources
+    texts = (text for source in sources for text in documents(source, "train", options.tfds))
+    sentences = (
+        sentence for text in texts for line in split_sentences(cut_lines(text)) for sentence in line
+    )
+    queries = list(_query_occurrences(network, options.word, options.sentences))
     for line in neighbours(
         network,
-        asked,
+        queries,
         [*itertools.islice(sentences, options.limit)],
         options.count,
     ):
         print(line)
 
 
-def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
+def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
     """Yields, for each sentence, a tuple that describes the first occurrence of `word`.
 
     The tuple has the words of the sentence, the position of `word`, and the vectors of `word`. The
@@ -54,7 +56,7 @@ def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
 
 
 def neighbours(
-    network: Elmo, asked: Sequence[tuple], sentences: list[str], count: int
+    network: Elmo, queries: Sequence[tuple], sentences: list[str], count: int
 ) -> Iterator[str]:
     """Yields lines of text that list the nearest neighbours of a word by cosine similarity.
 
@@ -64,53 +66,54 @@ def neighbours(
 
     Args:
         network: the ELMo.
-        asked: tuples from `_asked`, one for each sentence with the word.
+        queries: tuples from `_query_occurrences`, one for each sentence with the word.
         sentences: sentences to search.
         count: number of neighbours in each list.
 
     Raises:
         UserError: `sentences` contain no other word.
     """
-    alone: dict[str, np.ndarray] = {}
-    places: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
-    found = []
+    type_vectors: dict[str, np.ndarray] = {}  # vector of each distinct word, without context
+    occurrences: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
+    occurrence_vectors = []
     for words, layers in embed(network, sentences):
-        alone |= dict(zip(words, layers[:, 0], strict=True))
-        places += [(words, position) for position in range(len(words))]
-        found.append(layers[:, -1])
-    (words, position, layers), *_ = asked
+        type_vectors |= dict(zip(words, layers[:, 0], strict=True))
+        occurrences += [(words, position) for position in range(len(words))]
+        occurrence_vectors.append(layers[:, -1])
+    (words, position, layers), *_ = queries
     word = words[position]
-    alone.pop(word, None)
-    if not alone:
+    type_vectors.pop(word, None)
+    if not type_vectors:
         raise UserError(
             f"the sentences of --source contain no word other than {word!r}: give another "
             "--source or a larger --limit"
         )
-    scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
-    nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
+    types = [*type_vectors]
+    scores = _cosines(np.array([*type_vectors.values()]), layers[0])  # (types,)
+    nearest = (f"{types[index]} {scores[index]:.2f}" for index in np.argsort(-scores)[:count])
     yield f"{word}: {', '.join(nearest)}"
-    vectors = np.concatenate(found)  # (occurrences, 2 P)
-    for words, position, layers in asked:
+    vectors = np.concatenate(occurrence_vectors)  # (occurrences, 2 P)
+    for words, position, layers in queries:
         yield ""
-        yield _shown(words, position)
+        yield _marked_sentence(words, position)
         scores = _cosines(vectors, layers[-1])
         # Excludes the sentence of `--in`, because the searched text may contain this sentence.
-        others = (n for n in np.argsort(-scores) if places[n][0] != words)
-        for n in itertools.islice(others, count):
-            yield f"  {scores[n]:.2f}  {_shown(*places[n])}"
+        nearest_others = (index for index in np.argsort(-scores) if occurrences[index][0] != words)
+        for index in itertools.islice(nearest_others, count):
+            yield f"  {scores[index]:.2f}  {_marked_sentence(*occurrences[index])}"
 
 
-def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """Computes the cosine similarities `(N,)` of N vectors `(N, D)` and the vector `one (D,)`.
+def _cosines(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Computes the cosine similarities `(N,)` of N vectors `(N, D)` and the vector `query (D,)`.
 
     The mean of the N vectors is subtracted from all vectors first.
     """
     mean = vectors.mean(axis=0)
-    vectors, one = vectors - mean, one - mean
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(one)
-    return vectors @ one / np.maximum(lengths, 1e-12)
+    vectors, query = vectors - mean, query - mean
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    return vectors @ query / np.maximum(lengths, 1e-12)
 
 
-def _shown(words: list[str], position: int) -> str:
+def _marked_sentence(words: list[str], position: int) -> str:
     """Formats a sentence with the word at `position` in brackets."""
     return " ".join(f"[{w}]" if n == position else w for n, w in enumerate(words))

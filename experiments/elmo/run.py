@@ -13,15 +13,15 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments import registry
-from experiments.lines import answer_json, opened_input, opened_output, refuse_beside_json
+from experiments.lines import answer_json, opened_input, opened_output, refuse_flags_with_json
 from experiments.recipe import Recipe
-from experiments.run import Run, at, write_json
-from experiments.train_run import RunData, measured, report, train_run
+from experiments.run import Run, checkpoint_location, write_json
+from experiments.train_run import RunData, evaluate_model, report, train_run
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.io.paths import as_path
 from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig
@@ -43,7 +43,7 @@ from macaron_tf.text.words import (
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record
 
-_TOGETHER = 2048  # maximum number of words in a batch of `embed`, including padding
+_MAX_BATCH_WORDS = 2048  # maximum number of words in a batch of `embed`, including padding
 # Functions for --layers. Their input is `(N, J, D)`, the vectors of N words in J layers. The output
 # is the input, or one vector per word, `(N, D)`.
 _LAYERS = {
@@ -119,8 +119,8 @@ class Rows(ArrayBatches):
         self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
         characters = text.characters(width)  # (types, C)
 
-        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
-            ids = self.ids[numbers]
+        def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
+            ids = self.ids[indices]
             return {"characters": characters[ids], "words": text.targets(ids)}
 
         shapes = {"characters": ("int32", (None, length, width))}
@@ -132,8 +132,8 @@ class Rows(ArrayBatches):
         return fingerprint([self.ids])
 
 
-def held_out_words(
-    recipe: Recipe, tfds: Tfds | None, change: Callable[[str], str] = str
+def read_word_splits(
+    recipe: Recipe, tfds: Tfds | None, edit: Callable[[str], str] = str
 ) -> list[list[str]]:
     """Reads the documents of a recipe and splits them into words.
 
@@ -141,39 +141,39 @@ def held_out_words(
         recipe: a recipe with the settings `sources` and `held_out`. The first document and every
             `held_out`-th document after it are held out.
         tfds: access to TensorFlow Datasets.
-        change: function that edits the text of a document before the text is split.
+        edit: function that edits the text of a document before the text is split.
 
     Returns:
         The words of the training documents, and the words of the held-out documents.
     """
-    found = [
+    document_words = [
         words
         for source in recipe.sources
-        for words in read_words(map(change, documents(source, "train", tfds)))
+        for words in read_words(map(edit, documents(source, "train", tfds)))
     ]
-    held = found[:: recipe.held_out]
-    del found[:: recipe.held_out]
-    return [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+    held_out_words = document_words[:: recipe.held_out]
+    del document_words[:: recipe.held_out]
+    return [list(itertools.chain.from_iterable(part)) for part in (document_words, held_out_words)]
 
 
-def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
+def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
     """Builds the vocabulary of the `size` most frequent training words.
 
     Args:
-        parts: training words and held-out words, from `held_out_words`.
+        word_splits: training words and held-out words, from `read_word_splits`.
         size: maximum number of words.
 
     Raises:
         UserError: there are held-out words, but no training words.
     """
-    learnt, held = parts
-    if held and not learnt:
+    train_words, held_out_words = word_splits
+    if held_out_words and not train_words:
         raise UserError(
             "the sources contain only one document, which is held out for validation, so no "
             "document is left for training: give more documents, or split the document with --set "
             "sources=text-paragraphs:FILE or --set sources=text-lines:FILE"
         )
-    return count_words([learnt], size)
+    return count_words([train_words], size)
 
 
 def read_rows(
@@ -190,27 +190,27 @@ def read_rows(
     Raises:
         UserError: the text has fewer training rows than a batch, or no held-out row.
     """
-    parts = held_out_words(recipe, tfds)
-    vocabulary = vocabulary or count_learnt(parts, recipe.vocabulary_size)
-    learnt, judged = (len(part) // recipe.row_length for part in parts)
-    if learnt < recipe.batch_size or not judged:
+    word_splits = read_word_splits(recipe, tfds)
+    vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
+    num_train, num_validation = (len(words) // recipe.row_length for words in word_splits)
+    if num_train < recipe.batch_size or not num_validation:
         raise UserError(
             f"a run needs at least {recipe.batch_size} rows for training (one batch) and 1 row for "
-            f"validation, but the sources contain only {learnt} and {judged}: add documents to "
-            "sources, or lower batch_size or row_length"
+            f"validation, but the sources contain only {num_train} and {num_validation}: add "
+            "documents to sources, or lower batch_size or row_length"
         )
-    train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
+    train, validation = (Rows(as_word_text(words, vocabulary), recipe) for words in word_splits)
     return train, validation, vocabulary
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
-    recipe = registry.load_given(options, ElmoRun)
+    recipe = registry.load_from_options(options, ElmoRun)
     path = as_path(options.run)
     recipe.model_config()  # raises for wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
-    opened = ElmoRun.resume(path, recipe)
-    rows, held_out, vocabulary = read_rows(recipe, opened and opened.vocabulary, options.tfds)
+    elmo_run = ElmoRun.resume(path, recipe)
+    rows, held_out, vocabulary = read_rows(recipe, elmo_run and elmo_run.vocabulary, options.tfds)
     result = train_run(
         ElmoRun(path, recipe, vocabulary, data_dir=options.data_dir),
         RunData(
@@ -218,7 +218,7 @@ def run(options: argparse.Namespace) -> None:
             rows.fingerprint(),
             {"rows": len(rows.ids)},
         ),
-        lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
+        lambda network: lambda model, step: evaluate_model(model, held_out.evaluation_dataset()),
         options.devices,
         note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
         f"{vocabulary.size:,} words in the vocabulary",
@@ -233,16 +233,16 @@ def evaluate(options: argparse.Namespace) -> None:
 
     The metrics are also written to RUN/scores/CHECKPOINT.json.
     """
-    opened = ElmoRun.open(options.run)
-    weights = opened.checkpoint(options.checkpoint)
-    rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
-    opened.check_data(rows.fingerprint())
-    network = opened.load_network(weights)
-    training = dataclasses.replace(opened.recipe.training, ema_decay=None)
-    model = build_fit_model(network, opened.recipe.make_objective(), training)
-    found = {**weights_record(weights), **measured(model, held_out.evaluation_dataset())}
-    write_json(opened.path / "scores" / f"{weights.name}.json", found)
-    print("\n".join(f"{name:12} {value}" for name, value in found.items()))
+    elmo_run = ElmoRun.open(options.run)
+    weights = elmo_run.checkpoint(options.checkpoint)
+    rows, held_out, _ = read_rows(elmo_run.recipe, elmo_run.vocabulary, options.tfds)
+    elmo_run.check_data(rows.fingerprint())
+    network = elmo_run.load_network(weights)
+    training = dataclasses.replace(elmo_run.recipe.training, ema_decay=None)
+    model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
+    record = {**weights_record(weights), **evaluate_model(model, held_out.evaluation_dataset())}
+    write_json(elmo_run.path / "scores" / f"{weights.name}.json", record)
+    print("\n".join(f"{name:12} {value}" for name, value in record.items()))
 
 
 def run_embed(options: argparse.Namespace) -> None:
@@ -252,13 +252,13 @@ def run_embed(options: argparse.Namespace) -> None:
     line, and `line_n` contains the vectors of these words.
     """
     if options.json:
-        refuse_beside_json(
+        refuse_flags_with_json(
             "leave one of the two flags out, because --json always writes all layers and "
             "tokenizes the lines",
             layers=options.layers != "all",
             tokenized=options.tokenized,
         )
-        model = load(at(options.run, options.checkpoint))
+        model = load(checkpoint_location(options.run, options.checkpoint))
         if not isinstance(model.task, WordVectors):
             raise UserError(
                 f"{options.run} is a {model.task.name}, not an ELMo: give a run of `elmo train`"
@@ -267,20 +267,20 @@ def run_embed(options: argparse.Namespace) -> None:
         return
     if not options.output:
         raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
-    opened = ElmoRun.open(options.run)
-    network = opened.load_network(opened.checkpoint(options.checkpoint))
+    elmo_run = ElmoRun.open(options.run)
+    network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
         raise UserError("the input contains no lines: give lines with --input FILE or on stdin")
     arrays = {}
-    for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
-        arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
-        arrays[f"line_{number}"] = _LAYERS[options.layers](vectors)
-    whole = io.BytesIO()
-    np.savez(whole, **arrays)
+    for index, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
+        arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
+        arrays[f"line_{index}"] = _LAYERS[options.layers](vectors)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
     with opened_output(options.output) as file:
-        file.write(whole.getvalue())
+        file.write(content.getvalue())
     width = arrays["line_0"].shape[-1]
     print(
         f"{options.output}: vectors of width {width} for {len(lines)} line(s), in the arrays "
@@ -289,16 +289,16 @@ def run_embed(options: argparse.Namespace) -> None:
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
-    """Groups lines into batches of at most `_TOGETHER` words, including padding.
+    """Groups lines into batches of at most `_MAX_BATCH_WORDS` words, including padding.
 
-    A line with more than `_TOGETHER` words forms a batch alone.
+    A line with more than `_MAX_BATCH_WORDS` words forms a batch alone.
     """
-    batch, longest = [], 0
+    batch, max_length = [], 0
     for row in rows:
-        longest = max(longest, len(row))
-        if batch and (len(batch) + 1) * longest > _TOGETHER:
+        max_length = max(max_length, len(row))
+        if batch and (len(batch) + 1) * max_length > _MAX_BATCH_WORDS:
             yield batch
-            batch, longest = [], len(row)
+            batch, max_length = [], len(row)
         batch.append(row)
     if batch:
         yield batch
@@ -317,19 +317,19 @@ def embed(
         lines: the lines.
         tokenized: whether to split lines at white space only, instead of by `split_words`.
     """
-    check_whole(lines)
+    check_encodable(lines)
     layers = tf.function(
         lambda characters: network(characters, training=False),
         autograph=False,
         reduce_retracing=True,  # because batches have many lengths
     )
-    cut = tf.strings.split if tokenized else split_words
-    words = (row for chunk in in_chunks(lines) for row in cut(tf.constant(chunk)).to_list())
-    for rows in _batched(words):
+    split = tf.strings.split if tokenized else split_words
+    word_rows = (row for chunk in in_chunks(lines) for row in split(tf.constant(chunk)).to_list())
+    for rows in _batched(word_rows):
         words = tf.ragged.constant(rows, tf.string, ragged_rank=1)
         padded = with_ends(words).to_tensor("")  # (B, L)
-        found = layers(character_ids(padded, network.config.max_characters))
-        for row, mine in enumerate(rows):
+        layer_vectors = layers(character_ids(padded, network.config.max_characters))
+        for row, line_words in enumerate(rows):
             # Drops the start token and the end token.
-            vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
-            yield [word.decode("utf-8", "replace") for word in mine], vectors
+            vectors = tf.cast(layer_vectors[row, 1 : 1 + len(line_words)], tf.float32).numpy()
+            yield [word.decode("utf-8", "replace") for word in line_words], vectors

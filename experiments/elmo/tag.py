@@ -28,11 +28,11 @@ from macaron_tf.training.checkpoints import weights_record
 from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
-_CHOOSING = "dev"
-_BATCH = 32
+_VALIDATION = "dev"
+_BATCH_SIZE = 32
 # Names of taggers for the report. A key is a value of `WordTaggerConfig.elmo_place`; "" means that
 # the tagger has no ELMo.
-_ROWS = {
+_TAGGER_NAMES = {
     "": "without ELMo",
     "input": "with ELMo",
     "output": "with ELMo at the output",
@@ -55,26 +55,28 @@ class Sentences(ArrayBatches):
             "weight": ("float32", (None, None)),
         }
         lengths = np.diff(self.splits)  # in words, including the start and end tokens
-        super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
+        super().__init__(len(examples), _BATCH_SIZE, self.padded, shapes, lengths)
 
     def arrays(self) -> list[np.ndarray]:
         """Returns the character ids and tags of all sentences, for computing a fingerprint."""
         return [self.characters, np.concatenate([*self.examples.labels])]
 
-    def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Makes a batch of the sentences with the indices `numbers`.
+    def padded(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Makes a batch of the sentences with the indices `indices`.
 
         Returns:
             A dict. `inputs (B, L, C)` contains C character ids per word, and `targets (B, L)`
             contains the tag indices. `weight (B, L)` is 1 at words, and 0 at start tokens, end
             tokens and padding.
         """
-        tags = [self.examples.labels[number] for number in numbers]
-        bounds = [self.splits[number : number + 2] for number in numbers]
+        tags = [self.examples.labels[index] for index in indices]
+        bounds = [self.splits[index : index + 2] for index in indices]
         return {
             "inputs": _pad([self.characters[start:end] for start, end in bounds]),
-            "targets": _pad([np.pad(mine, 1) for mine in tags]),
-            "weight": _pad([np.pad(np.ones(len(mine)), 1) for mine in tags], dtype="float32"),
+            "targets": _pad([np.pad(sentence_tags, 1) for sentence_tags in tags]),
+            "weight": _pad(
+                [np.pad(np.ones(len(sentence_tags)), 1) for sentence_tags in tags], dtype="float32"
+            ),
         }
 
 
@@ -83,53 +85,64 @@ def run(options: argparse.Namespace) -> None:
 
     Taggers whose result is already in the folder OUT are not trained again.
     """
-    opened = ElmoRun.open(options.run)
-    weights = opened.checkpoint(options.checkpoint)
-    elmo = opened.load_network(weights)
+    elmo_run = ElmoRun.open(options.run)
+    weights = elmo_run.checkpoint(options.checkpoint)
+    elmo = elmo_run.load_network(weights)
     out = as_path(options.out)
     if options.split.startswith(("train", "all")):
         raise UserError(
             f"--split {options.split} contains the sentences that the taggers train on: give "
-            f"--split {_CHOOSING} or another split"
+            f"--split {_VALIDATION} or another split"
         )
-    found = {
+    sentences_by_split = {
         split: Sentences(
             read_tagged(_TASK, split, options.tfds, options.source), elmo.config.max_characters
         )
-        for split in dict.fromkeys(("train", _CHOOSING, options.split))
+        for split in dict.fromkeys(("train", _VALIDATION, options.split))
     }
-    sets = found["train"], found[_CHOOSING], found[options.split]
+    train_sentences, validation_sentences, test_sentences = (
+        sentences_by_split[split] for split in ("train", _VALIDATION, options.split)
+    )
     settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
     settings["weights"] = fingerprint(elmo.get_weights())
     settings["sentences"] = fingerprint(
-        array for sentences in found.values() for array in sentences.arrays()
+        array for sentences in sentences_by_split.values() for array in sentences.arrays()
     )
     rows = []
-    for place in ("", *options.places):
-        name = _ROWS[place]
+    for elmo_place in ("", *options.places):
+        name = _TAGGER_NAMES[elmo_place]
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
-            studies.kept(path / "settings.json", settings, dict)
-            row = _tagger(elmo, place, *sets, options.epochs, seed, path)
+            studies.read_or_compute(path / "settings.json", settings, dict)
+            row = _train_tagger(
+                elmo,
+                elmo_place,
+                train_sentences,
+                validation_sentences,
+                test_sentences,
+                options.epochs,
+                seed,
+                path,
+            )
             rows.append({"name": name, "seed": seed, **row})
-    record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
+    record = {"elmo": str(elmo_run.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: F1 of named entity recognition on {options.split}"
-    lines = [*_table(rows), f"The best epoch is the epoch with the greatest F1 on {_CHOOSING}."]
+    lines = [*_table(rows), f"The best epoch is the epoch with the greatest F1 on {_VALIDATION}."]
     studies.write(out, "tagging", "elmo", options, title, lines, figure=False, **record)
 
 
 def _table(rows: list[dict]) -> list[str]:
     """Formats a Markdown table of the F1 with and without ELMo, and a line with the gain in F1."""
     lines, means = [], []
-    for name, mine in studies.grouped(rows, "name").items():
-        f1 = studies.values(mine, "f1")
+    for name, tagger_rows in studies.grouped(rows, "name").items():
+        f1 = studies.values(tagger_rows, "f1")
         means.append(statistics.mean(f1))
         cells = (
             name,
-            f"{mine[0]['parameters']:,}",
+            f"{tagger_rows[0]['parameters']:,}",
             studies.cell(f1, 2, 100),
-            _weights(mine[0]),
-            f"{statistics.mean(row['minutes'] for row in mine):.1f}",
+            _layer_weights_text(tagger_rows[0]),
+            f"{statistics.mean(row['minutes'] for row in tagger_rows):.1f}",
         )
         lines.append(cells)
     head = ("tagger", "trained parameters", "F1", "weights of the layers", "minutes")
@@ -141,19 +154,21 @@ def _table(rows: list[dict]) -> list[str]:
     ]
 
 
-def _weights(row: dict) -> str:
+def _layer_weights_text(row: dict) -> str:
     """Formats the weights of ELMo's layers at the input and at the output of the tagger."""
-    places = (row["layers"], row.get("output_layers", []))
-    shown = [" ".join(f"{weight:.2f}" for weight in place) for place in places if place]
+    layer_weights = (row["layers"], row.get("output_layers", []))
+    shown = [
+        " ".join(f"{weight:.2f}" for weight in weights) for weights in layer_weights if weights
+    ]
     return "; ".join(shown) or "-"
 
 
-def _tagger(
+def _train_tagger(
     elmo: Elmo,
-    place: str,
-    learnt: Sentences,
-    chosen: Sentences,
-    judged: Sentences,
+    elmo_place: str,
+    train_sentences: Sentences,
+    validation_sentences: Sentences,
+    test_sentences: Sentences,
     epochs: int,
     seed: int,
     path: epath.Path,
@@ -162,11 +177,11 @@ def _tagger(
 
     Args:
         elmo: the ELMo, whose weights are frozen.
-        place: where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a tagger
-            without ELMo.
-        learnt: training sentences.
-        chosen: validation sentences, on which the epoch with the best F1 is selected.
-        judged: test sentences, on which the selected epoch is evaluated.
+        elmo_place: where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a
+            tagger without ELMo.
+        train_sentences: training sentences.
+        validation_sentences: validation sentences, on which the epoch with the best F1 is selected.
+        test_sentences: test sentences, on which the selected epoch is evaluated.
         epochs: number of passes over the training sentences.
         seed: random seed of the initial weights, dropout and the order of sentences.
         path: folder of the run.
@@ -176,19 +191,19 @@ def _tagger(
         layers at the input and at the output of the tagger), "parameters" (number of trained
         parameters) and "minutes" (training time).
     """
-    done = path / "result.json"
-    if done.exists():
+    result_path = path / "result.json"
+    if result_path.exists():
         print(f"{path}: complete")
-        return studies.read_json(done, f1=float, layers=list, parameters=int, minutes=float)
+        return studies.read_json(result_path, f1=float, layers=list, parameters=int, minutes=float)
     config = TrainingConfig(
-        max_steps=epochs * learnt.steps_per_epoch,
+        max_steps=epochs * train_sentences.steps_per_epoch,
         seed=seed,
         learning_rate=2e-3,
         schedule="linear",
         warmup_steps=0,
         beta_2=0.999,
         clip_norm=5.0,
-        validate_every=learnt.steps_per_epoch,
+        validate_every=train_sentences.steps_per_epoch,
         best_metric="f1",
         keep_last=1,
     )
@@ -196,13 +211,13 @@ def _tagger(
     network = WordTagger(
         WordTaggerConfig(
             elmo.config,
-            max_characters=learnt.characters.shape[1],
-            elmo_place=place or "none",
+            max_characters=train_sentences.characters.shape[1],
+            elmo_place=elmo_place or "none",
             num_tags=len(_TASK.labels),
         )
     )
     network.build()
-    network.take_over(elmo)
+    network.copy_elmo(elmo)
     # All validations share this function, so TensorFlow does not trace it again.
     tags = tf.function(
         lambda characters: tf.argmax(network(characters, training=False), axis=-1),
@@ -211,45 +226,48 @@ def _tagger(
     )
     result = train(
         build_fit_model(network, SequenceObjective("classes"), config),
-        functools.partial(learnt.dataset, seed),
+        functools.partial(train_sentences.dataset, seed),
         path,
-        validate=lambda model, step: _entities(tags, chosen),
+        validate=lambda model, step: _entity_metrics(tags, validation_sentences),
     )
     load_network(result.best_checkpoint, network, "")
     weights = {
-        at: np.asarray(mixture.weights_of_layers).tolist()
-        for at, mixture in network.mixtures.items()
+        position: np.asarray(mixture.weights_of_layers).tolist()
+        for position, mixture in network.mixtures.items()
     }
     row = {
-        "f1": _entities(tags, judged)["f1"],
+        "f1": _entity_metrics(tags, test_sentences)["f1"],
         "layers": weights.get("input", []),
         "output_layers": weights.get("output", []),
         "parameters": sum(int(np.prod(w.shape)) for w in network.trainable_variables),
         "minutes": result.elapsed_seconds / 60,
     }
-    write_json(done, row)
+    write_json(result_path, row)
     return row
 
 
-def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> dict[str, float]:
+def _entity_metrics(
+    tags_of: Callable[[tf.Tensor], tf.Tensor], sentences: Sentences
+) -> dict[str, float]:
     """Computes the precision, recall and F1 of named entities.
 
     Args:
         tags_of: function that maps character ids `(B, L, C)` to tag indices `(B, L)`.
-        judged: sentences with their correct tags.
+        sentences: sentences with their correct tags.
 
     Returns:
         A dict with the keys "f1", "precision" and "recall".
     """
-    # A batch has sentences of similar length. `found` maps the index of a sentence to its tags.
-    order = np.argsort(judged.lengths, kind="stable")
-    found: dict[int, list[str]] = {}
-    for part in in_parts(len(order), 4 * _BATCH):
-        numbers = order[part]
-        tags = tags_of(tf.constant(judged.padded(numbers)["inputs"])).numpy()  # (B, L)
-        for row, number in enumerate(numbers):
-            count = len(judged.examples.words[number])
-            found[int(number)] = [_TASK.labels[tag] for tag in tags[row, 1 : 1 + count]]
-    truths = [[_TASK.labels[tag] for tag in tags] for tags in judged.examples.labels]
-    metrics = score_tags([found[number] for number in range(len(truths))], truths)
+    # A batch has sentences of similar length. `predictions` maps the index of a sentence to its
+    # tags.
+    order = np.argsort(sentences.lengths, kind="stable")
+    predictions: dict[int, list[str]] = {}
+    for part in in_parts(len(order), 4 * _BATCH_SIZE):
+        indices = order[part]
+        tags = tags_of(tf.constant(sentences.padded(indices)["inputs"])).numpy()  # (B, L)
+        for row, index in enumerate(indices):
+            count = len(sentences.examples.words[index])
+            predictions[int(index)] = [_TASK.labels[tag] for tag in tags[row, 1 : 1 + count]]
+    truths = [[_TASK.labels[tag] for tag in tags] for tags in sentences.examples.labels]
+    metrics = score_tags([predictions[index] for index in range(len(truths))], truths)
     return {name: metrics[name] for name in ("f1", "precision", "recall")}

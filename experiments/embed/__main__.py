@@ -188,7 +188,7 @@ main = cli.program(
         cli.DEVICES,
     ),
     cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

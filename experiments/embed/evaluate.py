@@ -90,8 +90,8 @@ def run(options: argparse.Namespace) -> None:
 
     The metrics are also written to the folder `--output`, or to RUN/scores if the encoder is a run.
     """
-    encoder, opened = encoder_of(options)
-    name = options.task or (opened.recipe.task if opened else "stsb")
+    encoder, encoder_run = encoder_of(options)
+    name = options.task or (encoder_run.recipe.task if encoder_run else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:
         raise UserError(
@@ -99,40 +99,45 @@ def run(options: argparse.Namespace) -> None:
             f"{classes or 'no'} classes: evaluate the encoder with --task stsb, which needs no "
             "classes"
         )
-    learnt = opened.recipe.described.labels if opened and classes else ()
-    if learnt and learnt != task.labels and not task.regression:
+    trained_labels = encoder_run.recipe.task_definition.labels if encoder_run and classes else ()
+    if trained_labels and trained_labels != task.labels and not task.regression:
         raise UserError(
             f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
-            f"{', '.join(learnt)} in this order, as in the encoder's training task: give --task "
-            f"{opened.recipe.task} and, for your own examples, --source SOURCE"
+            f"{', '.join(trained_labels)} in this order, as in the encoder's training task: give "
+            f"--task {encoder_run.recipe.task} and, for your own examples, --source SOURCE"
         )
-    own = opened.recipe.source if opened and name == opened.recipe.task else task.source
-    source = options.source or own
+    default_source = (
+        encoder_run.recipe.source
+        if encoder_run and name == encoder_run.recipe.task
+        else task.source
+    )
+    source = options.source or default_source
     split = options.split or default_splits(source, [*task.validation_splits])[0]
     sets = read_sets(task, split, source, options.tfds)
     began = time.monotonic()
     data = encode_sets(encoder.vocabulary, sets, encoder.max_length)
     sentences = len(data.rows.lengths)
-    warn_cut(data.cut, sentences, encoder.max_length)
-    metrics = measure(task, encoder.network, encoder.of_sets(data), data.labels)
+    warn_cut(data.truncated_count, sentences, encoder.max_length)
+    metrics = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
     seconds = time.monotonic() - began
     print(metrics_line(metrics))
     print(
         f"{len(sets):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
         f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} per second"
     )
-    about = {"task": name, "source": source, "split": split}
+    data_fields = {"task": name, "source": source, "split": split}
     results = {"examples": len(sets), "seconds": round(seconds, 2), "metrics": metrics}
-    _keep(options, encoder, opened, f"{name}-{source}-{split}", [sets.texts], about, results)
+    subject = f"{name}-{source}-{split}"
+    _write_results(options, encoder, encoder_run, subject, [sets.texts], data_fields, results)
 
 
-def _keep(
+def _write_results(
     options: argparse.Namespace,
     encoder: Vectors,
-    opened: EmbeddingRun | None,
+    encoder_run: EmbeddingRun | None,
     subject: str,
     texts: list,
-    about: dict,
+    data_fields: dict,
     results: dict,
 ) -> None:
     """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
@@ -142,15 +147,15 @@ def _keep(
     Args:
         options: options of the command.
         encoder: the evaluated encoder.
-        opened: run of `embed train` that the encoder comes from; `None` for any other encoder.
+        encoder_run: run of `embed train` that the encoder comes from; `None` for any other encoder.
         subject: name of the evaluated data, which begins the file name.
         texts: evaluated texts, which determine the hash in the file name.
-        about: description of the data, for the file.
+        data_fields: description of the data, for the file.
         results: metrics and numbers of examples, for the file.
     """
-    if folder := options.output or (opened and opened.path / "scores"):
-        used = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
-        record = {"encoder": options.encoder, **about, **used, **results}
+    if folder := options.output or (encoder_run and encoder_run.path / "scores"):
+        encoder_fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
+        record = {"encoder": options.encoder, **data_fields, **encoder_fields, **results}
         write_scores(folder, "metrics", subject, "", [encoder.identity(), *texts], record)
 
 
@@ -161,42 +166,45 @@ def run_sets(options: argparse.Namespace) -> None:
     column for the mean.
     """
     task, sets = pair_task("stsb"), {}
-    for given in options.sets:
-        name, _, source = given.partition("=")
-        if given.startswith("senteval:"):
-            found = read_senteval(given.partition(":")[2])
+    for argument in options.sets:
+        name, _, source = argument.partition("=")
+        if argument.startswith("senteval:"):
+            new_sets = read_senteval(argument.partition(":")[2])
         elif name and source:
             split = default_splits(source, [*task.validation_splits])[0]
-            found = {name: read_sets(task, split, source, options.tfds)}
+            new_sets = {name: read_sets(task, split, source, options.tfds)}
         else:
             raise UserError(
-                f"{given!r} is not a set of pairs: give senteval:DIR or NAME=SOURCE, such as "
+                f"{argument!r} is not a set of pairs: give senteval:DIR or NAME=SOURCE, such as "
                 "STS12=tsv:FILE"
             )
-        if twice := sets.keys() & found:
-            raise UserError(f"two sets are called {min(twice)!r}: rename one of these sets")
-        sets |= found
+        if repeated := sets.keys() & new_sets:
+            raise UserError(f"two sets are called {min(repeated)!r}: rename one of these sets")
+        sets |= new_sets
     for name, examples in sets.items():
         if len(np.unique(examples.labels)) < 2:
             raise UserError(
                 f"all pairs of {name} have the same score, so the correlation is undefined: leave "
                 f"{name} out, or give a file with different scores"
             )
-    encoder, opened = encoder_of(options)
+    encoder, encoder_run = encoder_of(options)
     metrics = {}
     for name, examples in sets.items():
         data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
-        warn_cut(data.cut, len(data.rows.lengths), encoder.max_length)
-        metrics[name] = measure(task, encoder.network, encoder.of_sets(data), data.labels)
-    average = float(np.mean([each["spearman"] for each in metrics.values()]))
-    shown = [100 * each["spearman"] for each in metrics.values()] + [100 * average]
-    rows = [("Spearman x 100", *(f"{score:.2f}" for score in shown))]
+        warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
+        metrics[name] = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
+    correlations = [set_metrics["spearman"] for set_metrics in metrics.values()]
+    average = float(np.mean(correlations))
+    cells = (f"{100 * correlation:.2f}" for correlation in (*correlations, average))
+    rows = [("Spearman x 100", *cells)]
     rows += [("pairs", *(f"{len(examples):,}" for examples in sets.values()), "")]
     print("\n".join(table(("", *sets, "Avg."), rows)))
     results = {"examples": {name: len(examples) for name, examples in sets.items()}}
     results["metrics"] = {**metrics, "average": average}
     texts = [examples.texts for examples in sets.values()]
-    _keep(options, encoder, opened, "-".join(sets), texts, {"sets": options.sets}, results)
+    _write_results(
+        options, encoder, encoder_run, "-".join(sets), texts, {"sets": options.sets}, results
+    )
 
 
 def encode(options: argparse.Namespace) -> None:
@@ -247,16 +255,16 @@ def search(options: argparse.Namespace) -> None:
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traces the graph before the first query
-    given = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
-    for queries in given:
+    query_groups = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
+    for queries in query_groups:
         began = time.monotonic()
         scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
         seconds = time.monotonic() - began
-        for query, row, found in zip(queries, scores, positions, strict=True):
+        for query, query_scores, query_positions in zip(queries, scores, positions, strict=True):
             print(f"> {query}")
-            for score, position in zip(row, found, strict=True):
-                number, text = corpus[position]
-                print(f"{score:.4f}\t{number}\t{text}")
+            for score, position in zip(query_scores, query_positions, strict=True):
+                line_number, text = corpus[position]
+                print(f"{score:.4f}\t{line_number}\t{text}")
         sys.stdout.flush()
         print(
             f"{len(queries):,} x {len(texts):,} cosines computed in {1000 * seconds:.0f} ms",
@@ -281,12 +289,12 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
     cache = file.with_name(f"{file.name}.{digest.hexdigest()[:16]}.npy")
     # A damaged cache file raises or has another shape. The file is then written again.
     with contextlib.suppress(OSError, ValueError, EOFError):
-        found = np.load(cache, mmap_mode="r")
+        cached = np.load(cache, mmap_mode="r")
         if (
-            found.shape == (len(texts), encoder.network.config.hidden_dim)
-            and found.dtype == np.float32
+            cached.shape == (len(texts), encoder.network.config.hidden_dim)
+            and cached.dtype == np.float32
         ):
-            return found
+            return cached
     began = time.monotonic()
     vectors = unit_vectors(encoder.encode(texts))
     seconds = time.monotonic() - began
@@ -296,7 +304,7 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
         file=sys.stderr,
     )
     try:
-        with storage.renamed_aside(cache) as aside, open(aside, "wb") as out:
+        with storage.atomic_output_path(cache) as temporary_path, open(temporary_path, "wb") as out:
             np.save(out, vectors)
         print(f"saved in {cache}", file=sys.stderr)
     except UserError as error:

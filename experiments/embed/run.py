@@ -64,10 +64,10 @@ class EmbeddingRecipe(EpochRecipe):
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        fitting = default_objective(self.described)
-        if self.objective != fitting:
+        expected = default_objective(self.task_definition)
+        if self.objective != expected:
             raise UserError(
-                f"objective is {self.objective!r}, but the task {self.task} needs {fitting!r}: "
+                f"objective is {self.objective!r}, but the task {self.task} needs {expected!r}: "
                 "leave --objective out"
             )
         try:
@@ -76,16 +76,20 @@ class EmbeddingRecipe(EpochRecipe):
             raise UserError(str(error)) from error
 
     def network(self, config: EncoderConfig) -> SiameseEncoder:
-        own = (self.pooling, self.normalize, self.num_classes, self.concatenation)
-        return SiameseEncoder(config, *own, dtype=self.training.dtype_policy)
+        arguments = (self.pooling, self.normalize, self.num_classes, self.concatenation)
+        return SiameseEncoder(config, *arguments, dtype=self.training.dtype_policy)
 
     def unread(self) -> dict[str, str]:
         readers = {"concatenation": "softmax", "margin": "triplet"}
-        others = {n: f"objective {kind!r}" for n, kind in readers.items() if self.objective != kind}
-        return super().unread() | others
+        unread_settings = {
+            name: f"objective {objective!r}"
+            for name, objective in readers.items()
+            if self.objective != objective
+        }
+        return super().unread() | unread_settings
 
     @property
-    def described(self) -> Task:
+    def task_definition(self) -> Task:
         """Definition of the task."""
         return pair_task(self.task)
 
@@ -93,13 +97,13 @@ class EmbeddingRecipe(EpochRecipe):
     def metrics(self) -> tuple[str, ...]:
         """Names of the validation metrics, without the loss."""
         if self.objective == "softmax":
-            return ("score", *self.described.metrics)
+            return ("score", *self.task_definition.metrics)
         return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
 
     @property
     def num_classes(self) -> int:
         """Number of classes of the softmax objective, or 0 for other objectives."""
-        return self.described.num_classes if self.objective == "softmax" else 0
+        return self.task_definition.num_classes if self.objective == "softmax" else 0
 
     def usage(self) -> dict:
         return {
@@ -113,7 +117,7 @@ class EmbeddingRecipe(EpochRecipe):
         if self.objective == "softmax":
             return PairClassificationObjective(self.num_classes)
         if self.objective == "cosine":
-            return CosineObjective(*self.described.score_range)
+            return CosineObjective(*self.task_definition.score_range)
         return TripletObjective(self.margin)
 
 
@@ -127,9 +131,9 @@ def pair_task(name: str) -> Task:
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
-        known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
+        choices = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
         raise UserError(
-            f"{name} is not a task with sentence pairs: choose one of {TRIPLETS.name}, {known}"
+            f"{name} is not a task with sentence pairs: choose one of {TRIPLETS.name}, {choices}"
         )
     return get_task(name)
 
@@ -159,16 +163,16 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
         objective: the objective; `None` means the objective that fits the task.
     """
     task = pair_task(name)
-    fitting = default_objective(task)
-    best = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
+    fitting_objective = default_objective(task)
+    best_metric = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
     return EmbeddingRecipe(
         model="bert_base",
         task=name,
         source=task.source,
-        objective=objective or fitting,
+        objective=objective or fitting_objective,
         batch_size=16,
-        epochs=4.0 if fitting == "cosine" else 1.0,
-        training=fine_tuning(2e-5, best_metric=best[fitting]),
+        epochs=4.0 if fitting_objective == "cosine" else 1.0,
+        training=fine_tuning(2e-5, best_metric=best_metric[fitting_objective]),
     )
 
 
@@ -180,7 +184,7 @@ class EmbeddingRun(Run):
 
 
 def read_start(
-    given: str,
+    location: str,
     model: str | None = None,
     vocabulary: str | None = None,
     lower_case: bool | None = None,
@@ -188,18 +192,18 @@ def read_start(
     """Loads the encoder that `--init` names, or prepares a start from random weights.
 
     Args:
-        given: value of `--init`. In addition to the values that `read_init` accepts, the value may
-            name a sentence-transformers directory.
+        location: value of `--init`. In addition to the values that `read_init` accepts, the value
+            may name a sentence-transformers directory.
         model, vocabulary, lower_case: see `read_init`.
 
     Raises:
         UserError: the encoder is an XLNet with [CLS] at the end of its rows, or the arguments are
             not valid for `read_init`.
     """
-    init = read_init(given, model, vocabulary, lower_case, ("encoder",), pooling=True)
+    init = read_init(location, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":
         raise UserError(
-            f"{given} is an XLNet with [CLS] at the end of a sequence, but this command needs "
+            f"{location} is an XLNet with [CLS] at the end of a sequence, but this command needs "
             "[CLS] at the start: give another encoder, or a run of the recipe xlnet_tiny or "
             "xlnet_base"
         )
@@ -207,7 +211,7 @@ def read_start(
 
 
 def open_encoder(
-    given: str,
+    location: str,
     pooling: str | None = None,
     max_length: int | None = None,
     lower_case: bool | None = None,
@@ -215,7 +219,7 @@ def open_encoder(
     """Opens a sentence encoder.
 
     Args:
-        given: location of the encoder, as in `read_start`, but not `none`.
+        location: location of the encoder, as in `read_start`, but not `none`.
         pooling: type of pooling; `None` means the pooling that the encoder was trained with or, if
             this pooling is unknown, `"mean"`.
         max_length: maximum number of tokens in a sentence, including special tokens; `None` means
@@ -228,14 +232,14 @@ def open_encoder(
     Raises:
         UserError: the encoder cannot be opened, or has fewer than `max_length` positions.
     """
-    start, run = read_start(given, lower_case=lower_case), None
+    start, run = read_start(location, lower_case=lower_case), None
     source, config = start.source, start.config
     if isinstance(source.network, SiameseEncoder):
-        location = locate(given)
-        run = None if location.without_recipe else EmbeddingRun.open(location.folder)
+        located = locate(location)
+        run = None if located.without_recipe else EmbeddingRun.open(located.folder)
     if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
-            f"--max-length is {max_length}, but {given} has {config.longest} positions: give "
+            f"--max-length is {max_length}, but {location} has {config.longest} positions: give "
             f"{config.longest} or a smaller number"
         )
     return Vectors.pooled(source, pooling, max_length), run
@@ -243,6 +247,6 @@ def open_encoder(
 
 def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
     """Opens the encoder that the options name, on the chosen devices; see `open_encoder`."""
-    given = (options.encoder, options.pooling, options.max_length, options.lower_case)
+    arguments = (options.encoder, options.pooling, options.max_length, options.lower_case)
     with options.devices.scope():
-        return open_encoder(*given)
+        return open_encoder(*arguments)

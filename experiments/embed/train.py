@@ -24,19 +24,20 @@ from macaron_tf.training import FitModel
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
-    given = options.model, options.vocabulary, options.lower_case
+    """Runs the command `train_data`: trains or resumes a run, and prints commands to try next."""
+    init_arguments = options.model, options.vocabulary, options.lower_case
     if options.resume:
-        own = EmbeddingRun.open(options.run)
-        init = init_of_run(own, *given)
+        resumed_run = EmbeddingRun.open(options.run)
+        init = init_of_run(resumed_run, *init_arguments)
         changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
-        recipe = own.recipe.changed(**{name: value for name, value in changes.items() if value})
-        recipe = checked(override(recipe, options.set, own.recipe.training), init)
+        changes = {name: value for name, value in changes.items() if value}
+        recipe = resumed_run.recipe.changed(**changes)
+        recipe = checked(override(recipe, options.set, resumed_run.recipe.training), init)
     else:
-        init = read_start(options.init, *given)
+        init = read_start(options.init, *init_arguments)
         recipe = configure(options, init)
-    task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
-    EmbeddingRun.begun(path)  # raises for a run of another type before the data are read
+    task, vocabulary, path = recipe.task_definition, init.vocabulary, as_path(options.run)
+    EmbeddingRun.saved_training(path)  # raises for a run of another type before the data are read
     refuse_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
@@ -45,27 +46,27 @@ def run(options: argparse.Namespace) -> None:
     recipe = recipe.resolved(len(examples))
     warn_start(init, recipe)
     EmbeddingRun.resume(path, recipe)  # raises before the tokenization
-    learnt, judged = (
+    train_data, validation_data = (
         encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
     )
-    for sets in (learnt, judged):
-        warn_cut(sets.cut, len(sets.rows.lengths), recipe.max_length)
+    for sets in (train_data, validation_data):
+        warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
     objective = recipe.make_objective()
 
     def validation(network: SiameseEncoder):
         encoder = Vectors(network, vocabulary, recipe.max_length)
 
         def validate(model: FitModel, step: int) -> dict[str, float]:
-            vectors = encoder.of_sets(judged)
-            labels = None if judged.labels is None else tf.constant(judged.labels)
+            vectors = encoder.encode_sets(validation_data)
+            labels = None if validation_data.labels is None else tf.constant(validation_data.labels)
             loss = objective.loss(network, tf.constant(vectors), labels)  # (N,)
-            metrics = measure(task, network, vectors, judged.labels)
+            metrics = measure(task, network, vectors, validation_data.labels)
             return {"loss": float(tf.reduce_mean(loss)), **metrics}
 
         return validate
 
     run = EmbeddingRun(path, recipe, vocabulary, data_dir=options.data_dir)
-    result = train_examples(run, learnt, validation, init, options.devices, options.callbacks)
+    result = train_examples(run, train_data, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
     best = "best validation {metric} {score:.4f} at step {step:,}"
@@ -78,13 +79,13 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
     The pooling, the normalization and the maximum length come from the pre-trained model, unless an
     option sets other values. All other settings come from `paper_recipe` or from `--set`.
     """
-    recipe, found = paper_recipe(options.task, options.objective), start.source
+    recipe, pretrained = paper_recipe(options.task, options.objective), start.source
     recipe = recipe.changed(**start.settings)
-    if found:
+    if pretrained:
         recipe = recipe.changed(
-            pooling=found.pooling or recipe.pooling,
-            normalize=found.normalize,
-            max_length=found.max_length or recipe.max_length,
+            pooling=pretrained.pooling or recipe.pooling,
+            normalize=pretrained.normalize,
+            max_length=pretrained.max_length or recipe.max_length,
         )
     recipe = recipe.changed(
         source=options.source or recipe.source, pooling=options.pooling or recipe.pooling

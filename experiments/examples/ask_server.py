@@ -18,7 +18,7 @@ import time
 import urllib.request
 
 from export.base_client import ClientError
-from export.client import GrpcClient, RestClient, text_of
+from export.client import GrpcClient, RestClient, format_answer
 
 # %% tags=["active-ipynb"]
 # import sys
@@ -59,7 +59,7 @@ for protocol, client in [("REST", rest), ("gRPC", grpc)]:
     seconds = time.perf_counter() - start
     print(f"\n{protocol}, {len(args.lines)} lines in {seconds:.3f} s:")
     for line, answer in zip(args.lines, answers, strict=True):
-        print(f"{line} -> {text_of(answer)}")
+        print(f"{line} -> {format_answer(answer)}")
 
 # %% [markdown]
 """## Plain HTTP
@@ -69,8 +69,10 @@ A program in any language can send this request to a model that has one text as 
 
 # %%
 body = json.dumps({"instances": args.lines[:1]}).encode()
-with urllib.request.urlopen(f"{args.url}/v1/models/{args.name}:predict", body, timeout=10) as found:
-    print(json.loads(found.read())["predictions"][0])
+with urllib.request.urlopen(
+    f"{args.url}/v1/models/{args.name}:predict", body, timeout=10
+) as response:
+    print(json.loads(response.read())["predictions"][0])
 
 # %% [markdown]
 """## Errors
@@ -81,13 +83,13 @@ because the server may still be working on the request.
 """
 
 # %%
-failing = {
+failing_clients = {
     "an unknown model": RestClient(args.url, f"no-{args.name}"),
     "no server, two attempts": RestClient("http://127.0.0.1:9", args.name, retries=1),
     "an unknown version": GrpcClient(args.grpc, args.name, version=999),
     "a short timeout": GrpcClient(args.grpc, args.name, timeout=1e-6),
 }
-for reason, client in failing.items():
+for reason, client in failing_clients.items():
     try:
         client.answers(args.lines)
     except ClientError as error:

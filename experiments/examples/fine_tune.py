@@ -116,5 +116,5 @@ answers = model.signatures["serving_default"](text=tf.constant(sys.argv[2:]))
 for text, label, shares in zip(sys.argv[2:], answers["label"], answers["probabilities"]):
     print(f"{label.numpy().decode():10}{max(shares.numpy()):.2f}  {text}")
 """
-asked = [sys.executable, "-c", ASK, str(served), *QUESTIONS]
-print(subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")
+command = [sys.executable, "-c", ASK, str(served), *QUESTIONS]
+print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")

@@ -112,7 +112,7 @@ class GPT(keras.Model):
 
     can_prefill = True  # `prefill` reads a prompt in one pass
 
-    def init_decode(self, batch_size, samples, room=None):
+    def init_decode(self, batch_size, samples, max_length=None):
         """Returns an empty context, and empty caches for K = `samples` texts per prompt."""
         return {}, [block.init_cache(batch_size, samples, None) for block in self.blocks]
 
@@ -136,11 +136,11 @@ class GPT(keras.Model):
     def mix(self, ids, index, cache):
         """Applies the blocks to ids `(B, L)`, and returns hidden states `(B, L, D)` and a cache."""
         x = self.positions(self.tokens(ids), index + ops.arange(ops.shape(ids)[1]))
-        after = []
-        for block, state in zip(self.blocks, cache, strict=True):
-            x, state = block.mix(x, Context(training=False), state)
-            after.append(state)
-        return x, after
+        new_cache = []
+        for block, block_cache in zip(self.blocks, cache, strict=True):
+            x, block_cache = block.mix(x, Context(training=False), block_cache)
+            new_cache.append(block_cache)
+        return x, new_cache
 
 
 # %%

@@ -101,11 +101,11 @@ train, validation = (
 # %%
 def build(block: type[layers.Block]) -> keras.Model:
     """Builds a causal model with two blocks, from bytes `(B, L)` to logits `(B, L, 256)`."""
-    given = keras.Input((None,), dtype="int32")
-    x = layers.SinusoidalPositions()(keras.layers.Embedding(256, args.width)(given))
+    inputs = keras.Input((None,), dtype="int32")
+    x = layers.SinusoidalPositions()(keras.layers.Embedding(256, args.width)(inputs))
     for _ in range(2):
         x = block(num_heads=4, feed_forward_dim=4 * args.width, activation="gelu", causal=True)(x)
-    return keras.Model(given, keras.layers.Dense(256)(keras.layers.LayerNormalization()(x)))
+    return keras.Model(inputs, keras.layers.Dense(256)(keras.layers.LayerNormalization()(x)))
 
 
 def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
@@ -131,12 +131,12 @@ larger than the standard deviation.
 """
 
 # %%
-found = {block: [] for block in BLOCKS}
+losses_by_block = {block: [] for block in BLOCKS}
 for seed, block in itertools.product(range(1, args.seeds + 1), BLOCKS):
     parameters, loss = loss_after(block, seed)
-    found[block].append(loss)
+    losses_by_block[block].append(loss)
     print(f"seed {seed}, {block.__name__} of {parameters:,} parameters: {loss:.3f}")
 print("\n| block | validation loss, mean ± standard deviation |\n|---|---|")
-for block, losses in found.items():
-    spread = np.std(losses, ddof=1) if len(losses) > 1 else 0.0
-    print(f"| {block.__name__} | {np.mean(losses):.3f} ± {spread:.3f} |")
+for block, losses in losses_by_block.items():
+    deviation = np.std(losses, ddof=1) if len(losses) > 1 else 0.0
+    print(f"| {block.__name__} | {np.mean(losses):.3f} ± {deviation:.3f} |")

@@ -45,15 +45,15 @@ def batches(split):  # puts texts of similar length into a batch, to reduce padd
 
 
 train, validation = batches(args.train), batches("validation")
-words = keras.layers.TextVectorization(12_000, standardize="lower")
-words.adapt(train.map(lambda text, label: text))
+vectorize = keras.layers.TextVectorization(12_000, standardize="lower")
+vectorize.adapt(train.map(lambda text, label: text))
 
 # %% [markdown]
 """## The model"""
 
 # %%
 text = keras.Input((), dtype="string")
-x = keras.layers.Embedding(words.vocabulary_size(), 128, mask_zero=True)(words(text))
+x = keras.layers.Embedding(vectorize.vocabulary_size(), 128, mask_zero=True)(vectorize(text))
 for _ in range(2):
     x = macaron_tf.layers.SwishRNNBlock(num_heads=2, feed_forward_dim=256)(x)
 x = keras.layers.Dropout(0.3)(keras.layers.GlobalAveragePooling1D()(x))
@@ -76,6 +76,6 @@ print(keras.saving.load_model(sys.argv[1]).predict(tf.constant(sys.argv[2:]), ve
 EXPORTED = """import sys, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 print(model.serve(tf.constant(sys.argv[2:])).numpy()[:, 0])"""
-for code, place in [(SAVED, "model.keras"), (EXPORTED, "served")]:
-    asked = [sys.executable, "-c", code, f"{args.out}/{place}", *TEXTS]
-    print(subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")
+for code, path in [(SAVED, "model.keras"), (EXPORTED, "served")]:
+    command = [sys.executable, "-c", code, f"{args.out}/{path}", *TEXTS]
+    print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout, end="")

@@ -65,7 +65,7 @@ main = cli.single_program(
         "--shots K",
         "numbers K of solved examples in a prompt (default: 0 1 4 16)",
         [0, 1, 4, 16],
-        least=0,
+        minimum=0,
         nargs="+",
         action=cli.Distinct,
     ),
@@ -74,7 +74,7 @@ main = cli.single_program(
         "random seeds for drawing the solved examples; the command reports the mean and the "
         "standard deviation over the seeds (default: 1 2 3)",
         [1, 2, 3],
-        least=0,
+        minimum=0,
         nargs="+",
         action=cli.Distinct,
     ),
@@ -112,7 +112,7 @@ main = cli.single_program(
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
     cli.path_argument("--out DIR", "output folder for the table and the figures", required=True),
     cli.TFDS,
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ main = cli.program(
             nargs="+",
         ),
         *(
-            cli.count(flag, f"{text} (default: the value of the preset)", least=least, nargs="+")
+            cli.count(flag, f"{text} (default: the value of the preset)", minimum=least, nargs="+")
             for flag, least, text in (
                 ("--learning-rates R", 0.0, "peak learning rates to try"),
                 ("--batch-sizes N", 1, "batch sizes to try, in examples"),
@@ -268,7 +268,7 @@ main = cli.program(
         "experiments.finetune.__main__:print_tasks",
     ),
     cli.settings_by("experiments.finetune.run:run_settings", _TASK, _PRESET),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -8,7 +8,13 @@ from typing import Any
 from experiments.finetune.run import FinetuningRun, by_split, measure
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines, json_line
-from experiments.run import at, default_splits, metrics_line, write_json, write_scores
+from experiments.run import (
+    checkpoint_location,
+    default_splits,
+    metrics_line,
+    write_json,
+    write_scores,
+)
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
@@ -23,30 +29,30 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 def predict(options: argparse.Namespace) -> None:
     """Runs the command `predict`: prints the model's answer to each line of a file or stdin."""
-    model = load(at(options.run, options.checkpoint))
+    model = load(checkpoint_location(options.run, options.checkpoint))
     if not isinstance(model.task, LabelledTask):
         raise UserError(
             f"{options.run} is a {model.task.name}, not a model that was fine-tuned on a task: "
             "give a run of `finetune train`"
         )
-    given = {"language": options.language} if options.language else {}
+    predict_options = {"language": options.language} if options.language else {}
     show = json_line if options.json else model.task.line
 
     def answer(lines: list[str], first: int) -> str:
         columns = model.task.columns(lines, first)
-        return "".join(map(show, model.predict(*columns, **given)))
+        return "".join(map(show, model.predict(*columns, **predict_options)))
 
     answer_lines(options.input, options.output, answer)
 
 
 def evaluate(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: scores a run on a split, and writes metrics and predictions."""
-    opened = FinetuningRun.open(options.run)
-    task, kind = opened.task, labelled(opened.task)
-    source = options.source or opened.recipe.source
+    run = FinetuningRun.open(options.run)
+    task, labelled_task = run.task, labelled(run.task)
+    source = options.source or run.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
-    own = source == opened.recipe.source
-    if not own and not options.split:
+    is_run_source = source == run.recipe.source
+    if not is_run_source and not options.split:
         splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
     if languages and task.kind != "classification":
@@ -56,37 +62,44 @@ def evaluate(options: argparse.Namespace) -> None:
         )
     for language in languages:
         # Raises for a language that the model does not know.
-        opened.recipe.changed(language=language)
+        run.recipe.changed(language=language)
     # Two dicts from the name of a set of examples to the set and to its language.
-    examples, spoken, given = {}, {}, (options.tfds, source)
+    examples, language_of = {}, {}
+    origin, table = (options.tfds, source), run.recipe.table
     for language in languages or (None,):
-        if own and language is None and kind.names_of(splits, *given) is None:
-            found = kind.read_splits([*splits, TRAIN], *given, opened.recipe.table)
-            check_trained(opened, found[TRAIN])
-            found = {split: found[split] for split in splits}
-        elif own:
-            found = kind.read_splits(splits, *given, opened.recipe.table, language)
+        if (
+            is_run_source
+            and language is None
+            and labelled_task.split_names(splits, *origin) is None
+        ):
+            sets = labelled_task.read_splits([*splits, TRAIN], *origin, table)
+            check_trained(run, sets[TRAIN])
+            sets = {split: sets[split] for split in splits}
+        elif is_run_source:
+            sets = labelled_task.read_splits(splits, *origin, table, language)
         else:
-            found = {split: kind.read(split, *given, language) for split in splits}
-        for split, part in found.items():
+            sets = {split: labelled_task.read(split, *origin, language) for split in splits}
+        for split, split_examples in sets.items():
             name = (language if len(splits) == 1 else f"{language}_{split}") if language else split
-            examples[name], spoken[name] = part, language
-    for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
-        if spoken[one] != spoken[other] and first.texts == second.texts:
+            examples[name], language_of[name] = split_examples, language
+    for (name, first), (other_name, second) in itertools.combinations(examples.items(), 2):
+        if language_of[name] != language_of[other_name] and first.texts == second.texts:
             raise UserError(
-                f"{source} has identical texts for the languages {spoken[one]} and "
-                f"{spoken[other]}, but each language in --languages must have its own texts: give "
-                "a single CODE in --languages"
+                f"{source} has identical texts for the languages {language_of[name]} and "
+                f"{language_of[other_name]}, but each language in --languages must have its own "
+                "texts: give a single CODE in --languages"
             )
-    checkpoint = opened.checkpoint(options.checkpoint)
+    checkpoint = run.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
-        outputs_of = SetOutputs(opened.answering(checkpoint), opened.recipe.batch_size).of
+        outputs_of = SetOutputs(run.load_labelled_task(checkpoint), run.recipe.batch_size).compute
     began = time.monotonic()
-    outputs = {name: outputs_of(found, spoken[name]) for name, found in examples.items()}
+    outputs = {name: outputs_of(rows, language_of[name]) for name, rows in examples.items()}
     seconds = time.monotonic() - began
     if languages:
-        metrics = {name: kind.measure(outputs[name], found) for name, found in examples.items()}
+        metrics = {
+            name: labelled_task.measure(outputs[name], rows) for name, rows in examples.items()
+        }
         for name, values in metrics.items():
             print(f"{name:8} {metrics_line(values)}")
     else:
@@ -95,7 +108,7 @@ def evaluate(options: argparse.Namespace) -> None:
     count, step = sum(map(len, examples.values())), manifest["step"]
     print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
     record = {
-        "run": str(opened.path),
+        "run": str(run.path),
         "task": task.name,
         "source": source,
         "splits": splits,
@@ -105,16 +118,16 @@ def evaluate(options: argparse.Namespace) -> None:
         "seconds": round(seconds, 2),
         "metrics": metrics,
         "predictions": {
-            split: kind.answers(found, examples[split]) for split, found in outputs.items()
+            name: labelled_task.answers(outputs[name], rows) for name, rows in examples.items()
         },
     }
-    folder, subject = options.output or opened.path / "scores", f"{source}-{'-'.join(splits)}"
-    identity = [manifest["files"], {split: vars(found) for split, found in examples.items()}]
+    folder, subject = options.output or run.path / "scores", f"{source}-{'-'.join(splits)}"
+    identity = [manifest["files"], {name: vars(rows) for name, rows in examples.items()}]
     what, settings = "metrics and predictions", "-".join([checkpoint.name, *languages, ""])
     write_scores(folder, what, subject, settings, identity, record)
 
 
-def check_trained(opened: FinetuningRun, train: Any) -> None:
+def check_trained(run: FinetuningRun, train: Any) -> None:
     """Raises a `UserError` if the user's table has changed since the run was trained.
 
     Part of the table is held out for evaluation. If a line is added or removed, a different part is
@@ -122,12 +135,12 @@ def check_trained(opened: FinetuningRun, train: Any) -> None:
     examples would be too high.
 
     Args:
-        opened: the run.
+        run: the run.
         train: examples of the part of the table that is not held out.
     """
-    recipe = opened.recipe
-    encoded = labelled(opened.task).encoded(opened.vocabulary, train, recipe.limits)
-    opened.check_data(
+    recipe = run.recipe
+    encoded = labelled(run.task).encoded(run.vocabulary, train, recipe.limits)
+    run.check_data(
         ExampleBatches(encoded, recipe.batch_size).fingerprint(),
         "restore the table, because a changed table holds out other examples, or give other "
         "examples by --source",
@@ -138,9 +151,9 @@ def submit(options: argparse.Namespace) -> None:
     """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
-        opened = FinetuningRun.open(path)
-        name = opened.task.name
-        if not opened.task.submissions:
+        run = FinetuningRun.open(path)
+        name = run.task.name
+        if not run.task.submissions:
             raise UserError(
                 f"{path} is a run on {name}, which the GLUE server does not score: use `finetune "
                 "evaluate` instead"
@@ -149,25 +162,25 @@ def submit(options: argparse.Namespace) -> None:
             raise UserError(
                 f"{runs[name].path} and {path} are both runs on {name}: give one run per task"
             )
-        runs[name] = opened
+        runs[name] = run
     test_sets = [
-        (opened, file, read_examples(opened.task, file.split, options.tfds, file.source))
-        for opened in runs.values()
-        for file in opened.task.submissions
+        (run, file, read_examples(run.task, file.split, options.tfds, file.source))
+        for run in runs.values()
+        for file in run.task.submissions
     ]
-    tasks = {name: opened.answering(options.checkpoint) for name, opened in runs.items()}
+    tasks = {name: run.load_labelled_task(options.checkpoint) for name, run in runs.items()}
     answers = []
-    for opened, _, examples in test_sets:
-        task = tasks[opened.task.name]
-        outputs = SetOutputs(task, opened.recipe.batch_size).of(examples)
-        if not task.finite(outputs):
-            raise diverged(opened.path)
+    for run, _, examples in test_sets:
+        task = tasks[run.task.name]
+        outputs = SetOutputs(task, run.recipe.batch_size).compute(examples)
+        if not task.is_finite(outputs):
+            raise diverged(run.path)
         answers.append(task.decide(outputs))
-    for (opened, file, examples), found in zip(test_sets, answers, strict=True):
+    for (run, file, examples), predictions in zip(test_sets, answers, strict=True):
         path = write_submission(
-            opened.task, file, options.out, found, examples.indices, examples.groups
+            run.task, file, options.out, predictions, examples.indices, examples.groups
         )
-        print(f"{path}: {len(examples):,} predictions of {opened.path}")
+        print(f"{path}: {len(examples):,} predictions of {run.path}")
     out = storage.as_path(options.out)  # removes a trailing slash
     print(f"next: zip -j {out}.zip {out}/*   # then upload {out}.zip")
 
@@ -193,8 +206,11 @@ def score_baseline(data: TaskData) -> dict[str, float] | None:
     The result maps the name of a metric to its value; see `by_split` for the names. The result is
     `None` if the task has no baseline.
     """
-    predictions = data.kind.baseline(data.splits[TRAIN])
-    if predictions is None:
+    predictor = data.labelled_task.baseline(data.splits[TRAIN])
+    if predictor is None:
         return None
-    scored = data.validation.items()
-    return by_split({split: data.kind.score(predictions(found), found) for split, found in scored})
+    scores = {
+        split: data.labelled_task.score(predictor(examples), examples)
+        for split, examples in data.validation.items()
+    }
+    return by_split(scores)

@@ -31,7 +31,7 @@ from experiments.finetune.train import (
     result_of,
     train_recipe,
 )
-from experiments.recipe import override, refuse_given
+from experiments.recipe import override, refuse_argument_settings
 from experiments.run import write_json
 from experiments.studies import cell, table, values
 from macaron_tf.data.batches import ExampleBatches
@@ -45,7 +45,7 @@ from macaron_tf.training.checkpoints import CheckpointDirectory
 
 # Settings that have a flag of their own. `--set` is refused for them, because the table shows the
 # values of the flags.
-_OWN = {
+_FLAGS = {
     "training.learning_rate": "--learning-rates",
     "training.seed": "--seeds",
     "batch_size": "--batch-sizes",
@@ -78,7 +78,7 @@ class Cell:
     recipe: FinetuningRecipe
     path: epath.Path
 
-    def complete(self, data: TaskData) -> FinetuningResult | None:
+    def saved_result(self, data: TaskData) -> FinetuningResult | None:
         """Returns the saved result of a complete run, or `None` if the run must still be trained.
 
         Args:
@@ -88,14 +88,14 @@ class Cell:
             UserError: the folder has a run with other settings, another vocabulary or other
                 examples.
         """
-        opened = FinetuningRun.resume(self.path, self.recipe)
-        if opened is None:
+        existing_run = FinetuningRun.resume(self.path, self.recipe)
+        if existing_run is None:
             return None
-        check_vocabulary(opened.vocabulary.hash, self.init.vocabulary.hash, self.path)
-        if (result := opened.result()) is None or opened.recipe != self.recipe:
+        check_vocabulary(existing_run.vocabulary.hash, self.init.vocabulary.hash, self.path)
+        if (result := existing_run.result()) is None or existing_run.recipe != self.recipe:
             return None
         encoded = data.encoded(self.init.vocabulary, self.recipe.limits)[TRAIN]
-        opened.check_data(ExampleBatches(encoded, self.recipe.batch_size).fingerprint())
+        existing_run.check_data(ExampleBatches(encoded, self.recipe.batch_size).fingerprint())
         return result
 
     def train(self, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
@@ -152,19 +152,20 @@ def run(options: argparse.Namespace) -> None:
             "given: give one TASK"
         )
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
-        given = getattr(options, name) or []
-        if twice := [value for i, value in enumerate(given) if value in given[:i]]:
+        flag_values = getattr(options, name) or []
+        repeated = [value for i, value in enumerate(flag_values) if value in flag_values[:i]]
+        if repeated:
             flag = "TASK" if name == "tasks" else f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} contains {twice[0]} twice: give each value once")
+            raise UserError(f"{flag} contains {repeated[0]} twice: give each value once")
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
-    refuse_given(options.set, {**_OWN, **steps})
+    refuse_argument_settings(options.set, {**_FLAGS, **steps})
     inits = _inits(options)
     list(_cells(options, inits, {}))  # raises for invalid settings before data are read
     data = {}
     for task in options.tasks:
-        described = get_task(task, own=True)
-        table = override(preset(options.preset, described), options.set).table
-        data[task] = TaskData(described, options.source, options.tfds, table)
+        task_definition = get_task(task, own=True)
+        table_settings = override(preset(options.preset, task_definition), options.set).table
+        data[task] = TaskData(task_definition, options.source, options.tfds, table_settings)
     cells, out = list(_cells(options, inits, data)), storage.as_path(options.out)
     record = {
         "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
@@ -180,22 +181,22 @@ def run(options: argparse.Namespace) -> None:
             print(f"{task}: scoring the baseline", flush=True)
             if (metrics := score_baseline(examples)) is not None:
                 record["baselines"][task] = metrics
-    for number, one in enumerate(cells, 1):
-        name = f"[{number}/{len(cells)}] {one.path.relative_to(out)}"
-        examples = data[one.recipe.task]
-        result = one.complete(examples)
+    for index, grid_cell in enumerate(cells, 1):
+        name = f"[{index}/{len(cells)}] {grid_cell.path.relative_to(out)}"
+        examples = data[grid_cell.recipe.task]
+        result = grid_cell.saved_result(examples)
         if result is None:
             print(name, flush=True)
-            result = one.train(examples, options.devices)
+            result = grid_cell.train(examples, options.devices)
         score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
         print(f"{name}: {score} ({result.reason})", flush=True)
-        record["runs"].append(one.record(result))
+        record["runs"].append(grid_cell.record(result))
         # Written after each run, so that the table of a long grid can be read early.
         full = {**record, "combinations": combinations(record["runs"])}
         write_json(out / JSON, full)
         text = markdown(full)
-        storage.write_aside(out / MARKDOWN, text.encode())
-        one.keep_best()
+        storage.write_atomic(out / MARKDOWN, text.encode())
+        grid_cell.keep_best()
     print(text)
     print(f"table: {out / MARKDOWN} and {out / JSON}")
 
@@ -206,10 +207,10 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
     The name is NAME in `--init NAME=FROM`, or by default the name of the folder.
     """
     inits: dict[str, Start] = {}
-    for given in options.init:
-        name, equals, location = given.partition("=")
+    for argument in options.init:
+        name, equals, location = argument.partition("=")
         if not equals or not _LABEL.fullmatch(name):
-            name, location = "", given
+            name, location = "", argument
         model = options.model if location == NOTHING or len(options.init) == 1 else None
         init = read_init(location, model, options.vocabulary, options.lower_case)
         name = name or init.label
@@ -237,20 +238,20 @@ def _cells(
         recipe = preset(options.preset, get_task(task, own=True))
         recipe = configure(recipe, init, options.source, options.set)
         training = recipe.training
-        for rate, rows, epochs, seed in itertools.product(
+        for rate, batch_size, epochs, seed in itertools.product(
             options.learning_rates or [training.learning_rate],
             options.batch_sizes or [recipe.batch_size],
             options.epochs or [recipe.epochs],
             options.seeds or [training.seed],
         ):
             chosen = recipe.changed(
-                training=dict(learning_rate=rate, seed=seed), batch_size=rows, epochs=epochs
+                training=dict(learning_rate=rate, seed=seed), batch_size=batch_size, epochs=epochs
             )
             if task in data:
-                chosen = data[task].fit(chosen)
+                chosen = data[task].resolve_recipe(chosen)
             check_recipe(chosen, init)
             length = f"steps{chosen.training.max_steps}" if epochs is None else f"epochs{epochs:g}"
-            name = f"lr{rate:g}-batch{rows}-{length}-seed{seed}"
+            name = f"lr{rate:g}-batch{batch_size}-{length}-seed{seed}"
             yield Cell(model, init, chosen, storage.as_path(options.out) / task / model / name)
 
 
@@ -266,20 +267,20 @@ def combinations(runs: list[dict]) -> list[dict]:
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
         groups.setdefault(tuple((name, run[name]) for name in _GROUP), []).append(run)
-    found = []
+    all_combinations = []
     for settings, members in groups.items():
         scores = values(members, "score")
         diverged = sum(run["reason"] == "diverged" or run["score"] is None for run in members)
-        line = dict(settings)
-        line["mean"] = statistics.mean(scores) if scores else None
-        line["deviation"] = statistics.stdev(scores) if len(scores) > 1 else None
-        found.append({**line, "diverged": diverged, "runs": members})
+        combination = dict(settings)
+        combination["mean"] = statistics.mean(scores) if scores else None
+        combination["deviation"] = statistics.stdev(scores) if len(scores) > 1 else None
+        all_combinations.append({**combination, "diverged": diverged, "runs": members})
 
-    def order(line: dict) -> tuple:
-        unscored, mean = line["mean"] is None, line["mean"] or 0.0
-        return (line["task"], line["model"], line["diverged"], unscored, -mean)
+    def order(combination: dict) -> tuple:
+        unscored, mean = combination["mean"] is None, combination["mean"] or 0.0
+        return (combination["task"], combination["model"], combination["diverged"], unscored, -mean)
 
-    return sorted(found, key=order)
+    return sorted(all_combinations, key=order)
 
 
 def metric_values(runs: list[dict], metric: str) -> list[float]:
@@ -289,12 +290,15 @@ def metric_values(runs: list[dict], metric: str) -> list[float]:
 
 def markdown(record: dict) -> str:
     """Formats grid.md, with the best score of each model and task, and then all combinations."""
-    tasks, lines = record["tasks"], record["combinations"]
-    best = {(line["model"], line["task"]): line for line in reversed(lines)}
+    tasks, all_combinations = record["tasks"], record["combinations"]
+    best = {
+        (combination["model"], combination["task"]): combination
+        for combination in reversed(all_combinations)
+    }
     rows = []
     for model in record["models"]:
         chosen = [best.get((model, task), {"runs": [], "mean": None}) for task in tasks]
-        mean = _mean([line["mean"] for line in chosen])
+        mean = _mean([combination["mean"] for combination in chosen])
         rows.append([model, *map(_score_text, chosen), mean])
     if baselines := record["baselines"]:
         scores = [baselines.get(task, {}).get("score") for task in tasks]
@@ -302,9 +306,14 @@ def markdown(record: dict) -> str:
     done, planned = len(record["runs"]), record["planned"]
     seeds = ", ".join(map(str, sorted({run["seed"] for run in record["runs"]})))
     metrics = {task: " and ".join(get_task(task, own=True).metrics) for task in tasks}
-    names = "; ".join(f"{task} {found}" for task, found in metrics.items())
+    names = "; ".join(f"{task} {metric_names}" for task, metric_names in metrics.items())
     head = ["task", "model", "learning rate", "batch", "epochs", "seeds", "score", "metrics"]
-    every = [_combination(line, line is best[line["model"], line["task"]]) for line in lines]
+    all_rows = [
+        _combination_row(
+            combination, combination is best[combination["model"], combination["task"]]
+        )
+        for combination in all_combinations
+    ]
     compares_with_table_2 = record["preset"] == "macaron" and set(tasks) >= _GLUE
     text = [
         "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
@@ -314,7 +323,7 @@ def markdown(record: dict) -> str:
         "\n".join(table(["model", *tasks, "mean"], rows)),
         f"A task's score is the mean of its metrics: {names}." + _GLUE_MEAN * compares_with_table_2,
         *_as_published(record, best),
-        "\n".join(table(head, every)),
+        "\n".join(table(head, all_rows)),
     ]
     return "\n\n".join(text) + "\n"
 
@@ -325,17 +334,18 @@ def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
     If these metrics are the default metrics of all tasks, the result is empty.
     """
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
-    other = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]
-    if not other:
+    replaced = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]
+    if not replaced:
         return []
     for model in record["models"]:
-        found = []  # the scores of each task
+        task_scores = []  # the scores of each task
         for task in tasks:
             runs = best.get((model, task), {"runs": []})["runs"]
-            found.append(metric_values(runs, metrics.get(task, "score")))
-        mean = _mean([statistics.mean(scores) if scores else None for scores in found])
-        rows.append([model, *(cell(scores, 1, 100) for scores in found), mean])
-    text = f"The same table with {' and '.join(other)}, probably the metrics of the paper's table:"
+            task_scores.append(metric_values(runs, metrics.get(task, "score")))
+        mean = _mean([statistics.mean(scores) if scores else None for scores in task_scores])
+        rows.append([model, *(cell(scores, 1, 100) for scores in task_scores), mean])
+    names = " and ".join(replaced)
+    text = f"The same table with {names}, probably the metrics of the paper's table:"
     return [text, "\n".join(table(["model", *tasks, "mean"], rows))]
 
 
@@ -343,20 +353,31 @@ def _mean(scores: list[float | None]) -> str:
     return "" if None in scores else cell([statistics.mean(scores)], 1, 100)
 
 
-def _score_text(line: dict) -> str:
-    if scores := values(line["runs"], "score"):
-        return cell(scores, 1, 100) + (" (diverged)" if line["diverged"] else "")
-    return "diverged" if line["runs"] else ""
+def _score_text(combination: dict) -> str:
+    if scores := values(combination["runs"], "score"):
+        return cell(scores, 1, 100) + (" (diverged)" if combination["diverged"] else "")
+    return "diverged" if combination["runs"] else ""
 
 
-def _combination(line: dict, best: bool) -> list[str]:
-    task, runs, score = get_task(line["task"], own=True), line["runs"], _score_text(line)
+def _combination_row(combination: dict, is_best: bool) -> list[str]:
+    task, runs, score = (
+        get_task(combination["task"], own=True),
+        combination["runs"],
+        _score_text(combination),
+    )
     metrics = [
-        f"{name} {_mean(found)}"
+        f"{name} {_mean(metric_scores)}"
         for name in (*task.metrics, *task.more_metrics)
-        if (found := values([run["metrics"] for run in runs], name))
+        if (metric_scores := values([run["metrics"] for run in runs], name))
     ]
-    epochs, rate = line["epochs"], f"{line['learning_rate']:g}"
+    epochs, rate = combination["epochs"], f"{combination['learning_rate']:g}"
     length = f"{runs[0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}"
-    chosen = [task.name, line["model"], rate, str(line["batch_size"]), length, str(len(runs))]
-    return [*chosen, f"**{score}**" if best else score, ", ".join(metrics)]
+    chosen = [
+        task.name,
+        combination["model"],
+        rate,
+        str(combination["batch_size"]),
+        length,
+        str(len(runs)),
+    ]
+    return [*chosen, f"**{score}**" if is_best else score, ", ".join(metrics)]

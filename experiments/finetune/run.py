@@ -65,7 +65,7 @@ from macaron_tf.training.config import fine_tuning
 RESULT = "result.json"
 
 # Update counts in table 4 of Lei et al. 2022. Large sets that the table lacks have the update count
-# of a set of similar size. All other sets have `_SWISH_RNN_LEAST` updates.
+# of a set of similar size. All other sets have `_SWISH_RNN_MIN_STEPS` updates.
 _SWISH_RNN_STEPS = {
     "boolq": 50_000,
     "cola": 50_000,
@@ -78,7 +78,7 @@ _SWISH_RNN_STEPS = {
     **dict.fromkeys(("snli", "xnli"), 200_000),
     **dict.fromkeys(("race", "swag", "hellaswag", "squad", "squad2"), 100_000),
 }
-_SWISH_RNN_LEAST = 20_000  # update count of mrpc and rte in the table
+_SWISH_RNN_MIN_STEPS = 20_000  # update count of mrpc and rte in the table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,13 +119,13 @@ class FinetuningRecipe(EpochRecipe):
 
     def check(self) -> None:
         self.table.check_task(get_task(self.task, own=True))
-        least = labelled(self.described).least_length(self.spans)
-        if self.max_length < least:
+        min_length = labelled(self.task_definition).min_length(self.spans)
+        if self.max_length < min_length:
             raise UserError(
                 f"max_length is {self.max_length}, but a row of {self.task} needs at least "
-                f"{least} tokens: set max_length={least} or more"
+                f"{min_length} tokens: set max_length={min_length} or more"
             )
-        if self.language and self.described.kind != "classification":
+        if self.language and self.task_definition.kind != "classification":
             raise UserError(
                 f"language={self.language!r} applies only to classification tasks, but "
                 f"{self.task} is not a classification task: leave language out"
@@ -133,51 +133,53 @@ class FinetuningRecipe(EpochRecipe):
         Limits(self.max_length, language=self.language, languages=self.languages)
 
     @functools.cached_property
-    def described(self) -> Task:
+    def task_definition(self) -> Task:
         """Definition of the task, with the columns and classes of `table`."""
         return self.table.described(get_task(self.task, own=True))
 
     def usage(self) -> dict:
         return {
             **super().usage(),
-            "labels": self.described.labels,
+            "labels": self.task_definition.labels,
             "languages": self.languages,
             "language": self.language,
-            "labelled": labelled(self.described, self.limits).description(),
+            "labelled": labelled(self.task_definition, self.limits).description(),
         }
 
     @property
     def limits(self) -> Limits:
         """Length and layout of the rows that the model reads."""
         config = self.model_config()
-        given = self.language, self.languages, embeds_languages(config)
-        return Limits(self.max_length, self.spans, config.causal, *given)
+        language_arguments = self.language, self.languages, embeds_languages(config)
+        return Limits(self.max_length, self.spans, config.causal, *language_arguments)
 
     def unread(self) -> dict[str, str]:
-        task, config = self.described, self.model_config()
-        found = super().unread()
+        task, config = self.task_definition, self.model_config()
+        unread_settings = super().unread()
         if task.kind != "spans":
-            found["spans."] = "extractive question answering"
+            unread_settings["spans."] = "extractive question answering"
         if not isinstance(config, ElmoConfig):
-            found["words."] = "a model on ELMo's vectors"
+            unread_settings["words."] = "a model on ELMo's vectors"
         if not (config.causal and task.kind in ("classification", "choice")):
-            found["language_weight"] = "a causal classifier"
-        return found
+            unread_settings["language_weight"] = "a causal classifier"
+        return unread_settings
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        return labelled(self.described).learnt(self.model_config(), self.language_weight)
+        return labelled(self.task_definition).training_objective(
+            self.model_config(), self.language_weight
+        )
 
     def model_config(
         self, vocab_size: int | None = None
     ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         config = super().model_config(vocab_size)
-        if isinstance(config, ElmoConfig) and self.described.kind == "choice":
+        if isinstance(config, ElmoConfig) and self.task_definition.kind == "choice":
             raise UserError(
                 f"{self.task} is a multiple-choice task, which ELMo does not support: give "
                 "another model with --init"
             )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
-        if self.described.second and segments == 1:
+        if self.task_definition.second and segments == 1:
             raise UserError(
                 f"{self.task} has two texts per example, but model.num_segments is 1: set "
                 "model.num_segments=2, or 0 for no segment embeddings"
@@ -185,7 +187,7 @@ class FinetuningRecipe(EpochRecipe):
         return config
 
 
-def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
+def _base_recipe(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
     """Makes a recipe with the settings that the presets share.
 
     Args:
@@ -207,24 +209,24 @@ def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> Finetun
 
 def _bert(task: Task) -> FinetuningRecipe:
     if task.kind != "spans":
-        return _epochs(task, 5e-5)
-    rows = 48 if task.unanswerable else 32
-    return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
+        return _base_recipe(task, 5e-5)
+    batch_size = 48 if task.unanswerable else 32
+    return _base_recipe(task, 3e-5, epochs=2.0, batch_size=batch_size, max_length=384)
 
 
 def _elmo(task: Task) -> FinetuningRecipe:
     settings = dict(spans=dict(max_length=400), epochs=5.0, warmup_fraction=0.0)
-    return _epochs(task, 1e-3, **settings).changed(
+    return _base_recipe(task, 1e-3, **settings).changed(
         training=dict(clip_norm=5.0, weight_decay=0.0), words=dict(elmo_norm=True)
     )
 
 
 def _swish_rnn(task: Task) -> FinetuningRecipe:
-    recipe = _epochs(
+    recipe = _base_recipe(
         task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
     )
     training = dict(
-        max_steps=_SWISH_RNN_STEPS.get(task.name, _SWISH_RNN_LEAST),
+        max_steps=_SWISH_RNN_STEPS.get(task.name, _SWISH_RNN_MIN_STEPS),
         schedule="constant",
         warmup_steps=1_000,
         beta_2=0.98,
@@ -236,11 +238,11 @@ def _swish_rnn(task: Task) -> FinetuningRecipe:
 
 PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     # Contexts of questions are longer than sentences, so rows have BERT's length, 384.
-    "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
+    "macaron": lambda task: _base_recipe(task, 5e-5, dict(max_length=384)),
     "bert": _bert,
-    "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
+    "gpt": lambda task: _base_recipe(task, 6.25e-5, warmup_fraction=0.002),
     "elmo": _elmo,
-    "spanbert": lambda task: _epochs(task, 2e-5, dict(epochs=4.0, max_length=512)),
+    "spanbert": lambda task: _base_recipe(task, 2e-5, dict(epochs=4.0, max_length=512)),
     "swish_rnn": _swish_rnn,
 }
 
@@ -259,9 +261,10 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
         task: task to fine-tune on.
     """
     if name not in PRESETS and not is_import_path(name):
-        near = nearest(name, PRESETS)
-        raise UserError(f"no preset is called {name!r}: choose one of {', '.join(PRESETS)}{near}")
-    return registry.made(name, FinetuningRecipe, PRESETS.get(name), task)
+        suggestion = nearest(name, PRESETS)
+        names = ", ".join(PRESETS)
+        raise UserError(f"no preset is called {name!r}: choose one of {names}{suggestion}")
+    return registry.make_recipe(name, FinetuningRecipe, PRESETS.get(name), task)
 
 
 def run_settings(options: argparse.Namespace) -> None:
@@ -317,8 +320,10 @@ def measure(
         outputs: dict mapping a split to the model's outputs.
         examples: dict mapping a split to its examples.
     """
-    kind = labelled(task)
-    return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})
+    labelled_task = labelled(task)
+    return by_split(
+        {split: labelled_task.measure(outputs[split], examples[split]) for split in outputs}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,7 +335,7 @@ class FinetuningRun(Run):
     @property
     def task(self) -> Task:
         """Task on which the run fine-tunes a model."""
-        return self.recipe.described
+        return self.recipe.task_definition
 
     def make_network(self) -> keras.Model:
         recipe = self.recipe
@@ -345,7 +350,7 @@ class FinetuningRun(Run):
         (self.path / RESULT).unlink(missing_ok=True)
         super().write(network, fingerprint, **counts)
 
-    def answering(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
+    def load_labelled_task(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
         """Loads a checkpoint, and returns a `LabelledTask` that makes predictions with its network.
 
         Args:
@@ -353,9 +358,9 @@ class FinetuningRun(Run):
                 `find_checkpoint`.
         """
         checkpoint = self.checkpoint(checkpoint)
-        tuned = read_manifest(checkpoint).get("metrics") or {}
-        given = self.load_network(checkpoint), self.vocabulary, tuned
-        return labelled(self.task, self.recipe.limits, *given)
+        metrics = read_manifest(checkpoint).get("metrics") or {}
+        arguments = self.load_network(checkpoint), self.vocabulary, metrics
+        return labelled(self.task, self.recipe.limits, *arguments)
 
     def result(self) -> FinetuningResult | None:
         """Returns the result of the run, or `None` if the run has not ended."""

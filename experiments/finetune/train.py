@@ -27,7 +27,7 @@ from experiments.finetune.run import (
 )
 from experiments.recipe import override, refuse_unread
 from experiments.run import metrics_line, write_json
-from experiments.train_run import report, warn_full
+from experiments.train_run import report, warn_truncated
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
@@ -53,7 +53,7 @@ class TaskData:
             the data.
         tfds: access to TensorFlow Datasets.
         task: the task with the columns and classes of `table`.
-        kind: object that encodes and scores examples of the task's type; see
+        labelled_task: object that encodes and scores examples of the task's type; see
             `macaron_tf.tasks.labelled`.
         splits: dict mapping "train" and the name of each development set to labelled examples.
     """
@@ -67,8 +67,8 @@ class TaskData:
     ):
         self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
         self.task = self.table.described(task)
-        self.kind = labelled(self.task)
-        self.splits = self.kind.read_splits(
+        self.labelled_task = labelled(self.task)
+        self.splits = self.labelled_task.read_splits(
             (TRAIN, *task.validation_splits), tfds, source, self.table
         )
         self._encoded: dict[tuple, dict[str, EncodedExamples]] = {}
@@ -78,7 +78,7 @@ class TaskData:
         """The development sets, as a dict mapping split to examples."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
-    def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
+    def resolve_recipe(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
         """Returns `recipe` with the columns and classes of the data, and with update counts."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
@@ -91,30 +91,31 @@ class TaskData:
         """
         if (key := (vocabulary.hash, limits)) not in self._encoded:
             encoded = {
-                split: self.kind.encoded(vocabulary, examples, limits)
+                split: self.labelled_task.encoded(vocabulary, examples, limits)
                 for split, examples in self.splits.items()
             }
             self._encoded = {key: encoded}
-            if self.kind.cuts:
-                longest = "max_length, if the weights were trained on longer rows,"
-                warn_full(encoded[TRAIN].rows.lengths, limits.max_length, longest)
+            if self.labelled_task.truncates:
+                advice = "max_length, if the weights were trained on longer rows,"
+                warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
         return self._encoded[key]
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
-    given = options.model, options.vocabulary, options.lower_case
+    init_arguments = options.model, options.vocabulary, options.lower_case
     if options.resume:
-        own = FinetuningRun.open(options.resume)
-        init, task = init_of_run(own, *given), get_task(own.recipe.task, own=True)
-        recipe = own.recipe.changed(source=options.source or own.recipe.source)
+        resumed_run = FinetuningRun.open(options.resume)
+        init = init_of_run(resumed_run, *init_arguments)
+        task = get_task(resumed_run.recipe.task, own=True)
+        recipe = resumed_run.recipe.changed(source=options.source or resumed_run.recipe.source)
         recipe = override(recipe, options.set)
     else:
-        init, task = read_init(options.init, *given), get_task(options.task, own=True)
+        init, task = read_init(options.init, *init_arguments), get_task(options.task, own=True)
         recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    FinetuningRun.begun(path)  # raises for a run of another type before the data are read
+    FinetuningRun.saved_training(path)  # raises for a run of another type before the data are read
     refuse_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
@@ -142,18 +143,18 @@ def configure(
         source: source of the examples; `None` means the source in the recipe.
         settings: values of `--set`.
     """
-    own = {"source": source or recipe.source, "languages": init.languages}
-    return override(recipe.changed(**init.settings, **own), settings)
+    changes = {"source": source or recipe.source, "languages": init.languages}
+    return override(recipe.changed(**init.settings, **changes), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
     """Raises a `UserError` if a setting does not fit the pre-trained model or has no effect."""
-    task = recipe.described
+    task = recipe.task_definition
     init.check(recipe.model_config(init.vocabulary.size))
     fields = dataclasses.fields(recipe)
     # Settings that a preset has set.
-    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}
-    refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in given))
+    changed = {field.name for field in fields if getattr(recipe, field.name) != field.default}
+    refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in changed))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
 
@@ -180,7 +181,7 @@ def train_recipe(
             then has the best validation so far.
     """
     vocabulary = init.vocabulary
-    recipe = data.fit(recipe)
+    recipe = data.resolve_recipe(recipe)
     check_recipe(recipe, init)
     mend = "; to classify texts in {} give --set language=CODE"
     warn_start(init, recipe, recipe.language, mend)
@@ -214,22 +215,23 @@ def train_recipe(
                 "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),
                 "weight": tf.ones(len(rows)),
             }
-            sums = data.kind.objective.sums(tf.constant(logits[first]), batch, training=False)
+            objective = data.labelled_task.objective
+            sums = objective.sums(tf.constant(logits[first]), batch, training=False)
             loss = float(sums["loss_sum"] / sums["weight"])
             return {"loss": loss, **measure(data.task, outputs, data.validation)}
 
         return validate
 
-    def end(result: TrainingResult | None) -> None:
+    def write_result(result: TrainingResult | None) -> None:
         if Workers(strategy).chief:
             write_json(path / RESULT, dataclasses.asdict(result_of(path, result)))
 
     try:
         result = train_examples(run, encoded[TRAIN], validation, init, strategy, callbacks)
     except Diverged:
-        end(None)
+        write_result(None)
         raise
-    end(result)
+    write_result(result)
     return result
 
 
@@ -240,11 +242,11 @@ def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningRes
         path: folder of the run.
         trained: output of `train_recipe`; `None` if training diverged.
     """
-    ended = ("diverged", None) if trained is None else (trained.reason, trained.step)
+    ending = ("diverged", None) if trained is None else (trained.reason, trained.step)
     seconds = None if trained is None else round(trained.elapsed_seconds, 1)
     directory = CheckpointDirectory(path)
     best = directory.best()
     if best is None:
-        return FinetuningResult(*ended, None, None, {}, seconds)
+        return FinetuningResult(*ending, None, None, {}, seconds)
     metrics = read_manifest(directory.of_step(best["step"]))["metrics"]
-    return FinetuningResult(*ended, best["step"], best["score"], metrics, seconds)
+    return FinetuningResult(*ending, best["step"], best["score"], metrics, seconds)

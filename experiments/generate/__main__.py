@@ -29,7 +29,7 @@ in training.
 _RUN = cli.path_argument(
     "run", "model that generates text: the folder of a training run, or hugging-face:DIR"
 )
-_DRAWING = cli.together(
+_SAMPLING = cli.together(
     cli.group(
         "sampling",
         cli.count(
@@ -37,16 +37,16 @@ _DRAWING = cli.together(
             "temperature of sampling; 0 means greedy decoding, which takes the most probable token "
             "(default: 1)",
             1.0,
-            least=0.0,
+            minimum=0.0,
         ),
-        cli.DRAWING,
+        cli.SAMPLING,
         cli.count("--samples N", "number of samples for each prompt (default: 1)", 1),
         cli.count("--max-tokens N", "maximum number of tokens to generate (default: 128)", 128),
         cli.count(
             "--min-tokens N",
             "minimum number of tokens to generate before the end token (default: 0)",
             0,
-            least=0,
+            minimum=0,
         ),
     ),
     cli.checkpoint(),
@@ -67,14 +67,14 @@ main = cli.program(
             "(default: each line of stdin)",
             nargs="*",
         ),
-        _DRAWING,
+        _SAMPLING,
     ),
     cli.command(
         "sample",
         "generate text from an empty prompt",
         "experiments.generate.writing:complete",
         _RUN,
-        _DRAWING,
+        _SAMPLING,
     ),
     cli.command(
         "score",
@@ -98,7 +98,7 @@ main = cli.program(
         ),
         cli.checkpoint(),
     ),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@ import os
 import sys
 from collections.abc import Iterable
 
-from experiments.command_line import drawn
-from experiments.lines import json_line, refuse_beside_json
-from experiments.run import at, read_kind, write_json
+from experiments.command_line import sampling_settings
+from experiments.lines import json_line, refuse_flags_with_json
+from experiments.run import checkpoint_location, read_kind, write_json
 from macaron_tf.cli.program import decoded
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator
-from macaron_tf.decoding.text_generator import HOLE
+from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
 from macaron_tf.loading import load, locate
-from macaron_tf.objectives import learnt
+from macaron_tf.objectives import objective_class
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.words import cut_lines
 
@@ -48,23 +48,23 @@ def open_model(
         UserError: the model does not generate text, has no vocabulary, or is not causal although
             `causal` is True.
     """
-    given, kind = os.fspath(path), find_kind(path, causal)
-    opened = load(at(path, checkpoint))
-    learns = learnt(opened.objective)
-    if not kind and causal and learns.encoder_decoder:
+    kind = find_kind(path, causal)
+    model = load(checkpoint_location(path, checkpoint))
+    objective = objective_class(model.objective)
+    if not kind and causal and objective.encoder_decoder:
         raise UserError(
-            f"{given} is an encoder-decoder, which cannot score texts: give a GPT or GPT-2, or "
-            f"generate answers with `python -m experiments.generate complete {given}`"
+            f"{path} is an encoder-decoder, which cannot score texts: give a GPT or GPT-2, or "
+            f"generate answers with `python -m experiments.generate complete {path}`"
         )
-    writes = learns.causal or (learns.encoder_decoder and not causal)
-    if not writes and not opened.answers:
-        raise _no_writer(given, kind, opened.objective)
-    if opened.vocabulary is None:
-        named = "GPT" if learns.causal else "model"
+    can_generate = objective.causal or (objective.encoder_decoder and not causal)
+    if not can_generate and not model.answers:
+        raise _generates_no_text(path, kind, model.objective)
+    if model.vocabulary is None:
+        noun = "GPT" if objective.causal else "model"
         raise UserError(
-            f"{given} is a {named} without a tokenizer: add the tokenizer files to the folder"
+            f"{path} is a {noun} without a tokenizer: add the tokenizer files to the folder"
         )
-    return opened
+    return model
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
@@ -81,23 +81,34 @@ def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)
     if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
-        raise _no_writer(os.fspath(path), kind)
+        raise _generates_no_text(path, kind)
     return kind
 
 
-def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:
+def _generates_no_text(
+    path: str | os.PathLike, kind: str, objective: str | None = None
+) -> UserError:
+    """Returns the error for a model that does not generate text.
+
+    Args:
+        path: see `open_model`.
+        kind: recipe kind of the run; "" means a model of another library.
+        objective: training objective of the model; `None` means unknown.
+    """
     if kind not in _OTHER_COMMANDS:
         model = f"a {objective} model" if objective else "a model without a language model head"
-        named = f"a {kind} run" if kind else model
+        noun = f"a {kind} run" if kind else model
         return UserError(
-            f"{given} is {named}, which cannot generate text: give a pre-training run with an "
+            f"{path} is {noun}, which cannot generate text: give a pre-training run with an "
             "objective that generates text, or a GPT, GPT-2, T5 or BART from Hugging Face"
         )
-    command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
+    command = (
+        "generate complete" if objective_class(objective).encoder_decoder else _OTHER_COMMANDS[kind]
+    )
     return UserError(
-        f"{given} was not trained to continue text: give a run with the objective "
+        f"{path} was not trained to continue text: give a run with the objective "
         "causal_language, such as a run of the recipe gpt2_tiny, or use the model with `python -m "
-        f"experiments.{command} {given}`"
+        f"experiments.{command} {path}`"
     )
 
 
@@ -107,9 +118,9 @@ def complete(options: argparse.Namespace) -> None:
     `complete` continues or answers the given texts or, without texts, the lines of stdin. `sample`
     continues an empty prompt.
     """
-    sampling, seed = drawn(options)
+    sampling, seed = sampling_settings(options)
     if options.json:
-        refuse_beside_json(
+        refuse_flags_with_json(
             "leave one of the two flags out, because --json writes one answer for each text, and "
             "the model chooses the answer's length",
             samples=options.samples > 1,
@@ -122,8 +133,8 @@ def complete(options: argparse.Namespace) -> None:
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
     )
-    opened = open_model(options.run, options.checkpoint)
-    generator = opened.task.generator
+    model = open_model(options.run, options.checkpoint)
+    generator = model.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
             raise UserError(
@@ -134,25 +145,29 @@ def complete(options: argparse.Namespace) -> None:
     else:
         texts = options.text or decoded(sys.stdin.buffer)
     for text in texts:
-        if HOLE in text and opened.objective == "span_corruption" and not opened.sentinels:
+        if GAP in text and model.objective == "span_corruption" and not model.sentinels:
             raise UserError(
-                f"{options.run} cannot fill {HOLE}, because its corruption.kind marks no gaps in "
-                f"the input: leave {HOLE} out of the text, or give a run with the corruption.kind "
+                f"{options.run} cannot fill {GAP}, because its corruption.kind marks no gaps in "
+                f"the input: leave {GAP} out of the text, or give a run with the corruption.kind "
                 "random_spans, iid_spans, bert_style or mass_style"
             )
         if options.json:
-            given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
-            print(
-                json_line(opened.predict(text, seed=seed, **given, **sampling)), end="", flush=True
+            answer = model.predict(
+                text,
+                seed=seed,
+                temperature=config.temperature,
+                max_tokens=config.max_tokens,
+                **sampling,
             )
+            print(json_line(answer), end="", flush=True)
             continue
-        shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
-        for sample in range(config.num_samples):
-            pieces = generator.stream(text, config, seed + sample)
-            first = next(pieces, "")  # raises for a text that is too long, before the print
-            print(shown + first, end="", flush=True)
-            for piece in pieces:
-                print(piece, end="", flush=True)
+        prompt = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
+        for sample_index in range(config.num_samples):
+            chunks = generator.stream(text, config, seed + sample_index)
+            first = next(chunks, "")  # raises for a text that is too long, before the print
+            print(prompt + first, end="", flush=True)
+            for chunk in chunks:
+                print(chunk, end="", flush=True)
             print(flush=True)
 
 
@@ -161,17 +176,17 @@ def score(options: argparse.Namespace) -> None:
 
     With `--output`, the scores are also written to a JSON file.
     """
-    opened = open_model(options.run, options.checkpoint, causal=True)
-    task = opened.task
-    longest = task.longest
-    if options.window and longest is not None and options.window > longest:
+    model = open_model(options.run, options.checkpoint, causal=True)
+    task = model.task
+    max_length = task.longest
+    if options.window and max_length is not None and options.window > max_length:
         raise UserError(
-            f"--window is {options.window}, but the model has {longest} positions: give {longest} "
-            "or a smaller number"
+            f"--window is {options.window}, but the model has {max_length} positions: give "
+            f"{max_length} or a smaller number"
         )
     window = options.window or task.window
-    if longest is not None:
-        window = min(window, longest)
+    if max_length is not None:
+        window = min(window, max_length)
     scorer = task.scorer(window)
     records = []
     texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
@@ -181,21 +196,21 @@ def score(options: argparse.Namespace) -> None:
     for file, text in pairs:
         with Progress(f"scoring {file}"):
             ids = scorer.text_ids(text)
-            found = scorer.score_text(ids, options.stride)
+            scores = scorer.score_text(ids, options.stride)
         unknown = ids.count(scorer.vocabulary.unk_id)
         # Bytes are counted in the text that the model reads, without indentation and empty lines.
-        words, size = len(text.split()), len(" ".join(cut_lines(text)).encode())
-        log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
+        num_words, num_bytes = len(text.split()), len(" ".join(cut_lines(text)).encode())
+        log_prob, num_tokens = math.fsum(scores.log_probs), int(scores.lengths.sum())
         record = {
             "file": file,
-            "tokens": tokens,
+            "tokens": num_tokens,
             "unknown": unknown,
-            "words": words,
-            "bytes": size,
-            "token_perplexity": perplexity(found.log_probs, found.lengths),
+            "words": num_words,
+            "bytes": num_bytes,
+            "token_perplexity": perplexity(scores.log_probs, scores.lengths),
             # The log-likelihood per word allows a comparison of models with different vocabularies.
-            "word_perplexity": math.exp(min(-log_prob / words, 700.0)),
-            "bits_per_byte": -log_prob / math.log(2) / size,
+            "word_perplexity": math.exp(min(-log_prob / num_words, 700.0)),
+            "bits_per_byte": -log_prob / math.log(2) / num_bytes,
         }
         records.append(record)
         print(
@@ -205,14 +220,14 @@ def score(options: argparse.Namespace) -> None:
         )
         if unknown:
             print(
-                f"warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
-                "so the perplexity per word and the bits per byte are too low",
+                f"warning: {file}: {unknown:,} of {num_tokens:,} tokens are unknown to the "
+                "vocabulary, so the perplexity per word and the bits per byte are too low",
                 file=sys.stderr,
             )
     if options.output:
         record = {
-            "run": opened.name,
-            **opened.weights_record,
+            "run": model.name,
+            **model.weights_record,
             "window": window,
             "stride": options.stride,
             "files": records,

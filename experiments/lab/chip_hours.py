@@ -17,7 +17,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
 from macaron_tf.cli.arguments import path_argument, single_program
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_aside
+from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_atomic
 from macaron_tf.plug_ins import check_allowed, is_import_path
 
 MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hours -->")
@@ -53,14 +53,16 @@ def _cells(row: dict) -> list[str]:
         check_allowed(row["recipe"])
     recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
-    a_core = row["rows"] * row["length"]
-    wanted = tokens / (a_core * chip.cores)
-    chips = max((size for size in chip.slices if size <= wanted), default=chip.slices[0])
-    steps = math.ceil(wanted / chips)
+    tokens_per_core = row["rows"] * row["length"]
+    chips_for_one_step = tokens / (tokens_per_core * chip.cores)
+    chips = max(
+        (size for size in chip.slices if size <= chips_for_one_step), default=chip.slices[0]
+    )
+    steps = math.ceil(chips_for_one_step / chips)
     hours = updates * steps * row["milliseconds"] / 3.6e6
-    numbers = f"{updates:,} {tokens:,} {a_core:,} {row['milliseconds']:.1f} "
-    numbers += f"{chip.slice_name(chips)} {chips} {steps} {hours:,.1f} {chips * hours:,.0f}"
-    return [row["recipe"], *numbers.split()]
+    cells = f"{updates:,} {tokens:,} {tokens_per_core:,} {row['milliseconds']:.1f} "
+    cells += f"{chip.slice_name(chips)} {chips} {steps} {hours:,.1f} {chips * hours:,.0f}"
+    return [row["recipe"], *cells.split()]
 
 
 def with_table(guide: str, rows: str, where: str) -> str:
@@ -75,9 +77,9 @@ def with_table(guide: str, rows: str, where: str) -> str:
         UserError: `guide` does not contain the two marks.
     """
     first, last = MARKS
-    before, begun, rest = guide.partition(first)
-    _, ended, after = rest.partition(last)
-    if not begun or not ended:
+    before, has_first, after_first = guide.partition(first)
+    _, has_last, after = after_first.partition(last)
+    if not has_first or not has_last:
         raise UserError(
             f"{where} does not contain the lines {first} and {last}: put these lines around the "
             "table"
@@ -94,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
         print(rows, end="")
         return
     guide = read_bytes(options.readme).decode()
-    write_aside(options.readme, with_table(guide, rows, options.readme).encode())
+    write_atomic(options.readme, with_table(guide, rows, options.readme).encode())
 
 
 main = single_program(

@@ -29,12 +29,11 @@ from macaron_tf.io.paths import as_path, clear_errors, make_folders
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.layers.residual import Residual
-from macaron_tf.layers.scheme import SOLVERS, Mix, spelled, steps_of
+from macaron_tf.layers.scheme import SOLVERS, Mix, scheme_text, steps_of
 from macaron_tf.models.encoder import Encoder
 
-_JUMP = 1 / (
-    2 - 2 ** (1 / 3)
-)  # Yoshida 1990: the sub-steps of order 4 have the sizes _JUMP, 1 - 2 _JUMP and _JUMP
+# Yoshida 1990: the sub-steps of order 4 have the sizes _JUMP, 1 - 2 _JUMP and _JUMP.
+_JUMP = 1 / (2 - 2 ** (1 / 3))
 _STRANG = (Mix("channels", 0.5), Mix("tokens"), Mix("channels", 0.5))
 # Splitting schemes. A scheme is a sequence of operators, each with a fraction of the step size.
 SPLITTINGS = {
@@ -123,8 +122,8 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         rng = np.random.default_rng(0)
         ids = rng.integers(10, encoder.config.vocab_size, (2, 16))
         x = np.asarray(encoder.embed({"token_ids": ids}), "float64")
-        for number, block in enumerate(encoder.stack.blocks):
-            yield location, f"layer {number}", block, x
+        for index, block in enumerate(encoder.stack.blocks):
+            yield location, f"layer {index}", block, x
             x = np.asarray(block(x.astype("float32")), "float64")
 
 
@@ -142,18 +141,18 @@ def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -
     # In parallel branches, a repeated mixer has a norm of its own.
     if any(mix.beside for mix in scheme):
         scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
-    seen, mixes = set(), []
+    seen_operators, mixes = set(), []
     for mix in scheme:
-        again = mix.operator in seen
-        own = 1.0 if again or mix.operator == "tokens" else width
-        mixes.append(dataclasses.replace(mix, width=own, solver=solver, again=again))
-        seen.add(mix.operator)
-    config = dataclasses.replace(block.config, scheme=spelled(mixes))
-    made = type(block)(config, causal=block.causal, dtype="float64")
-    made.build(x.shape)
-    for operator, residual in made.sublayers:
+        repeats = mix.operator in seen_operators
+        mix_width = 1.0 if repeats or mix.operator == "tokens" else width
+        mixes.append(dataclasses.replace(mix, width=mix_width, solver=solver, again=repeats))
+        seen_operators.add(mix.operator)
+    config = dataclasses.replace(block.config, scheme=scheme_text(mixes))
+    copy = type(block)(config, causal=block.causal, dtype="float64")
+    copy.build(x.shape)
+    for operator, residual in copy.sublayers:
         residual.set_weights(first[operator].get_weights())
-    return made
+    return copy
 
 
 def _operator(residual: Residual) -> Flow:
@@ -180,8 +179,8 @@ def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
 
 
 def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
-    whole = stepped(block, x, SPLITTINGS["Lie-Trotter"], "euler")
-    return {name: _operator(residual) for name, residual in whole.sublayers}
+    euler_block = stepped(block, x, SPLITTINGS["Lie-Trotter"], "euler")
+    return {name: _operator(residual) for name, residual in euler_block.sublayers}
 
 
 def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
@@ -210,13 +209,13 @@ def local_errors(
             for mix in SPLITTINGS[splitting]
         )
         if sub_step == EXACT:
-            found = x
+            state = x
             for branches in steps_of(mixes):
-                ends = [flow(operators[mix.operator], found, mix.step_size) for mix in branches]
-                found = found + sum(end - found for end in ends)
+                ends = [flow(operators[mix.operator], state, mix.step_size) for mix in branches]
+                state = state + sum(end - state for end in ends)
         else:
-            found = np.asarray(stepped(block, x, mixes, sub_step)(x))
-        errors.append(float(np.linalg.norm(found - solution)))
+            state = np.asarray(stepped(block, x, mixes, sub_step)(x))
+        errors.append(float(np.linalg.norm(state - solution)))
     return errors
 
 
@@ -235,21 +234,25 @@ def _report(rows: list[dict]) -> list[str]:
         "operators, and ± is the standard deviation.",
         "",
     ]
-    for name, mine in studies.grouped(rows, "operators").items():
-        plain = [r for r in mine if (r["splitting"], r["sub_step"]) == ("Lie-Trotter", "euler")]
+    for name, operator_rows in studies.grouped(rows, "operators").items():
+        baseline = [
+            row
+            for row in operator_rows
+            if (row["splitting"], row["sub_step"]) == ("Lie-Trotter", "euler")
+        ]
         cells = []
-        for splitting, some in studies.grouped(mine, "splitting").items():
+        for splitting, splitting_rows in studies.grouped(operator_rows, "splitting").items():
             cells.append([splitting])
-            for those in studies.grouped(some, "sub_step").values():
+            for sub_step_rows in studies.grouped(splitting_rows, "sub_step").values():
                 ratios = [
                     statistics.mean(
-                        row["errors"][step] / one["errors"][step]
-                        for row, one in zip(those, plain, strict=True)
+                        row["errors"][step] / baseline_row["errors"][step]
+                        for row, baseline_row in zip(sub_step_rows, baseline, strict=True)
                     )
                     for step in (str(STEPS[-2]), str(STEPS[0]))
                 ]
-                shown = " and ".join(f"{ratio:.2g}" for ratio in ratios)
-                cells[-1].append(f"{studies.mean_of(those, 'order', 2)} ({shown})")
+                ratio_text = " and ".join(f"{ratio:.2g}" for ratio in ratios)
+                cells[-1].append(f"{studies.mean_of(sub_step_rows, 'order', 2)} ({ratio_text})")
         lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells), ""]
     return lines
 
@@ -258,11 +261,13 @@ def _panels(rows: list[dict]) -> dict:
     """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
-    for name, mine in studies.grouped(shown, "operators").items():
-        for sub_step, some in studies.grouped(mine, "sub_step").items():
+    for name, operator_rows in studies.grouped(shown, "operators").items():
+        for sub_step, sub_step_rows in studies.grouped(operator_rows, "sub_step").items():
             panels[f"{name}, sub-steps: {sub_step}"] = {
-                splitting: {step: [row["errors"][str(step)] for row in of_one] for step in STEPS}
-                for splitting, of_one in studies.grouped(some, "splitting").items()
+                splitting: {
+                    step: [row["errors"][str(step)] for row in splitting_rows] for step in STEPS
+                }
+                for splitting, splitting_rows in studies.grouped(sub_step_rows, "splitting").items()
             }
     return panels
 
@@ -279,7 +284,7 @@ main = cli.single_program(
         default=[],
     ),
     cli.count(
-        "--seeds N", "random seeds of the random operators (default: 1 2 3)", least=0, nargs="+"
+        "--seeds N", "random seeds of the random operators (default: 1 2 3)", minimum=0, nargs="+"
     ),
     cli.path_argument(
         "--results DIR",

@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command: fine-tunes by `finetune grid`, and writes the table and the figure."""
     out, columns = pathlib.Path(options.out), tuned_columns(options.tasks)
     rates = {rate: repr(rate) for rate in options.learning_rates}
-    choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
-    choices += studies.tuning(options)
-    cells = studies.grid(options.tasks, out / "grid", "--init", *options.init, *choices)
+    flags = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
+    flags += studies.grid_arguments(options)
+    cells = studies.grid(options.tasks, out / "grid", "--init", *options.init, *flags)
     panels = {name: collections.defaultdict(dict) for name in [*columns, "mean"]}
     for cell, (name, (task, metric)) in itertools.product(cells, columns.items()):
         if task == cell["task"]:
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> None:
         seeds = zip(*(panels[task][model][rate] for task in options.tasks), strict=True)
         panels["mean"][model][rate] = list(map(statistics.mean, seeds))
     lines = []
-    for task, by_model in panels.items():
-        for model, by_rate in by_model.items():
-            means = [statistics.mean(by_rate[rate]) for rate in rates]
-            shown = [studies.cell(by_rate[rate], 1, 100) for rate in rates]
-            lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
+    for task, scores_by_model in panels.items():
+        for model, scores_by_rate in scores_by_model.items():
+            means = [statistics.mean(scores_by_rate[rate]) for rate in rates]
+            scores_of_rates = [studies.cell(scores_by_rate[rate], 1, 100) for rate in rates]
+            lines.append((task, model, *scores_of_rates, f"{100 * (max(means) - min(means)):.1f}"))
     figure = out / "stability.png"
     studies.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
     text = (
@@ -81,7 +81,7 @@ main = cli.single_program(
         "--learning-rates R",
         "learning rates for fine-tuning (default: 1e-5 3e-5 1e-4 3e-4 1e-3)",
         [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
-        least=0.0,
+        minimum=0.0,
         nargs="+",
     ),
     cli.DATA_DIR,

@@ -18,12 +18,12 @@ To resume an interrupted `prepare` or `train`, give the same command again.
 """
 
 from experiments import command_line as cli
-from macaron_tf.data.sources.names import DOCUMENTS
+from macaron_tf.data.sources.names import DOCUMENT_FORMS
 
 _EXAMPLES = "training.max_steps=500 or corpus.sequence_length=256"
 _RECIPE = cli.recipe(_EXAMPLES)
 _FORMS = f"""sources of text, for --set corpus.sources=SOURCE:
-{cli.source_forms(DOCUMENTS)}
+{cli.source_forms(DOCUMENT_FORMS)}
 A GLOB is the name of a file or a pattern such as books/*.txt. Text and JSON files may be compressed
 (.gz, .bz2, .xz).
 
@@ -145,7 +145,7 @@ main = cli.program(
     ),
     cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
     cli.settings_of("experiments.pretrain.run:PretrainingRecipe"),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -39,13 +39,13 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
         )
     if config.kind == "byte_bpe":
         return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
-    unigram = config.kind == "unigram"
+    is_unigram = config.kind == "unigram"
     return SentencePieceVocabulary.train(
         lines,
         config.size,
         normalization=NormalizationConfig(lower_case=config.lower_case),
-        fold_accents=unigram and config.lower_case,
-        model_type="unigram" if unigram else "bpe",
+        fold_accents=is_unigram and config.lower_case,
+        model_type="unigram" if is_unigram else "bpe",
     )
 
 
@@ -57,18 +57,18 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
     languages. Words in rare languages are then split into fewer subword pieces (Conneau and Lample
     2019, section 3.1).
     """
-    corpus, most = recipe.corpus, recipe.vocabulary.max_documents
+    corpus, max_documents = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
         monolingual = tuple(source for source in corpus.sources if not source.is_translation)
         corpus = dataclasses.replace(
             corpus, sources=monolingual or corpus.sources, packing=None, batch_alpha=None
         )
-    sources = [open_source(source, tfds, most) for source in corpus.sources]
+    sources = [open_source(source, tfds, max_documents) for source in corpus.sources]
     if corpus.language_alpha is None:
         # The trainer reads at most ten million lines. Reading in turn covers all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
-        texts = (document.text for document in corpus_mixture(corpus, tfds, most))
+        texts = (document.text for document in corpus_mixture(corpus, tfds, max_documents))
     for text in texts:
         yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)
 
@@ -103,7 +103,7 @@ def prepare_corpus(
     if vocabulary_dir:
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif vocabulary is None:
-        vocabulary = _own_vocabulary(recipe, out, tfds)
+        vocabulary = _corpus_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(
             f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus does "
@@ -112,7 +112,7 @@ def prepare_corpus(
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
 
-def _own_vocabulary(
+def _corpus_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
     """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
@@ -121,16 +121,18 @@ def _own_vocabulary(
         return train_vocabulary(recipe, tfds)
     vocabulary = load_encoder_vocabulary(out)
     for name in ("kind", "size", "lower_case"):
-        theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
-        if theirs != ours:
+        saved, wanted = (
+            getattr(config, name) for config in (vocabulary_config(vocabulary), recipe.vocabulary)
+        )
+        if saved != wanted:
             raise UserError(
-                f"{out} contains a vocabulary with {name}={theirs!r}, but the recipe needs "
-                f"{name}={ours!r}: choose another folder, or give --set vocabulary.{name}={theirs}"
+                f"{out} contains a vocabulary with {name}={saved!r}, but the recipe needs "
+                f"{name}={wanted!r}: choose another folder, or give --set vocabulary.{name}={saved}"
             )
     return vocabulary
 
 
-def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
+def vocabulary_config(vocabulary: PieceVocabulary) -> VocabularyConfig:
     """Returns the `VocabularyConfig` of a trained vocabulary.
 
     `max_documents` and `max_characters` have their default values, because a vocabulary does not
@@ -147,7 +149,7 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 def run_prepare(options: argparse.Namespace) -> None:
     """Runs the command `prepare`: prepares a corpus, and prints the next command."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    how = {"processes": options.processes}
+    writing = {"processes": options.processes}
     if options.beam:
         if options.processes > 1:
             raise UserError(
@@ -156,8 +158,8 @@ def run_prepare(options: argparse.Namespace) -> None:
             )
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
-        how = {"write": functools.partial(beam.write, options=options.beam)}
-    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **how)
+        writing = {"write": functools.partial(beam.write, options=options.beam)}
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **writing)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 

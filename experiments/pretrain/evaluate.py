@@ -7,8 +7,8 @@ import sys
 from experiments.lines import json_line
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import check_corpus, validation_batches
-from experiments.run import at, write_json
-from experiments.train_run import measured
+from experiments.run import checkpoint_location, write_json
+from experiments.train_run import evaluate_model
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import TextError, UserError
@@ -25,7 +25,7 @@ from macaron_tf.training.checkpoints import weights_record
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: prints the validation metrics of a run, and saves them."""
     opened = PretrainingRun.open(options.run)
-    recipe, has_memory = opened.recipe, opened.recipe.learnt.has_memory
+    recipe, has_memory = opened.recipe, opened.recipe.builtin_objective.has_memory
     if (options.memory or options.clamp) and not has_memory:
         raise UserError(
             f"{opened.path} was trained without a memory, so --memory and --clamp have no effect: "
@@ -34,48 +34,50 @@ def run(options: argparse.Namespace) -> None:
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
     checkpoint = opened.checkpoint(options.checkpoint)
-    lengths = options.memory or [recipe.memory_length]
+    memory_lengths = options.memory or [recipe.memory_length]
     rows = corpus.rows("validation")
     if has_memory:
         # The rows may have another length than in training, because the memory holds earlier text.
-        texts = min(recipe.batch_size, rows)
-        recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
-        if rest:
-            rows -= rest
+        batch_size = min(recipe.batch_size, rows)
+        recipe = recipe.changed(corpus=corpus.config, batch_size=batch_size)
+        if remainder := rows % batch_size:
+            rows -= remainder
             print(
-                f"the last {rest:,} row(s) are not evaluated, because the {texts} texts of a "
-                "batch need equal lengths"
+                f"the last {remainder:,} row(s) are not evaluated, because the {batch_size} texts "
+                "of a batch need equal lengths"
             )
     check_corpus(recipe, corpus, any_pairs=True)
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
-        theirs, ours = (
+        prepared, trained = (
             f"the language codes {', '.join(codes)}" if codes else "no language codes"
             for codes in (corpus.config.languages, languages)
         )
         raise UserError(
-            f"{corpus.folder} has {theirs}, but {opened.path} was trained with {ours}: give a "
+            f"{corpus.folder} has {prepared}, but {opened.path} was trained with {trained}: give a "
             "corpus with the same language codes in the same order"
         )
     if options.clamp is not None:
-        changed = {**dict(recipe.model_options), "clamp_length": options.clamp}
-        recipe = recipe.changed(model_options=tuple(sorted(changed.items())))
+        model_options = {**dict(recipe.model_options), "clamp_length": options.clamp}
+        recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
     records = []
-    for memory_length in lengths:
-        chosen = recipe.changed(
+    for memory_length in memory_lengths:
+        changed_recipe = recipe.changed(
             validation_batches=None,
             memory_length=memory_length,
             training=dict(accumulation_steps=1),  # otherwise each micro-batch has its own memory
         )
         with options.devices.scope():
-            asked = dataclasses.replace(opened, recipe=chosen)
-            network = asked.load_network(checkpoint, saved=not has_memory)
-            model = build_fit_model(network, chosen.make_objective(), chosen.training)
+            changed_run = dataclasses.replace(opened, recipe=changed_recipe)
+            network = changed_run.load_network(checkpoint, saved=not has_memory)
+            model = build_fit_model(
+                network, changed_recipe.make_objective(), changed_recipe.training
+            )
         with Progress("evaluating"):
-            metrics = measured(model, validation_batches(chosen, corpus))
-        memory = {}
+            metrics = evaluate_model(model, validation_batches(changed_recipe, corpus))
+        memory_settings = {}
         if has_memory:
-            memory = {"memory": memory_length, "clamp": options.clamp}
+            memory_settings = {"memory": memory_length, "clamp": options.clamp}
             print(f"{'memory':24} {memory_length}")
         for name, value in metrics.items():
             print(f"{name:24} {value:.4f}")
@@ -86,12 +88,12 @@ def run(options: argparse.Namespace) -> None:
                 "corpus": str(options.corpus),
                 "fingerprint": corpus.fingerprint,
                 "rows": rows,
-                **memory,
+                **memory_settings,
                 **metrics,
             }
         )
-    ending = "".join(f"-{length}" for length in ["memory", *lengths]) if has_memory else ""
-    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{ending}.json"
+    suffix = "".join(f"-{length}" for length in ["memory", *memory_lengths]) if has_memory else ""
+    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}.json"
     path = storage.as_path(options.output) if options.output else opened.path / "scores" / name
     write_json(path, records if len(records) > 1 else records[0])
     print(f"scores: {path}")
@@ -99,12 +101,12 @@ def run(options: argparse.Namespace) -> None:
 
 def run_fill(options: argparse.Namespace) -> None:
     """Runs the command `fill`: prints the most probable words for each [MASK] in texts or stdin."""
-    model = load(at(options.run, options.checkpoint), options.lower_case)
+    model = load(checkpoint_location(options.run, options.checkpoint), options.lower_case)
     if not isinstance(model.task, Filling):
-        known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
+        choices = ", ".join(name for name, cls in PRETRAINING.items() if cls.fills_masks)
         raise UserError(
             f"{options.run} is a {model.task.name}, which cannot fill {MASK}: give a run with one "
-            f"of the objectives {known}, or an encoder of another library with a masked language "
+            f"of the objectives {choices}, or an encoder of another library with a masked language "
             "model head"
         )
     for text in options.text or decoded(sys.stdin.buffer):
@@ -116,6 +118,6 @@ def run_fill(options: argparse.Namespace) -> None:
             print(json_line(answer), end="")
             continue
         print(text)
-        for words, shares in zip(answer["words"], answer["probabilities"], strict=True):
-            pairs = zip(words, shares, strict=True)
-            print("   " + "  ".join(f"{word} {share:.1%}" for word, share in pairs))
+        for words, probabilities in zip(answer["words"], answer["probabilities"], strict=True):
+            pairs = zip(words, probabilities, strict=True)
+            print("   " + "  ".join(f"{word} {probability:.1%}" for word, probability in pairs))

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from annotated_types import Ge, Gt, Le
 
-from experiments.recipe import MAY_CHANGE, Recipe, naming
+from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors
 from experiments.run import Run
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
@@ -132,25 +132,24 @@ class PretrainingRecipe(Recipe):
     validation_batches: Count | None = None
 
     def check(self) -> None:
-        if self.learnt.learns != "masked_language" and self.corpus.paired:
+        if self.builtin_objective.learns != "masked_language" and self.corpus.paired:
             raise UserError(
                 f"objective {self.objective!r} needs rows of running text, but corpus.pairs is "
                 f"{self.corpus.pairs!r}: set corpus.pairs=none"
             )
-        if self.learnt.learns == "causal_language" and self.corpus.has_translations:
+        if self.builtin_objective.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
                 f"objective {self.objective!r} does not support translation pairs, because it "
                 "needs rows in a single language: remove the translation pairs from "
                 "corpus.sources"
             )
         if self.isolate_documents:
-            given = f"isolate_documents=True with objective {self.objective!r}"
-            if self.learnt.has_memory:
+            if self.builtin_objective.has_memory:
                 raise UserError(
-                    f"{given} has no effect on the memory, which spans documents: leave "
-                    "isolate_documents out"
+                    f"isolate_documents=True with objective {self.objective!r} has no effect on "
+                    "the memory, which spans documents: leave isolate_documents out"
                 )
-            if self.learnt.encoder_decoder:
+            if self.builtin_objective.encoder_decoder:
                 raise UserError(
                     f"isolate_documents=True cannot be combined with objective {self.objective!r}, "
                     "because an encoder-decoder treats each row as one text: leave "
@@ -163,18 +162,17 @@ class PretrainingRecipe(Recipe):
                     "remove the translation pairs from corpus.sources"
                 )
             if not self.corpus.crosses_documents:
-                given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
                 raise UserError(
-                    f"{given} has no effect, because each row contains text from only one "
-                    "document: set corpus.packing=full_text or full_sentences, or leave "
-                    "isolate_documents out"
+                    f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r} has "
+                    "no effect, because each row contains text from only one document: set "
+                    "corpus.packing=full_text or full_sentences, or leave isolate_documents out"
                 )
-        if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
+        if self.builtin_objective.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError(
                 "objective 'span_boundary' needs masked spans, but masking.choice is "
                 f"{self.masking.choice!r}: set masking.choice=spans"
             )
-        if self.learnt.has_memory:
+        if self.builtin_objective.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
                     f"objective {self.objective!r} continues texts from batch to batch, but "
@@ -194,43 +192,42 @@ class PretrainingRecipe(Recipe):
 
     def unread(self) -> dict[str, str]:
         readers = {
-            "masking.": [name for name, kind in PRETRAINING.items() if kind.fills_masks],
+            "masking.": [name for name, cls in PRETRAINING.items() if cls.fills_masks],
             "corruption.": ("span_corruption",),
             "denoising.": ("denoising",),
             "generator_width": ("replaced_tokens",),
             "discriminator_weight": ("replaced_tokens",),
             "partial_prediction": ("permutation_language",),
             "bidirectional": ("permutation_language",),
-            "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
+            "memory_length": [name for name, cls in PRETRAINING.items() if cls.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
-        if is_import_path(
-            self.objective
-        ):  # `masking` is passed to the `preparation` of a user class
+        # `masking` is passed to the `preparation` of a user class.
+        if is_import_path(self.objective):
             del readers["masking."]
-        found = super().unread()
-        for name, kinds in readers.items():
-            if self.learnt.learns not in kinds:
-                found[name] = f"objective {' or '.join(map(repr, kinds))}"
+        unread = super().unread()
+        for name, objectives in readers.items():
+            if self.builtin_objective.learns not in objectives:
+                unread[name] = f"objective {' or '.join(map(repr, objectives))}"
         if self.vocabulary.kind != "wordpiece":
-            found["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
-        return found
+            unread["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
+        return unread
 
     @functools.cached_property
     def objective_class(self) -> type[PretrainingObjective]:
         """Class that the setting `objective` names."""
         if not is_import_path(self.objective):
             return PRETRAINING[self.objective]
-        kind = find(self.objective, PretrainingObjective)
-        if kind.learns not in PRETRAINING:
+        cls = find(self.objective, PretrainingObjective)
+        if cls.learns not in PRETRAINING:
             raise UserError(
-                f"the attribute `learns` of objective {self.objective} is {kind.learns!r}, but "
+                f"the attribute `learns` of objective {self.objective} is {cls.learns!r}, but "
                 f"must be one of {', '.join(PRETRAINING)}: correct the class"
             )
-        return kind
+        return cls
 
     @functools.cached_property
-    def learnt(self) -> type[PretrainingObjective]:
+    def builtin_objective(self) -> type[PretrainingObjective]:
         """Built-in objective class that determines the network and the training rows.
 
         A user-defined objective names this class in its attribute `learns`.
@@ -240,9 +237,9 @@ class PretrainingRecipe(Recipe):
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
         length = self.corpus.sequence_length
-        if self.learnt.encoder_decoder:
-            needed = f"is not an encoder-decoder, which objective {self.objective!r} needs"
-            self.expect_model(config, EncoderDecoderConfig, needed)
+        if self.builtin_objective.encoder_decoder:
+            predicate = f"is not an encoder-decoder, which objective {self.objective!r} needs"
+            self.expect_model(config, EncoderDecoderConfig, predicate)
             length -= 1  # minus 2 for [CLS] and [SEP], plus 1 for EOS
         else:
             self.expect_model(config, EncoderConfig, "is not an encoder")
@@ -252,7 +249,7 @@ class PretrainingRecipe(Recipe):
                 f"{self.corpus.sequence_length} tokens (corpus.sequence_length): raise "
                 "model.max_length, or lower corpus.sequence_length"
             )
-        if self.learnt.encoder_decoder:
+        if self.builtin_objective.encoder_decoder:
             if self.corpus.languages:
                 raise UserError(
                     f"objective {self.objective!r} does not use the language codes in "
@@ -264,32 +261,34 @@ class PretrainingRecipe(Recipe):
                 f"corpus.pairs={self.corpus.pairs} makes rows of 2 segments, but "
                 f"model.num_segments is {config.num_segments}: set model.num_segments=2"
             )
-        if config.causal != self.learnt.causal:
+        if config.causal != self.builtin_objective.causal:
             raise UserError(
                 f"objective {self.objective!r} does not support model.causal={config.causal}: set "
-                f"model.causal={self.learnt.causal}"
+                f"model.causal={self.builtin_objective.causal}"
             )
-        if config.adaptive_cutoffs and not (self.learnt.causal or self.learnt.has_memory):
+        if config.adaptive_cutoffs and not (
+            self.builtin_objective.causal or self.builtin_objective.has_memory
+        ):
             raise UserError(
                 f"objective {self.objective!r} does not support an adaptive softmax: set "
                 "model.adaptive_cutoffs=()"
             )
         if config.adaptive_cutoffs and vocab_size:
-            with naming("model.adaptive_cutoffs"):
+            with as_user_errors("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
-        if self.learnt.learns == "permutation_language" and "swish_rnn" in config.blocks:
+        if self.builtin_objective.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
                 "objective 'permutation_language' does not support model.block=swish_rnn, because "
                 "the recurrence would reveal each token to its own prediction: set "
                 "model.block=transformer or macaron"
             )
-        if self.learnt.has_memory and not config.relative:
+        if self.builtin_objective.has_memory and not config.relative:
             raise UserError(
                 f"objective {self.objective!r} needs relative-position attention: set "
                 "model.positions=transformer_xl"
             )
         if self.isolate_documents:
-            with naming("isolate_documents=True"):
+            with as_user_errors("isolate_documents=True"):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages and not self.corpus.languages:
             raise UserError(
@@ -304,17 +303,17 @@ class PretrainingRecipe(Recipe):
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
         """Creates the network with the heads that the objective needs, without building it."""
         policy = {"dtype": self.training.dtype_policy}
-        match self.learnt.learns:
+        match self.builtin_objective.learns:
             case "masked_language" | "span_boundary":
                 return PretrainingEncoder(
                     config,
                     sentence_pair=self.corpus.paired,
-                    span_boundary=self.learnt.learns == "span_boundary",
+                    span_boundary=self.builtin_objective.learns == "span_boundary",
                     head_options=None if self.head_transform else {"transform": False},
                     **policy,
                 )
             case "replaced_tokens":
-                with naming(f"generator_width is {self.generator_width}"):
+                with as_user_errors(f"generator_width is {self.generator_width}"):
                     generator = generator_config(config, self.generator_width)
                 return GeneratorDiscriminator(config, generator, **policy)
             case "causal_language":
@@ -327,22 +326,22 @@ class PretrainingRecipe(Recipe):
                 return EncoderDecoder(config, **policy)
 
     def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
-        skip = not (self.static_shapes or static_shapes)
+        skip_padding = not (self.static_shapes or static_shapes)
         options = {
             "masked_language": {"sentence_pair": self.corpus.paired},
             "replaced_tokens": {"discriminator_weight": self.discriminator_weight},
             "permutation_language": {"partial": self.partial_prediction},
             "span_corruption": {"config": self.corruption},
             "denoising": {"config": self.denoising},
-        }.get(self.learnt.learns, {})
-        kind = self.objective_class
-        fitting = {name: value for name, value in options.items() if name in hints_of(kind)}
-        place = is_import_path(self.objective) and clear_errors(self.objective)
-        with place or contextlib.nullcontext():
-            return kind(skip_padding=skip, **fitting)
+        }.get(self.builtin_objective.learns, {})
+        cls = self.objective_class
+        arguments = {name: value for name, value in options.items() if name in hints_of(cls)}
+        error_context = is_import_path(self.objective) and clear_errors(self.objective)
+        with error_context or contextlib.nullcontext():
+            return cls(skip_padding=skip_padding, **arguments)
 
     def usage(self) -> dict:
-        learns = self.learnt.learns
+        learns = self.builtin_objective.learns
         return {
             **super().usage(),
             "objective": learns,
@@ -359,24 +358,27 @@ class PretrainingRun(Run):
     recipe_class = PretrainingRecipe
 
     def make_network(self) -> keras.Model:
-        sentinels = SENTINEL_ROWS if self.recipe.learnt.learns == "span_corruption" else 0
+        sentinels = (
+            SENTINEL_ROWS if self.recipe.builtin_objective.learns == "span_corruption" else 0
+        )
         return self.recipe.network(self.recipe.model_config(self.vocabulary.size + sentinels))
 
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
-        if self.recipe.learnt.has_memory and not saved:
+        if self.recipe.builtin_objective.has_memory and not saved:
             # Each replica has a memory for its own rows; see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            parts = mesh.num_model_replicas if mesh else replicas
-            if self.recipe.batch_size % parts:
+            num_replicas = mesh.num_model_replicas if mesh else replicas
+            if self.recipe.batch_size % num_replicas:
                 raise UserError(
                     f"batch_size is {self.recipe.batch_size}, but a recurrent memory needs equal "
-                    f"numbers of rows on {parts} devices: set batch_size to a multiple of {parts}"
+                    f"numbers of rows on {num_replicas} devices: set batch_size to a multiple of "
+                    f"{num_replicas}"
                 )
             rows = self.recipe.batch_size // replicas
-            network.keep_memory(rows, self.recipe.training.accumulation_steps)
+            network.create_memory(rows, self.recipe.training.accumulation_steps)
         return network
 
     def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
-        return network.memories[use].variables if self.recipe.learnt.has_memory else ()
+        return network.memories[use].variables if self.recipe.builtin_objective.has_memory else ()

@@ -9,10 +9,10 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
-from experiments.pretrain.corpus import described, prepare_corpus
+from experiments.pretrain.corpus import prepare_corpus, vocabulary_config
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override, refuse_unread
-from experiments.train_run import RunData, measured, report, train_run
+from experiments.train_run import RunData, evaluate_model, report, train_run
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
     language_batches,
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path, own, start = as_path(options.run), None, None
+    path, resumed, start = as_path(options.run), None, None
     if options.resume:
-        own = PretrainingRun.open(path)
-        recipe = own.recipe
+        resumed = PretrainingRun.open(path)
+        recipe = resumed.recipe
         start = recipe.init and _read_start(recipe.init, options.lower_case)
     else:
         recipe = registry.load(options.recipe, PretrainingRecipe)
         if options.init:
             start = _read_start(options.init, options.lower_case)
             recipe = recipe.changed(**start.settings)
-    recipe = override(recipe, options.set, PretrainingRun.begun(path))
+    recipe = override(recipe, options.set, PretrainingRun.saved_training(path))
     refuse_unread(recipe, options.set)
     # Checks the settings before the data are read, which may take minutes. With --corpus, `resume`
     # ignores the settings of corpus and vocabulary, because `train_recipe` takes these from the
@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> None:
     if options.vocabulary and (options.corpus or start):
         owner = "the model of --init" if start else "the corpus"
         raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
-    known = own and own.data_record().get("corpus")
-    if folder := options.corpus or known:
+    saved_folder = resumed and resumed.data_record().get("corpus")
+    if folder := options.corpus or saved_folder:
         corpus = PretrainingCorpus.open(folder)
     else:
         vocabulary = start and start.vocabulary
@@ -74,13 +74,13 @@ def run(options: argparse.Namespace) -> None:
         start,
         options.callbacks,
     )
-    command = "text_to_text" if recipe.learnt.encoder_decoder else "finetune"
-    steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
-    if recipe.learnt.causal:
-        steps.append('python -m experiments.generate complete {run} "The story of"')
-    elif recipe.learnt.fills_masks:
-        steps.append('{me} fill {run} "the [MASK] of the story"')
-    report(result, recipe, options, *steps, "tensorboard --logdir {run}")
+    command = "text_to_text" if recipe.builtin_objective.encoder_decoder else "finetune"
+    next_commands = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
+    if recipe.builtin_objective.causal:
+        next_commands.append('python -m experiments.generate complete {run} "The story of"')
+    elif recipe.builtin_objective.fills_masks:
+        next_commands.append('{me} fill {run} "the [MASK] of the story"')
+    report(result, recipe, options, *next_commands, "tensorboard --logdir {run}")
 
 
 def train_recipe(
@@ -114,15 +114,15 @@ def train_recipe(
             f"{corpus.rows('train')}: prepare a corpus with more text, or lower batch_size"
         )
     # The recipe that the run saves has the settings of the prepared corpus.
-    recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
+    recipe = recipe.changed(corpus=corpus.config, vocabulary=vocabulary_config(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
-    workers, held_out = Workers(strategy), validation_batches(recipe, corpus)
+    workers, validation_data = Workers(strategy), validation_batches(recipe, corpus)
 
     def initialize(network: keras.Model) -> None:
-        if start and (drawn := start.copy_to(network)):
+        if start and (random_parts := start.copy_to(network)):
             print(
                 f"parts that start from random weights, because {start.given} does not contain "
-                f"them: {', '.join(drawn)}",
+                f"them: {', '.join(random_parts)}",
                 flush=True,
             )
 
@@ -135,7 +135,7 @@ def train_recipe(
                 {"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
                 per_worker=own_shards and workers.several,
             ),
-            lambda network: lambda model, step: measured(model, held_out),
+            lambda network: lambda model, step: evaluate_model(model, validation_data),
             strategy,
             initialize=initialize,
             note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
@@ -143,19 +143,19 @@ def train_recipe(
         )
     except tf.errors.OpError as error:
         # A shard may have been damaged since the corpus was opened, here or at the data service.
-        clear = corpus.shard_error(error) or service_error(error)
-        if clear is None:
+        user_error = corpus.shard_error(error) or service_error(error)
+        if user_error is None:
             raise
-        raise clear from error
+        raise user_error from error
 
 
-def _read_start(given: str, lower_case: bool | None = None) -> "Start":
+def _read_start(location: str, lower_case: bool | None = None) -> "Start":
     """Loads the network and the vocabulary that `--init` names."""
     # Imported late, because only --init needs the readers of other libraries.
     from macaron_tf.loading import load
     from macaron_tf.starts import start_of
 
-    return start_of(given, load(given, lower_case, pooling=False), ("encoder", "pair"))
+    return start_of(location, load(location, lower_case, pooling=False), ("encoder", "pair"))
 
 
 def _batches(
@@ -169,8 +169,8 @@ def _batches(
 
     The argument of the function is the index of the first micro-batch.
     """
-    size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.learnt.has_memory and (data_service or own_shards):
+    batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
+    if recipe.builtin_objective.has_memory and (data_service or own_shards):
         raise UserError(
             f"objective {recipe.objective!r} cannot be combined with --data-service or "
             "--own-shards, because the objective reads texts in order: leave both flags out"
@@ -186,39 +186,47 @@ def _batches(
                 "corpus.batch_alpha needs the files of all languages, but with --own-shards a "
                 "worker reads only its own files: leave --own-shards out"
             )
-        if size % workers.count:
+        if batch_size % workers.count:
             raise UserError(
-                f"batch_size is {size}, but --own-shards needs a multiple of {workers.count}, the "
-                "number of workers: set batch_size to such a multiple"
+                f"batch_size is {batch_size}, but --own-shards needs a multiple of "
+                f"{workers.count}, the number of workers: set batch_size to such a multiple"
             )
-        corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
+        corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend only on the row
-            mask_seed = process_seed(seed, workers.number)
+            mask_seed = process_seed(seed, workers.index)
     objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
 
-    def batches(start: int) -> tf.data.Dataset:
-        if recipe.learnt.has_memory:
-            texts = {"bidirectional": recipe.bidirectional}
-            texts["turns"] = recipe.training.accumulation_steps
-            rows = stream_dataset(corpus, "train", size, start, **texts)
+    accumulation_steps = recipe.training.accumulation_steps
+
+    def batches(first_index: int) -> tf.data.Dataset:
+        if recipe.builtin_objective.has_memory:
+            rows = stream_dataset(
+                corpus,
+                "train",
+                batch_size,
+                first_index,
+                bidirectional=recipe.bidirectional,
+                micro_batches=accumulation_steps,
+            )
         elif corpus.config.batch_alpha is not None:
-            per_update = recipe.training.accumulation_steps
-            rows = language_batches(corpus, size, seed, start, per_update, numbered)
+            rows = language_batches(
+                corpus, batch_size, seed, first_index, accumulation_steps, numbered
+            )
         else:
-            rows = corpus.dataset("train", size, seed, start, numbered=numbered)
+            rows = corpus.dataset("train", batch_size, seed, first_index, numbered=numbered)
         if recipe.isolate_documents:
             rows = with_documents(rows, corpus.vocabulary.sep_id)
-        made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
+        dataset = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, first_index)
         if data_service:
-            return through_service(made, data_service, workers.number)
-        return made.prefetch(tf.data.AUTOTUNE)
+            return through_service(dataset, data_service, workers.index)
+        return dataset.prefetch(tf.data.AUTOTUNE)
 
     return batches
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
     """Makes the validation batches of a corpus, with the same masks in every validation."""
-    if recipe.learnt.has_memory:  # these objectives need texts of equal length
+    if recipe.builtin_objective.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
         rows = corpus.dataset(
@@ -248,15 +256,16 @@ def check_corpus(
     """
     wanted, prepared = recipe.corpus, corpus.config
     for name in ("sequence_length",) if any_pairs else ("sequence_length", "pairs"):
-        mine, theirs = getattr(wanted, name), getattr(prepared, name)
-        if mine != theirs:
+        value, prepared_value = getattr(wanted, name), getattr(prepared, name)
+        if value != prepared_value:
             raise UserError(
-                f"{corpus.folder} was prepared with {name}={theirs!r}, but the recipe has "
-                f"{name}={mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"
+                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the recipe has "
+                f"{name}={value!r}: prepare another corpus, or give "
+                f"--set corpus.{name}={prepared_value!r}"
             )
     if any_pairs and wanted.paired != prepared.paired:
-        with_pairs, trained = ("with", "without") if prepared.paired else ("without", "with")
+        of_corpus, of_run = ("with", "without") if prepared.paired else ("without", "with")
         raise UserError(
-            f"{corpus.folder} was prepared {with_pairs} sentence pairs, but the run was trained "
-            f"{trained} sentence pairs: prepare another corpus with corpus.pairs={wanted.pairs}"
+            f"{corpus.folder} was prepared {of_corpus} sentence pairs, but the run was trained "
+            f"{of_run} sentence pairs: prepare another corpus with corpus.pairs={wanted.pairs}"
         )

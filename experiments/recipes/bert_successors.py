@@ -25,7 +25,7 @@ from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.objectives import MaskingConfig
 
 
-def _texts(source: str) -> list[CorpusSource]:
+def _language_sources(source: str) -> list[CorpusSource]:
     """Returns the sources of an XLM's training text in English, German and French."""
     return [CorpusSource(source.format(code), language=code) for code in ("en", "de", "fr")]
 
@@ -297,7 +297,7 @@ def xlm_tiny() -> PretrainingRecipe:
         head_transform=False,
         corpus=dict(
             sources=(
-                *_texts("homeassistant:{}"),
+                *_language_sources("homeassistant:{}"),
                 CorpusSource("homeassistant:de", language=("en", "de")),
                 CorpusSource("homeassistant:fr", language=("en", "fr")),
             ),
@@ -329,7 +329,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     return masked.changed(
         objective="causal_language",
         model_options=(*masked.model_options, ("causal", True)),
-        corpus=dict(sources=tuple(_texts("homeassistant:{}"))),
+        corpus=dict(sources=tuple(_language_sources("homeassistant:{}"))),
     )
 
 
@@ -376,7 +376,7 @@ def xlm_xnli() -> PretrainingRecipe:
         head_transform=False,
         corpus=dict(
             sources=(
-                *_texts("tfds:wikipedia/20230601.{}"),
+                *_language_sources("tfds:wikipedia/20230601.{}"),
                 CorpusSource("tfds:wmt14_translate/de-en", language=("de", "en")),
                 CorpusSource(
                     "tfds:wmt14_translate/fr-en", split="train[:4500000]", language=("fr", "en")

@@ -15,7 +15,8 @@ from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from macaron_tf.training.config import TrainingConfig
 
-_SLOWER = ("training.learning_rate=1e-3", "training.clip_norm=1.0")
+# Settings that differ for the recurrent models in several recipes.
+_RECURRENT_SETTINGS = ("training.learning_rate=1e-3", "training.clip_norm=1.0")
 
 
 def _recipe(
@@ -32,8 +33,8 @@ def _recipe(
         training: fields of `TrainingConfig`.
     """
     metric = TASKS[task].metric
-    common = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
-    common |= dict(best_metric=metric, best_mode="max" if metric == "accuracy" else "min")
+    defaults = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
+    defaults |= dict(best_metric=metric, best_mode="max" if metric == "accuracy" else "min")
     return SequenceRecipe(
         model=f"tcn_{task}",
         model_options=options,
@@ -41,7 +42,7 @@ def _recipe(
         batch_size=batch_size,
         recurrent=recurrent,
         sources=sources,
-        training=TrainingConfig(**common | training),
+        training=TrainingConfig(**defaults | training),
     )
 
 
@@ -56,7 +57,7 @@ def tcn_adding() -> SequenceRecipe:
     """
     return _recipe(
         "adding",
-        recurrent=("training.max_steps=4000", *_SLOWER),
+        recurrent=("training.max_steps=4000", *_RECURRENT_SETTINGS),
         max_steps=8_000,
         learning_rate=4e-3,
         validate_every=500,
@@ -152,7 +153,7 @@ def tcn_mnist() -> SequenceRecipe:
     return _recipe(
         "mnist",
         batch_size=64,
-        recurrent=("training.max_steps=2500", *_SLOWER),
+        recurrent=("training.max_steps=2500", *_RECURRENT_SETTINGS),
         max_steps=5_620,
         learning_rate=2e-3,
         validate_every=281,
@@ -221,7 +222,7 @@ def tcn_ptb_characters() -> SequenceRecipe:
     )
 
 
-def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
+def _word_language_model(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
     """Builds the recipe of a word-level language model, sized for two CPU cores.
 
     The widths are at most a quarter of the widths in Bai et al. 2018.
@@ -230,10 +231,10 @@ def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
         task: key of `TASKS`.
         sources: sources of the training documents.
     """
-    small = {"dropout": 0.1, "embedding_dim": 200, "embedding_dropout": 0.1, "widths": (200,) * 4}
+    options = {"dropout": 0.1, "embedding_dim": 200, "embedding_dropout": 0.1, "widths": (200,) * 4}
     return _recipe(
         task,
-        options=tuple(small.items()),
+        options=tuple(options.items()),
         batch_size=16,
         recurrent=("training.clip_norm=1.0",),
         sources=sources,
@@ -256,7 +257,7 @@ def tcn_wikitext() -> SequenceRecipe:
     Measured with a width of 128 after 900 updates: the validation perplexity is 121 for TCN and 169
     for LSTM.
     """
-    return _words("wikitext", ("tfds:wikipedia/20230601.en",))
+    return _word_language_model("wikitext", ("tfds:wikipedia/20230601.en",))
 
 
 def tcn_lambada() -> SequenceRecipe:
@@ -271,4 +272,4 @@ def tcn_lambada() -> SequenceRecipe:
     29,600 for TCN, 25,500 for LSTM and 17,000 for RNN. All three perplexities are higher than the
     chance level of 10,000.
     """
-    return _words("lambada", ("tfds:pg19",))
+    return _word_language_model("lambada", ("tfds:pg19",))

@@ -47,7 +47,7 @@ main = cli.program(
             cli.count(
                 "--seeds N",
                 "random seeds; the command trains each model once with every seed (default: 1)",
-                least=0,
+                minimum=0,
                 nargs="+",
                 action=cli.Distinct,
             ),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from experiments.recipe import Recipe, naming, override
+from experiments.recipe import Recipe, as_user_errors, override
 from experiments.run import Run
 from experiments.tcn.tasks import TASKS
 from macaron_tf.models import TemporalConfig, TemporalModel
@@ -41,12 +41,14 @@ class SequenceRecipe(Recipe):
     held_out: Annotated[int, Ge(2), INT32] = 50
 
     def check(self) -> None:
-        of_documents = ("sources", "vocabulary_size", "held_out")
-        given = [name for name in of_documents if getattr(self, name) != getattr(type(self), name)]
-        if given and self.task not in ("wikitext", "lambada"):
+        document_settings = ("sources", "vocabulary_size", "held_out")
+        changed = [
+            name for name in document_settings if getattr(self, name) != getattr(type(self), name)
+        ]
+        if changed and self.task not in ("wikitext", "lambada"):
             raise self.error(
-                f"{given[0]} has an effect only in the tasks wikitext and lambada, but task is "
-                f"{self.task}: leave {given[0]} out"
+                f"{changed[0]} has an effect only in the tasks wikitext and lambada, but task is "
+                f"{self.task}: leave {changed[0]} out"
             )
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
@@ -76,7 +78,7 @@ class SequenceRecipe(Recipe):
         tcn = override(self, settings)
         if mixer == "tcn":
             return tcn
-        with naming(f"{mixer} with as many parameters as the TCN"):
+        with as_user_errors(f"{mixer} with as many parameters as the TCN"):
             widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
         recipe = override(override(self, self.recurrent), settings)
         options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}

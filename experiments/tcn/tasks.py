@@ -17,7 +17,7 @@ import tensorflow as tf
 from etils import epath
 from scipy.io.matlab import MatReadError
 
-from experiments.elmo.run import count_learnt, held_out_words
+from experiments.elmo.run import build_vocabulary, read_word_splits
 from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.errors import UserError
@@ -27,9 +27,9 @@ from macaron_tf.text.words import WordVocabulary, count_words, read_words
 
 ADDING_LENGTH = 600
 COPY_DISTANCE = 1000
-COPIED = 10  # number of symbols to remember
-COPY_LENGTH = COPY_DISTANCE + 2 * COPIED
-_DRAWN = 1000  # number of generated sequences for validation, and also for test
+NUM_SYMBOLS = 10  # number of symbols to remember
+COPY_LENGTH = COPY_DISTANCE + 2 * NUM_SYMBOLS
+_NUM_GENERATED = 1000  # number of generated sequences for validation, and also for test
 _TRAIN, _VALIDATION, _TEST = range(3)  # index of the split, part of the seed of a generated batch
 
 KEYS = 88
@@ -40,10 +40,10 @@ _WINDOWS = {"weight": ("float32", (None, None))} | dict.fromkeys(
     ("inputs", "targets"), ("int32", (None, None))
 )
 PIXELS = 28 * 28
-_HELD_OUT = 10  # every tenth training image is held out for validation
+_HELD_OUT_INTERVAL = 10  # every tenth training image is held out for validation
 
 # Batch sizes of evaluation: for pieces of music or passages, for text streams, and for images.
-_PIECES, _STREAMS, _IMAGES = 16, 16, 250
+_SEQUENCE_BATCH_SIZE, _TEXT_BATCH_SIZE, _IMAGE_BATCH_SIZE = 16, 16, 250
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +69,18 @@ class TaskData:
     fingerprint: str = ""
 
 
-def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
+def task_data(seed: int, split_batches: Sequence[Batches | None], *arguments) -> TaskData:
     """Makes a `TaskData` object from the batches of all splits.
 
     Args:
         seed: random seed for shuffling the training examples.
-        splits: batches of the training, validation and test split; the last element may be `None`.
-        more: arguments of `TaskData` after `test`.
+        split_batches: batches of the training, validation and test split; the last element may be
+            `None`.
+        arguments: arguments of `TaskData` after `test`.
     """
-    train, *held_out = splits
-    judged = (batches and batches.evaluation_dataset() for batches in held_out)
-    return TaskData(partial(train.dataset, seed), *judged, *more)
+    train, *held_out = split_batches
+    evaluation_sets = (batches and batches.evaluation_dataset() for batches in held_out)
+    return TaskData(partial(train.dataset, seed), *evaluation_sets, *arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Task:
         slide: published result of each model in `MODELS`, for the column "slide" of the report;
             `None` means that no result was published.
         length: number of positions in the longest training sequence.
-        open: function that reads or generates the data. Its arguments are the options of the
+        read_data: function that reads or generates the data. Its arguments are the options of the
             command and the `SequenceRecipe`.
         unit: name and unit of the metric, for the report.
         loss: loss of `SequenceObjective`.
@@ -102,7 +103,7 @@ class Task:
     title: str
     slide: tuple[float | None, ...]
     length: int
-    open: Callable[[argparse.Namespace, Any], TaskData]
+    read_data: Callable[[argparse.Namespace, Any], TaskData]
     unit: str
     loss: str = "classes"
     metric: str = "loss"
@@ -154,19 +155,19 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
         A dict. `inputs (B, T + 20, 10)` contains one-hot vectors, `targets (B, T + 20)` contains
         symbols, and `weight (B, T + 20)` is 1.
     """
-    symbols = tf.random.stateless_uniform((size, COPIED), seed, 1, 9, tf.int32)
+    symbols = tf.random.stateless_uniform((size, NUM_SYMBOLS), seed, 1, 9, tf.int32)
     blank = tf.zeros((size, distance - 1), tf.int32)
-    ask = tf.fill((size, COPIED + 1), 9)
+    ask = tf.fill((size, NUM_SYMBOLS + 1), 9)
     ids = tf.concat([symbols, blank, ask], axis=1)  # (B, T + 20)
-    silent = tf.zeros((size, distance + COPIED), tf.int32)
+    silent = tf.zeros((size, distance + NUM_SYMBOLS), tf.int32)
     return {
         "inputs": tf.one_hot(ids, 10),
         "targets": tf.concat([silent, symbols], axis=1),
-        "weight": tf.ones((size, distance + 2 * COPIED)),
+        "weight": tf.ones((size, distance + 2 * NUM_SYMBOLS)),
     }
 
 
-def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
+def generated_data(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
     """Makes the data of a task with generated sequences.
 
     Each training batch is generated with a different seed, so no sequence is repeated.
@@ -179,12 +180,12 @@ def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> 
     """
     size, seed = recipe.batch_size, recipe.training.seed
 
-    def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
+    def batches(split: int, batch_indices: tf.data.Dataset) -> tf.data.Dataset:
         # The validation and test sequences are the same for all training seeds.
-        first = tf.constant(3 * (seed if part == _TRAIN else 0) + part, tf.int64)
-        return numbers.map(lambda number: draw(size, tf.stack([first, number])))
+        first = tf.constant(3 * (seed if split == _TRAIN else 0) + split, tf.int64)
+        return batch_indices.map(lambda index: draw(size, tf.stack([first, index])))
 
-    held_out = tf.data.Dataset.range(-(-_DRAWN // size))
+    held_out = tf.data.Dataset.range(-(-_NUM_GENERATED // size))
     return TaskData(
         lambda start: batches(_TRAIN, tf.data.Dataset.range(start, 2**62)).prefetch(2),
         batches(_VALIDATION, held_out),
@@ -193,7 +194,7 @@ def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> 
     )
 
 
-def music(options: argparse.Namespace, recipe) -> TaskData:
+def music_data(options: argparse.Namespace, recipe) -> TaskData:
     """Makes the data of polyphonic music, in which a model predicts the keys of the next frame.
 
     Args:
@@ -208,14 +209,16 @@ def music(options: argparse.Namespace, recipe) -> TaskData:
         gather, lengths = partial(padded, pieces), list(map(len, pieces))
         return ArrayBatches(len(pieces), size, gather, shapes, lengths) if pieces else None
 
-    held_out = (batches(sorted(pieces, key=len), _PIECES) for pieces in (validation, test))
+    held_out = (
+        batches(sorted(pieces, key=len), _SEQUENCE_BATCH_SIZE) for pieces in (validation, test)
+    )
     summary = (
         f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
         f"{len(test)} to test"
     )
     splits = batches(train, recipe.batch_size), *held_out
-    read = fingerprint([*train, *validation])
-    return task_data(recipe.training.seed, splits, summary, None, read)
+    digest = fingerprint([*train, *validation])
+    return task_data(recipe.training.seed, splits, summary, None, digest)
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
@@ -240,8 +243,8 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     splits = []
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
-        right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
-        if not right or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
+        is_matrix = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
+        if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
                 f"--data {path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
                 "zeros and ones, where 1 means a pressed key: give another file"
@@ -255,38 +258,38 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     return tuple(splits)
 
 
-def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:
+def padded(pieces: Sequence[np.ndarray], indices: np.ndarray) -> dict[str, np.ndarray]:
     """Makes a batch of pieces in which the target of each frame is the next frame.
 
     Args:
         pieces: all pieces; a piece of T frames is an array `(T, 88)`.
-        numbers: indices of the B pieces in the batch.
+        indices: indices of the B pieces in the batch.
 
     Returns:
         A dict of `inputs (B, L, 88)`, `targets (B, L, 88)` and `weight (B, L)`, where L + 1 is the
         length of the longest piece. `weight` is 1 at frames and 0 at padding.
     """
-    chosen = [pieces[number] for number in numbers]
+    chosen = [pieces[index] for index in indices]
 
-    def rows(sequences: list[np.ndarray]) -> np.ndarray:
+    def pad(sequences: list[np.ndarray]) -> np.ndarray:
         return keras.utils.pad_sequences(sequences, dtype="float32", padding="post")
 
     return {
-        "inputs": rows([piece[:-1] for piece in chosen]),
-        "targets": rows([piece[1:] for piece in chosen]),
-        "weight": rows([np.ones(len(piece) - 1) for piece in chosen]),
+        "inputs": pad([piece[:-1] for piece in chosen]),
+        "targets": pad([piece[1:] for piece in chosen]),
+        "weight": pad([np.ones(len(piece) - 1) for piece in chosen]),
     }
 
 
-def text(
-    cut: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
+def text_data(
+    tokenize: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
 ) -> TaskData:
     """Makes the data of next-word or next-character prediction on the Penn Treebank.
 
     Each line ends with the symbol <eos>.
 
     Args:
-        cut: function that splits a line into words or characters.
+        tokenize: function that splits a line into words or characters.
         window: pair of the window length and the number of scored positions; see `windows`.
         unit: name of the symbols, for printing.
         options: options of the command; `--data` names the folder of the texts.
@@ -297,36 +300,38 @@ def text(
             text.
     """
     symbols = {
-        split: [symbol for line in _lines(options.data, split) for symbol in [*cut(line), _END]]
+        split: [
+            symbol for line in _lines(options.data, split) for symbol in [*tokenize(line), _END]
+        ]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
     # Symbols of equal frequency are sorted by code point, so the ids are deterministic.
     vocabulary = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
-    number = {symbol: i for i, symbol in enumerate(vocabulary)}
-    for split, found in symbols.items():
-        if unknown := sorted(set(found) - set(number)):
+    symbol_ids = {symbol: i for i, symbol in enumerate(vocabulary)}
+    for split, split_symbols in symbols.items():
+        if unknown := sorted(set(split_symbols) - set(symbol_ids)):
             raise UserError(
                 f"--data {options.data}: {split}.txt contains {unknown[0]!r}, which does not "
                 "occur in train.txt: give splits of the same corpus"
             )
 
     def batches(split: str, streams: int) -> ArrayBatches | None:
-        ids = np.array([number[symbol] for symbol in symbols[split]], "int32")
+        ids = np.array([symbol_ids[symbol] for symbol in symbols[split]], "int32")
         return windows(ids, streams, window) if len(ids) else None
 
     splits = (
         batches("train", recipe.batch_size),
-        *(batches(split, _STREAMS) for split in ("valid", "test")),
+        *(batches(split, _TEXT_BATCH_SIZE) for split in ("valid", "test")),
     )
     summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
-    read = _digest([*symbols["train"], *symbols["valid"]])
-    return task_data(0, splits, summary, len(vocabulary), read)
+    digest = _digest([*symbols["train"], *symbols["valid"]])
+    return task_data(0, splits, summary, len(vocabulary), digest)
 
 
-def _digest(words: Iterable[str]) -> str:
+def _digest(symbols: Iterable[str]) -> str:
     """Computes the SHA-256 digest (hex) of a sequence of words or characters."""
-    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
@@ -339,8 +344,8 @@ def _lines(folder: str | None, split: str) -> list[str]:
     """
     if not folder:
         raise UserError(f"--data is missing: give the folder with {split}.txt.gz or {split}.txt")
-    for end in (".gz", ""):
-        if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
+    for suffix in (".gz", ""):
+        if (path := epath.Path(folder) / f"{split}.txt{suffix}").is_file():
             lines = list(lines_of(path))
             if any(map(str.strip, lines)):
                 return lines
@@ -372,31 +377,31 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
         Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1 at
         scored positions and 0 elsewhere.
     """
-    length, counted = window
+    length, num_scored = window
     streams = max(1, min(streams, (len(ids) - 1) // length))
-    whole = (len(ids) - 1) // streams
-    inputs = ids[: streams * whole].reshape(streams, whole)  # (B S,) -> (B, S)
-    targets = ids[1 : streams * whole + 1].reshape(streams, whole)
-    ends = [*range(min(length, whole), whole, counted), whole]
+    stream_length = (len(ids) - 1) // streams
+    inputs = ids[: streams * stream_length].reshape(streams, stream_length)  # (B S,) -> (B, S)
+    targets = ids[1 : streams * stream_length + 1].reshape(streams, stream_length)
+    ends = [*range(min(length, stream_length), stream_length, num_scored), stream_length]
 
-    def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        (number,) = numbers
-        end, before = ends[number], ends[number - 1] if number else 0
+    def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
+        (index,) = indices
+        end, previous_end = ends[index], ends[index - 1] if index else 0
         part = slice(max(end - length, 0), end)
         weight = np.zeros(inputs[:, part].shape, "float32")
-        weight[:, before - end :] = 1.0
+        weight[:, previous_end - end :] = 1.0
         return {"inputs": inputs[:, part], "targets": targets[:, part], "weight": weight}
 
     return ArrayBatches(len(ends), 1, gather, _WINDOWS, shuffle=False)
 
 
-def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
+def word_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
     """Converts words to ids `(N,)` int32. A word that is not in the vocabulary gets the id 0."""
-    numbers = {word: number for number, word in enumerate(vocabulary.words)}
-    return np.fromiter((numbers.get(word, 0) for word in words), "int32")
+    indices = {word: index for index, word in enumerate(vocabulary.words)}
+    return np.fromiter((indices.get(word, 0) for word in words), "int32")
 
 
-def articles(options: argparse.Namespace, recipe) -> TaskData:
+def article_data(options: argparse.Namespace, recipe) -> TaskData:
     """Makes the data of next-word prediction on documents, such as Wikipedia articles.
 
     Words that are not in the vocabulary become <UNK>.
@@ -408,32 +413,36 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
     Raises:
         UserError: the training or held-out text is shorter than one window.
     """
-    parts = held_out_words(recipe, options.tfds)
-    vocabulary = count_learnt(parts, recipe.vocabulary_size)
-    train, held = (known_ids(part, vocabulary) for part in parts)
-    if min(len(train), len(held)) <= WORDS[0]:
+    word_splits = read_word_splits(recipe, options.tfds)
+    vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
+    train, validation = (word_ids(words, vocabulary) for words in word_splits)
+    if min(len(train), len(validation)) <= WORDS[0]:
         raise UserError(
             f"each split needs more than {WORDS[0]} words, the length of a window, but the sources "
-            f"contain only {len(train)} for training and {len(held)} for validation: add documents "
-            "with --set sources=SOURCE, or lower held_out"
+            f"contain only {len(train)} for training and {len(validation)} for validation: add "
+            "documents with --set sources=SOURCE, or lower held_out"
         )
-    splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
-    summary = f"{len(train):,} words, {len(held):,} to validate"
-    return task_data(0, splits, summary, vocabulary.size, _digest(itertools.chain(*parts)))
+    splits = (
+        windows(train, recipe.batch_size, WORDS),
+        windows(validation, _TEXT_BATCH_SIZE, WORDS),
+        None,
+    )
+    summary = f"{len(train):,} words, {len(validation):,} to validate"
+    return task_data(0, splits, summary, vocabulary.size, _digest(itertools.chain(*word_splits)))
 
 
-def _as_in_books(text: str) -> str:
+def _normalize_book_text(text: str) -> str:
     """Converts text to a common format of books and LAMBADA.
 
     The function replaces Penn Treebank quotes with straight quotes, joins " n't" to the preceding
     word, and lower-cases the text.
     """
-    for mark, written in (("``", '"'), ("''", '"'), (" n't", "n't")):
-        text = text.replace(mark, written)
+    for mark, replacement in (("``", '"'), ("''", '"'), (" n't", "n't")):
+        text = text.replace(mark, replacement)
     return text.lower()
 
 
-def last_words(options: argparse.Namespace, recipe) -> TaskData:
+def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
     """Makes the data of LAMBADA, a last-word prediction task.
 
     A model is trained on next-word prediction in books, and evaluated on the last word of each
@@ -446,30 +455,28 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
     Raises:
         UserError: no validation passage is left.
     """
-    asked = {split: _lines(options.data, split) for split in ("dev", "test")}
-    parts = held_out_words(recipe, options.tfds, _as_in_books)
-    words = [
-        *itertools.chain.from_iterable(parts)
-    ]  # all documents, because the passages are held out
+    lines = {split: _lines(options.data, split) for split in ("dev", "test")}
+    word_splits = read_word_splits(recipe, options.tfds, _normalize_book_text)
+    # These are the words of all documents, because the passages are held out.
+    words = [*itertools.chain.from_iterable(word_splits)]
     vocabulary = count_words([words], recipe.vocabulary_size)
 
     def passages(split: str) -> ArrayBatches | None:
-        found = read_words(map(_as_in_books, asked[split]))
+        passage_words = read_words(map(_normalize_book_text, lines[split]))
         # Drops the end token of the last sentence, and passages with an unknown last word.
-        rows = [
-            row for row in (known_ids(words[:-1], vocabulary) for words in found) if any(row[-1:])
-        ]
+        rows = [word_ids(words[:-1], vocabulary) for words in passage_words]
+        rows = [row for row in rows if any(row[-1:])]
         lengths = np.array([len(row) for row in rows])
         ids = keras.utils.pad_sequences(rows, padding="post") if rows else None  # (N, L)
 
-        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
-            last = lengths[numbers][:, None] - 1  # (B, 1)
+        def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
+            last = lengths[indices][:, None] - 1  # (B, 1)
             positions = np.arange(1, last.max() + 1)
             weight = (positions == last).astype("float32")
-            chosen = ids[numbers, : last.max() + 1]
+            chosen = ids[indices, : last.max() + 1]
             return {"inputs": chosen[:, :-1], "targets": chosen[:, 1:], "weight": weight}
 
-        return ArrayBatches(len(rows), _PIECES, gather, _WINDOWS) if rows else None
+        return ArrayBatches(len(rows), _SEQUENCE_BATCH_SIZE, gather, _WINDOWS) if rows else None
 
     dev, test = passages("dev"), passages("test")
     if dev is None:
@@ -478,13 +485,13 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
             " vocabulary words, which come from the training text in sources: give a folder with "
             "the LAMBADA dataset, or more training text with --set sources=text:FILES"
         )
-    train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
+    train = windows(word_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
-    read = _digest([*words, *asked["dev"]])
-    return task_data(0, (train, dev, test), summary, vocabulary.size, read)
+    digest = _digest([*words, *lines["dev"]])
+    return task_data(0, (train, dev, test), summary, vocabulary.size, digest)
 
 
-def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
+def image_data(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
     """Makes the data of MNIST, in which a model classifies a digit from a sequence of 784 pixels.
 
     Args:
@@ -500,28 +507,33 @@ def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> Task
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 
-    def batches(pixels: np.ndarray, digits: np.ndarray, size: int = _IMAGES) -> ArrayBatches:
-        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def batches(
+        pixels: np.ndarray, digits: np.ndarray, size: int = _IMAGE_BATCH_SIZE
+    ) -> ArrayBatches:
+        def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
             # All pixels have mean 0.1307 and standard deviation 0.3081. The paper's code uses these
             # values.
-            inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
-            answers = {"targets": digits[numbers], "weight": np.ones(len(numbers), "float32")}
+            inputs = (pixels[indices][:, permutation, None] / 255 - 0.1307) / 0.3081
+            answers = {"targets": digits[indices], "weight": np.ones(len(indices), "float32")}
             return {"inputs": inputs.astype("float32"), **answers}
 
         return ArrayBatches(len(digits), size, gather, shapes)
 
     (pixels, digits), test = read("train"), read("test")
-    held = np.arange(len(digits)) % _HELD_OUT == 0
-    train = batches(pixels[~held], digits[~held], recipe.batch_size)
-    splits = train, batches(pixels[held], digits[held]), batches(*test)
-    summary = f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test"
-    read = fingerprint([pixels, digits])
-    return task_data(recipe.training.seed, splits, summary, None, read)
+    is_held_out = np.arange(len(digits)) % _HELD_OUT_INTERVAL == 0
+    train = batches(pixels[~is_held_out], digits[~is_held_out], recipe.batch_size)
+    splits = train, batches(pixels[is_held_out], digits[is_held_out]), batches(*test)
+    summary = (
+        f"{(~is_held_out).sum():,} images, {is_held_out.sum():,} to validate, {len(test[1]):,} to "
+        "test"
+    )
+    digest = fingerprint([pixels, digits])
+    return task_data(recipe.training.seed, splits, summary, None, digest)
 
 
 MODELS = ("tcn", "lstm", "gru", "rnn")
 _MUSIC = dict(
-    open=music,
+    read_data=music_data,
     unit="negative log-likelihood, nats per frame",
     loss="bernoulli",
     takes_data=True,
@@ -536,7 +548,7 @@ TASKS = {
         "Adding problem, T = 600",
         (5.8e-5, 0.164, 5.3e-5, 0.177),
         ADDING_LENGTH,
-        partial(drawn, adding_batch, f"sequences of {ADDING_LENGTH}"),
+        partial(generated_data, adding_batch, f"sequences of {ADDING_LENGTH}"),
         "mean squared error",
         loss="squared_error",
     ),
@@ -544,7 +556,11 @@ TASKS = {
         "Copy memory, T = 1000",
         (3.5e-5, 0.0204, 0.0197, 0.0202),
         COPY_LENGTH,
-        partial(drawn, copy_batch, f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"),
+        partial(
+            generated_data,
+            copy_batch,
+            f"sequences of {COPY_LENGTH}, {NUM_SYMBOLS} symbols to remember",
+        ),
         "nats per position",
     ),
     "jsb": Task("JSB Chorales", (8.10, 8.45, 8.43, 8.91), 128, **_MUSIC),
@@ -553,7 +569,7 @@ TASKS = {
         "Penn Treebank, words",
         (88.68, 78.93, 92.48, 114.50),
         WORDS[0],
-        partial(text, str.split, WORDS, "words"),
+        partial(text_data, str.split, WORDS, "words"),
         takes_data=True,
         **_WORDS,
     ),
@@ -562,24 +578,32 @@ TASKS = {
         (1.31, 1.36, 1.37, 1.48),
         CHARACTERS[0],
         # Replaces runs of spaces by a single space.
-        partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
+        partial(text_data, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
         "bits per character",
         metric="bits",
         takes_data=True,
     ),
-    "wikitext": Task("Wikipedia's words", (45.19, 48.4, None, None), WORDS[0], articles, **_WORDS),
+    "wikitext": Task(
+        "Wikipedia's words", (45.19, 48.4, None, None), WORDS[0], article_data, **_WORDS
+    ),
     "lambada": Task(
         "LAMBADA, the last word",
         (1279, 4186, None, 14_725),
         WORDS[0],
-        last_words,
+        last_word_data,
         takes_data=True,
         **_WORDS,
     ),
     "mnist": Task(
-        "Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=partial(images, _ROWS), **_DIGITS
+        "Sequential MNIST",
+        (99.0, 87.2, 96.2, 21.5),
+        read_data=partial(image_data, _ROWS),
+        **_DIGITS,
     ),
     "permuted_mnist": Task(
-        "Permuted MNIST", (97.2, 85.7, 87.3, 25.3), open=partial(images, _PERMUTED), **_DIGITS
+        "Permuted MNIST",
+        (97.2, 85.7, 87.3, 25.3),
+        read_data=partial(image_data, _PERMUTED),
+        **_DIGITS,
     ),
 }

@@ -9,11 +9,11 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry, studies
-from experiments.recipe import refuse_given, refuse_unread
+from experiments.recipe import refuse_argument_settings, refuse_unread
 from experiments.run import write_json
 from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
-from experiments.train_run import RunData, measured, train_run
+from experiments.train_run import RunData, evaluate_model, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage
 from macaron_tf.plug_ins import is_import_path
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     """
     if options.resume:
         return _resume(options)
-    refuse_given(
+    refuse_argument_settings(
         options.set, {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models"}
     )
     name = options.task
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
         for mixer in models:
-            data = task.open(options, base.of_mixer(mixer, settings))
+            data = task.read_data(options, base.of_mixer(mixer, settings))
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
             rows.append(_train(recipe, task, data, path, options))
@@ -82,11 +82,11 @@ def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
 
 def _resume(options: argparse.Namespace) -> None:
     """Resumes the run of `--resume` with the saved recipe, and prints the results of the run."""
-    refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
-    recipe = registry.load_given(options, SequenceRun)
+    refuse_argument_settings(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
+    recipe = registry.load_from_options(options, SequenceRun)
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
-    data = task.open(options, recipe)
+    data = task.read_data(options, recipe)
     row = _train(recipe, task, data, as_path(options.run), options)
     print("\n".join(table(task, [row])))
 
@@ -111,19 +111,23 @@ def _train(
         The contents of RUN/result.json, as a dict. The value "test" is the test score; `None` means
         that there is no test split.
     """
-    done = path / "result.json"
+    result_path = path / "result.json"
     run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
-    if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
+    if (
+        (earlier_run := run.resume(run.path, recipe))
+        and result_path.exists()
+        and earlier_run.recipe == recipe
+    ):
         if data.fingerprint:
-            earlier.check_data(data.fingerprint)
-        row = studies.read_json(done)
-        with refuse_damage(done, "remove the file and give the same command again"):
+            earlier_run.check_data(data.fingerprint)
+        row = studies.read_json(result_path)
+        with refuse_damage(result_path, "remove the file and give the same command again"):
             table(task, [row])
-        if data.test is None or row.get("test_data") == _contents(data.test):
+        if data.test is None or row.get("test_data") == _dataset_digest(data.test):
             print(f"{path}: complete")
             return row
         print(f"{path}: complete; the best checkpoint is scored on the new test split")
-        return _tested(run, task, data, row)
+        return _add_test_score(run, task, data, row)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
     size = f"{config.parameters:,} parameters, widths {config.widths}"
@@ -131,7 +135,7 @@ def _train(
     result = train_run(
         run,
         RunData(data.train, data.fingerprint),
-        lambda network: lambda model, step: _measured(model, data.validation),
+        lambda network: lambda model, step: _task_metrics(model, data.validation),
         note=None,
         callbacks=options.callbacks,
     )
@@ -152,10 +156,10 @@ def _train(
         "reason": result.reason,
         "run": str(path),
     }
-    return _tested(run, task, data, row)
+    return _add_test_score(run, task, data, row)
 
 
-def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
+def _add_test_score(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
     """Evaluates the best checkpoint on the test split, if there is one, and saves the result.
 
     Args:
@@ -171,13 +175,13 @@ def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
     if data.test is not None:
         network = run.load_network("best")
         model = build_fit_model(network, run.recipe.make_objective(), run.recipe.training)
-        test = _measured(model, data.test)[task.metric]
-    row |= {"test": test, "test_data": _contents(data.test)}
+        test = _task_metrics(model, data.test)[task.metric]
+    row |= {"test": test, "test_data": _dataset_digest(data.test)}
     write_json(run.path / "result.json", row)
     return row
 
 
-def _contents(dataset: tf.data.Dataset | None) -> str:
+def _dataset_digest(dataset: tf.data.Dataset | None) -> str:
     """Computes the SHA-256 digest (hex) of all batches; the digest of `None` is ""."""
     if dataset is None:
         return ""
@@ -185,15 +189,15 @@ def _contents(dataset: tf.data.Dataset | None) -> str:
     return fingerprint(batch[name] for batch in batches for name in sorted(batch))
 
 
-def _measured(model: FitModel, dataset) -> dict[str, float]:
+def _task_metrics(model: FitModel, dataset) -> dict[str, float]:
     """Evaluates a model on a dataset, and returns the metrics.
 
     For a classification task, the metrics also include "bits", the loss in bits.
     """
-    found = measured(model, dataset)
-    if "perplexity" in found:
-        found["bits"] = found["loss"] / math.log(2)
-    return found
+    metrics = evaluate_model(model, dataset)
+    if "perplexity" in metrics:
+        metrics["bits"] = metrics["loss"] / math.log(2)
+    return metrics
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
@@ -204,18 +208,18 @@ def table(task: Task, rows: list[dict]) -> list[str]:
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
     lines = []
-    for model, mine in studies.grouped(rows, "model").items():
-        widths = mine[0]["widths"]
-        same = f"{widths[0]} x {len(widths)}" if len(set(widths)) == 1 else None
+    for model, model_rows in studies.grouped(rows, "model").items():
+        widths = model_rows[0]["widths"]
+        uniform_widths = f"{widths[0]} x {len(widths)}" if len(set(widths)) == 1 else None
         cells = (
             model,
-            f"{mine[0]['parameters']:,}",
-            same or ", ".join(map(str, widths)),
-            _cell(task, studies.values(mine, "validation")),
-            _cell(task, studies.values(mine, "test")),
+            f"{model_rows[0]['parameters']:,}",
+            uniform_widths or ", ".join(map(str, widths)),
+            _cell(task, studies.values(model_rows, "validation")),
+            _cell(task, studies.values(model_rows, "test")),
             "-" if slide[model] is None else f"{slide[model]:g}",
-            f"{statistics.mean(row['updates'] for row in mine):,.0f}",
-            f"{statistics.mean(row['minutes'] for row in mine):.1f}",
+            f"{statistics.mean(row['updates'] for row in model_rows):,.0f}",
+            f"{statistics.mean(row['minutes'] for row in model_rows):.1f}",
         )
         lines.append(cells)
     return studies.table(head, lines)

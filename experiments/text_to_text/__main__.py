@@ -114,7 +114,7 @@ main = cli.program(
             "--source", "source of the examples, such as tsv:FILE (default: the task's own source)"
         ),
     ),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

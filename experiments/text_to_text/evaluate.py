@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.lines import answer_json, answer_lines, refuse_beside_json
-from experiments.run import at, write_scores
+from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
+from experiments.run import checkpoint_location, write_scores
 from experiments.text_to_text.run import TextRecipe, TextRun, open_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -32,7 +32,7 @@ from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
 from macaron_tf.loading import load
-from macaron_tf.tasks.generation import TextToText, framed_in_graph
+from macaron_tf.tasks.generation import TextToText, frame_lines
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training.checkpoints import weights_record
 
@@ -76,19 +76,19 @@ class TextPairs:
             pairs = read_pairs(source, split, *fields, tfds)
             # Joins the lines of each text, because an e-mail has several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
-            framed = [(prefix + text, answer) for text, answer in lines]
-            return cls(name, split, framed, language=fields[1])
+            texts = [(prefix + text, answer) for text, answer in lines]
+            return cls(name, split, texts, language=fields[1])
         task = get_task(name)
         if split == "validation":
             split = task.validation_splits[0]
-        spans = task.kind == "spans"
-        examples = (read_questions if spans else read_examples)(task, split, tfds, source)
+        has_spans = task.kind == "spans"
+        examples = (read_questions if has_spans else read_examples)(task, split, tfds, source)
         if examples.labels is None:
             raise UserError(
                 f"the split {split!r} of {source} has no labels, which the metrics need: give a "
                 "split with labels"
             )
-        if spans:
+        if has_spans:
             return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
@@ -97,13 +97,15 @@ class TextPairs:
 
         If `count` is `None`, the copy has all examples.
         """
-        arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
-        return TextPairs(self.task, self.split, self.pairs[:count], *arrays, self.language)
+        labels, groups = (
+            None if values is None else values[:count] for values in (self.labels, self.groups)
+        )
+        return TextPairs(self.task, self.split, self.pairs[:count], labels, groups, self.language)
 
     @functools.cached_property
     def metric(self) -> TranslationMetric:
         """BLEU settings, with the tokenizer for the language of the references."""
-        return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
+        return TranslationMetric(self.language).for_references([target for _, target in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of the task.
@@ -116,37 +118,38 @@ class TextPairs:
         """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
-            found = rouge(answers, targets)
-            return {**found, "score": found["rougeL"]}
+            metrics = rouge(answers, targets)
+            return {**metrics, "score": metrics["rougeL"]}
         if self.task == "translation":
             scores = evaluate_translations(answers, targets, self.metric)
             return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
         task = get_task(self.task)
         if task.kind == "spans":
-            truths = [[answer.text for answer in found] for found in self.labels or ()]
-            found = score_answers(answers, truths)
-            return {**found, "score": found["f1"]}
+            truths = [[answer.text for answer in correct] for correct in self.labels or ()]
+            metrics = score_answers(answers, truths)
+            return {**metrics, "score": metrics["f1"]}
         return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
 
 
-def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = None) -> None:
+def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
     """Raises a `UserError` if the vocabulary cannot represent the answers of a task.
 
     Args:
-        task: name of the task.
+        name: name of the task.
         vocabulary: vocabulary of the model.
-        room: maximum number of tokens in an answer, excluding EOS; `None` means no limit.
+        max_tokens: maximum number of tokens in an answer, excluding EOS; `None` means no limit.
     """
-    if task in PREFIXES or (named := get_task(task)).kind == "spans":
+    if name in PREFIXES or (task := get_task(name)).kind == "spans":
         return
-    labels = range(named.num_classes) if named.labels else (3.8,)
-    answers = [answer_text(named, label) for label in labels]
-    back = vocabulary.decode_lines([row[:room] for row in vocabulary.encode_lines(answers)])
-    for label, answer, found in zip(labels, answers, back, strict=True):
-        if read_answer(named, found) != label:
+    labels = range(task.num_classes) if task.labels else (3.8,)
+    answers = [answer_text(task, label) for label in labels]
+    rows = [row[:max_tokens] for row in vocabulary.encode_lines(answers)]
+    decoded = vocabulary.decode_lines(rows)
+    for label, answer, text in zip(labels, answers, decoded, strict=True):
+        if read_answer(task, text) != label:
             raise UserError(
-                f"the model cannot generate the answer {answer!r} of {task}, because the tokens of "
-                f"the answer decode to {found!r}: raise max_target, or pre-train a model whose "
+                f"the model cannot generate the answer {answer!r} of {name}, because the tokens of "
+                f"the answer decode to {text!r}: raise max_target, or pre-train a model whose "
                 "vocabulary represents the answer"
             )
 
@@ -154,13 +157,13 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
 def evaluate(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: answers a split, and prints and saves the scores."""
     opened = TextRun.open(options.run)
-    recipe = opened.recipe.reading(options.source)
-    asked = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
+    recipe = opened.recipe.with_source(options.source)
+    examples = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():
-        writer = opened.writer(opened.load_network(checkpoint))
-    for pairs in asked:
-        chunks = writer.stream([source for source, _ in pairs.pairs])
+        translator = opened.line_translator(opened.load_network(checkpoint))
+    for pairs in examples:
+        chunks = translator.stream([source for source, _ in pairs.pairs])
         sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
         tracked = track(sized, len(pairs.pairs), "answering", "lines")
         answers = [answer for chunk in tracked for answer in chunk.best]
@@ -191,34 +194,35 @@ def predict(options: argparse.Namespace) -> None:
         return
     with options.devices.scope():
         opened, network = open_run(options.run, options.checkpoint, options.task)
-        writer = opened.writer(network)
+        translator = opened.line_translator(network)
 
     task = options.task or opened.recipe.task
-    paired = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
+    is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
 
     def answer(lines: list[str], first: int) -> str:
-        if alone := [n for n, line in enumerate(lines, first) if paired and "\t" not in line]:
+        without_tab = [n for n, line in enumerate(lines, first) if is_pair and "\t" not in line]
+        if without_tab:
             raise UserError(
-                f"line {alone[0]} has no tab: separate the two texts of {task} by a tab"
+                f"line {without_tab[0]} has no tab: separate the two texts of {task} by a tab"
             )
-        sources = framed_in_graph(task, tf.constant(lines)).numpy()
-        found = writer.translate([source.decode() for source in sources], first)
-        for warning in found.warnings:
+        sources = frame_lines(task, tf.constant(lines)).numpy()
+        outputs = translator.translate([source.decode() for source in sources], first)
+        for warning in outputs.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        return "".join(f"{line}\n" for line in found.best)
+        return "".join(f"{line}\n" for line in outputs.best)
 
     answer_lines(options.input, options.output, answer)
 
 
 def _answer_json(options: argparse.Namespace) -> None:
     """Runs the command `predict --json`: writes a line of JSON for each line of text."""
-    refuse_beside_json(
+    refuse_flags_with_json(
         "leave one of the two flags out, because --json always uses the task that the run was "
         "trained for",
         task=options.task,
     )
     with options.devices.scope():
-        model = load(at(options.run, options.checkpoint))
+        model = load(checkpoint_location(options.run, options.checkpoint))
     if not isinstance(model.task, TextToText):
         raise UserError(
             f"{options.run} does not record a task that it was trained for: give a run of "

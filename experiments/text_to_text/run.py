@@ -25,9 +25,11 @@ from macaron_tf.text import TextVocabulary
 from macaron_tf.training import TrainingConfig
 
 # Tasks whose answer is a class, a score or a span of the context.
-TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
-# E-mails and their subjects, from TensorFlow Datasets.
-_SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
+TEXT_TASKS = tuple(
+    name for name, task in TASKS.items() if task.kind == "classification" or name == "squad"
+)
+# Source and fields of e-mails and their subjects, from TensorFlow Datasets.
+_SUMMARIZATION_EXAMPLES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,9 +88,9 @@ class TextRecipe(Recipe):
 
     def check(self) -> None:
         for task in self.tasks:
-            if task not in (known := (*TEXT_TASKS, *PREFIXES)):
-                near = nearest(task, known)
-                raise self.error(f"task={task!r} must be one of {', '.join(known)}{near}")
+            if task not in (choices := (*TEXT_TASKS, *PREFIXES)):
+                suggestion = nearest(task, choices)
+                raise self.error(f"task={task!r} must be one of {', '.join(choices)}{suggestion}")
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
             if not self.examples_of(task)[0]:
@@ -101,8 +103,8 @@ class TextRecipe(Recipe):
                 )
 
     def unread(self) -> dict[str, str]:
-        one = {"mixing.": "a run of several tasks"} if len(self.tasks) == 1 else {}
-        return super().unread() | one
+        mixing = {"mixing.": "a run of several tasks"} if len(self.tasks) == 1 else {}
+        return super().unread() | mixing
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -110,10 +112,10 @@ class TextRecipe(Recipe):
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
         """Returns the source of a task's examples, and the names of the two text fields."""
-        source, fields = own_examples(task)
+        source, fields = default_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
-    def reading(self, source: str | None) -> Self:
+    def with_source(self, source: str | None) -> Self:
         """Returns the recipe with `--source` as the source of the examples.
 
         Args:
@@ -123,8 +125,8 @@ class TextRecipe(Recipe):
             UserError: `source` has no effect, because the recipe has several tasks and each task
                 reads its default source.
         """
-        own = all(own_examples(task)[0] for task in self.tasks)
-        if source and own and len(self.tasks) > 1:
+        have_defaults = all(default_examples(task)[0] for task in self.tasks)
+        if source and have_defaults and len(self.tasks) > 1:
             raise UserError(
                 f"--source {source} has no effect, because {self.task} names several tasks, and "
                 "each of them reads its default source: leave --source out, or give a run of one "
@@ -138,7 +140,7 @@ class TextRecipe(Recipe):
         return (EOS, BOS) if self.starts else (BOS,)
 
     @property
-    def answer_room(self) -> int:
+    def max_answer_tokens(self) -> int:
         """Maximum number of tokens in an answer, without EOS."""
         return self.max_target - len(self.answer_start)
 
@@ -167,13 +169,13 @@ class TextRecipe(Recipe):
         return config
 
 
-def own_examples(task: str) -> tuple[str, tuple[str, str]]:
+def default_examples(task: str) -> tuple[str, tuple[str, str]]:
     """Returns a task's default source, and the names of the two text fields.
 
     The source is an empty string if the task has no default source.
     """
     if task == "summarization":
-        return _SUMMARIES
+        return _SUMMARIZATION_EXAMPLES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
 
 
@@ -213,12 +215,12 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
             decay_vectors=False,
             clip_norm=0.1,
         )
-    given, fields = own_examples(task)
+    default_source, fields = default_examples(task)
     return TextRecipe(
         model=start.model,
         model_options=start.model_options,
         task=task,
-        source=source or given,
+        source=source or default_source,
         fields=fields,
         init=init,
         starts=bool(start.ends),
@@ -237,12 +239,12 @@ class TextRun(Run):
     recipe_class = TextRecipe
 
     @property
-    def texts(self) -> TextVocabulary:
+    def text_vocabulary(self) -> TextVocabulary:
         """Vocabulary that tokenizes and truncates source and target lines."""
         recipe = self.recipe
         return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
-    def writer(
+    def line_translator(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
         """Builds a `LineTranslator`, which generates the answer to each line of text.
@@ -255,18 +257,21 @@ class TextRun(Run):
         # The maximum length of an answer is the maximum target length in training. It does not
         # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
         prefix = recipe.answer_start[:-1]
-        longest = recipe.answer_room + 1  # including EOS
+        max_length = recipe.max_answer_tokens + 1  # including EOS
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
             max_length_ratio=0.0,
-            max_length_offset=longest,
-            max_length=longest,
+            max_length_offset=max_length,
+            max_length=max_length,
         )
-        # `texts` does not limit sources, because the translator truncates sources with a warning.
-        texts = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
-        longest_source = recipe.max_source - 1  # without EOS
+        # No limit for sources, because the translator truncates sources with a warning.
+        vocabulary = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
         return LineTranslator(
-            network, texts, decoding, max_source_length=longest_source, prefix=prefix
+            network,
+            vocabulary,
+            decoding,
+            max_source_length=recipe.max_source - 1,  # without EOS
+            prefix=prefix,
         )
 
 
@@ -291,25 +296,25 @@ def open_run(
                 f"--task {task}"
             )
         return opened, opened.load_network(checkpoint or located.checkpoint)
-    found = load(location)
-    suitable = isinstance(found.network, EncoderDecoder)
-    if not suitable or found.vocabulary is None:
-        lack = "has no vocabulary" if suitable else "is not an encoder-decoder"
+    model = load(location)
+    is_encoder_decoder = isinstance(model.network, EncoderDecoder)
+    if not is_encoder_decoder or model.vocabulary is None:
+        predicate = "has no vocabulary" if is_encoder_decoder else "is not an encoder-decoder"
         raise UserError(
-            f"{location} {lack}: give a run of `text_to_text train`, or a T5 or BART model with "
-            "its tokenizer"
+            f"{location} {predicate}: give a run of `text_to_text train`, or a T5 or BART model "
+            "with its tokenizer"
         )
-    answers = found.answers
+    answers = model.answers
     if not task and not answers:
         raise UserError(
             f"{location} does not record the task that it was trained for: give --task, such as "
             "--task sst2"
         )
-    recipe = recipe_for(task or answers["task"], found, location, "-")
-    longest = found.config.longest or recipe.max_source
+    recipe = recipe_for(task or answers["task"], model, location, "-")
+    max_length = model.config.longest or recipe.max_source
     recipe = recipe.changed(
-        max_source=min(answers.get("longest", recipe.max_source), longest),
-        max_target=min(answers.get("max_target", recipe.max_target), longest),
+        max_source=min(answers.get("longest", recipe.max_source), max_length),
+        max_target=min(answers.get("max_target", recipe.max_target), max_length),
         starts=bool(answers.get("source_start", recipe.starts)),
     )
-    return TextRun(location.folder, recipe, found.vocabulary), found.network
+    return TextRun(located.folder, recipe, model.vocabulary), model.network

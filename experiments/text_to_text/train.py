@@ -10,7 +10,7 @@ from experiments import registry
 from experiments.recipe import override, refuse_unread
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import TextRecipe, TextRun, recipe_for
-from experiments.train_run import report, train_pairs, warn_full
+from experiments.train_run import report, train_pairs, warn_truncated
 from macaron_tf.data.batches import Draw
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import PREFIXES
@@ -24,13 +24,13 @@ from macaron_tf.starts import Start, start_of
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
-def read_init(given: str) -> Start:
+def read_init(location: str) -> Start:
     """Loads the pre-trained T5 or BART that `--init` names.
 
     Args:
-        given: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
+        location: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
     """
-    return start_of(given, load(given), ["writer"])
+    return start_of(location, load(location), ["writer"])
 
 
 def run(options: argparse.Namespace) -> None:
@@ -42,62 +42,67 @@ def run(options: argparse.Namespace) -> None:
     else:
         start = read_init(options.init)
         recipe = recipe_for(options.task, start.source, start.given, options.source)
-    recipe = override(recipe.reading(options.source), options.set, TextRun.begun(path))
+    recipe = override(recipe.with_source(options.source), options.set, TextRun.saved_training(path))
     refuse_unread(recipe, options.set)
-    recipe.check_metric((*TranslationObjective.metric_names, *_metrics(recipe), "score"))
+    recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
     for name in recipe.tasks:
-        check_answers(name, start.vocabulary, recipe.answer_room)
+        check_answers(name, start.vocabulary, recipe.max_answer_tokens)
     TextRun.resume(path, recipe)  # checks the recipe before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
-    learnt, held_out = (
+    training_sets, validation_sets = (
         [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
         for split in ("train", "validation")
     )
-    tasks = np.repeat(np.arange(len(learnt)), [len(one.pairs) for one in learnt])  # (N,)
+    sizes = [len(examples.pairs) for examples in training_sets]
+    task_indices = np.repeat(np.arange(len(sizes)), sizes)  # (N,)
 
-    def draws(numbers: np.ndarray) -> Draw:
-        counts = np.bincount(tasks[numbers], minlength=len(learnt))
+    def make_draw(pair_indices: np.ndarray) -> Draw:
+        counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
         if not counts.all():
             name = recipe.tasks[int(counts.argmin())]
             raise UserError(
                 f"all examples of {name} are longer than max_source or max_target: raise "
                 "max_source or max_target"
             )
-        shares = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
-        told = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in shares)
-        print(f"sampling rates of the tasks: {told}", flush=True)
-        return recipe.mixing.draws(tasks[numbers])
+        rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
+        listing = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
+        print(f"sampling rates of the tasks: {listing}", flush=True)
+        return recipe.mixing.make_draw(task_indices[pair_indices])
 
-    data, judged = (
+    data, validation_data = (
         TranslationData.from_pairs(
-            [pair for one in several for pair in one.pairs],
-            run.texts,
+            [pair for examples in sets for pair in examples.pairs],
+            run.text_vocabulary,
             cleaning=cleaning,
             batching=recipe.batching,
-            draws=mixed,
+            make_draw=draw_of_sets,
         )
-        for several, mixed in ((learnt, draws if len(learnt) > 1 else None), (held_out, None))
+        for sets, draw_of_sets in (
+            (training_sets, make_draw if len(sizes) > 1 else None),
+            (validation_sets, None),
+        )
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
-    warn_full(data.tokens.source.lengths, recipe.max_source, "max_source")
-    warn_full(data.tokens.target.lengths, recipe.max_target, "max_target")
-    answered = [one.first(recipe.validation_examples) for one in held_out]
+    warn_truncated(data.tokens.source.lengths, recipe.max_source, "max_source")
+    warn_truncated(data.tokens.target.lengths, recipe.max_target, "max_target")
+    scored_sets = [examples.first(recipe.validation_examples) for examples in validation_sets]
 
     def score(answers: Sequence[str]) -> dict[str, float]:
-        rest, found = iter(answers), {}
-        for one in answered:
-            scores = one.score([*itertools.islice(rest, len(one.pairs))])
-            found |= {_named(name, one.task, recipe): value for name, value in scores.items()}
-        means = [found[_named("score", name, recipe)] for name in recipe.tasks]
-        return {**found, "score": sum(means) / len(means)}
+        remaining, metrics = iter(answers), {}
+        for examples in scored_sets:
+            scores = examples.score([*itertools.islice(remaining, len(examples.pairs))])
+            for name, value in scores.items():
+                metrics[_metric_name(name, examples.task, recipe)] = value
+        means = [metrics[_metric_name("score", name, recipe)] for name in recipe.tasks]
+        return {**metrics, "score": sum(means) / len(means)}
 
     result = train_pairs(
         run,
         data,
-        judged,
-        [pair for one in answered for pair in one.pairs],
+        validation_data,
+        [pair for examples in scored_sets for pair in examples.pairs],
         score,
         "source: {}\ntarget: {}\nanswer: {}",
         options.devices,
@@ -105,28 +110,30 @@ def run(options: argparse.Namespace) -> None:
         note=f", from {recipe.init}",
         callbacks=options.callbacks,
     )
-    steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
-    report(result, recipe, options, *steps)
+    next_commands = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
+    report(result, recipe, options, *next_commands)
 
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings TASK [WORD ...]`: prints the settings of the task recipe."""
     start = read_init(options.init)
     recipe = recipe_for(options.task, start.source, start.given, options.source)
-    registry.print_settings(override(recipe.reading(options.source), options.set), options.words)
+    registry.print_settings(
+        override(recipe.with_source(options.source), options.set), options.words
+    )
 
 
-def _metrics(recipe: TextRecipe) -> list[str]:
+def _metric_names(recipe: TextRecipe) -> list[str]:
     """Returns the names of the validation metrics."""
     names = []
     for name in recipe.tasks:
         task = None if name in PREFIXES else get_task(name)
-        own = (*task.metrics, *task.more_metrics) if task else _SCORES[name]
-        names += [_named(metric, name, recipe) for metric in (*own, "score")]
+        metrics = (*task.metrics, *task.more_metrics) if task else _SCORES[name]
+        names += [_metric_name(metric, name, recipe) for metric in (*metrics, "score")]
     return names
 
 
-def _named(metric: str, task: str, recipe: TextRecipe) -> str:
+def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:
     """Returns the name under which validation reports a metric of a task.
 
     In a run of several tasks, the prefix is the name of the task, as in "sst2_accuracy". In a run

@@ -14,10 +14,10 @@ To resume an interrupted `train`, give the same command again.
 """
 
 from experiments import command_line as cli
-from macaron_tf.data.sources.names import PAIRS
+from macaron_tf.data.sources.names import PAIR_FORMS
 
 _FORMS = f"""sources of text pairs, for data.source and --source:
-{cli.source_forms(PAIRS)}
+{cli.source_forms(PAIR_FORMS)}
 The language codes are the settings data.source_language and data.target_language. If the records
 have no fields with the language codes as names, the command reads the entries with these names in
 the field `translation`, as in {{"translation": {{"en": "...", "de": "..."}}}}.
@@ -169,7 +169,7 @@ main = cli.program(
             "run",
         ),
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
-        cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, least=0),
+        cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
     cli.command(
         "translate",
@@ -193,16 +193,16 @@ main = cli.program(
                 "--temperature T",
                 "temperature of sampling, which replaces beam search; 0 means greedy decoding "
                 "(default: beam search)",
-                least=0.0,
+                minimum=0.0,
             ),
-            cli.DRAWING,
+            cli.SAMPLING,
         ),
         cli.JSON,
         cli.DEVICES,
     ),
     cli.recipes("experiments.translate.run:TranslationRecipe"),
     cli.settings_of("experiments.translate.run:TranslationRecipe"),
-    forms=_FORMS,
+    epilog=_FORMS,
 )
 
 if __name__ == "__main__":

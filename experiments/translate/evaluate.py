@@ -6,9 +6,9 @@ import pathlib
 import sys
 import time
 
-from experiments.command_line import drawn
-from experiments.lines import answer_json, answer_lines, refuse_beside_json
-from experiments.run import at, default_splits, write_scores
+from experiments.command_line import sampling_settings
+from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
+from experiments.run import checkpoint_location, default_splits, write_scores
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig, Translations
@@ -44,26 +44,26 @@ def translate(options: argparse.Namespace) -> None:
         translations = translator.translate(lines, first)
         for warning in translations.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        return _formatted(translations, options.n_best)
+        return _format_lines(translations, options.n_best)
 
     answer_lines(options.input, options.output, answer)
 
 
 def _answer_json(options: argparse.Namespace) -> None:
     """Runs the command `translate --json`: writes a line of JSON for each line of text."""
-    refuse_beside_json(
+    refuse_flags_with_json(
         "leave one of the two flags out, because --json uses beam search from source to target",
         temperature=options.temperature is not None,
         backward=options.backward,
     )
     with options.devices.scope():
-        model = load(at(options.run, options.checkpoint))
-    decoding = _decoding(options, _translation(options.run, model).decoding)
+        model = load(checkpoint_location(options.run, options.checkpoint))
+    decoding = _decoding(options, _translation_task(options.run, model).decoding)
     fields = {"beam_size": decoding.beam_size, "n_best": decoding.n_best}
     answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
 
 
-def _translation(location: str, model: Pretrained) -> Translation:
+def _translation_task(location: str, model: Pretrained) -> Translation:
     if not isinstance(model.task, Translation):
         raise UserError(
             f"{location} is not a translation model: give a run of `translate train`, or fine-tune "
@@ -74,12 +74,12 @@ def _translation(location: str, model: Pretrained) -> Translation:
 
 def _translator(options: argparse.Namespace) -> LineTranslator:
     """Builds the translator of a run, or of a model that was saved without a recipe."""
-    _, seed = drawn(options)
+    _, seed = sampling_settings(options)
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
         decoding = _decoding(options, opened.recipe.decoding)
         return opened.translator(options.checkpoint, decoding, seed, options.backward)
-    task = _translation(options.run, load(options.run))
+    task = _translation_task(options.run, load(options.run))
     if options.backward:
         raise UserError(
             f"--backward needs a recipe, but {options.run} was saved without a recipe: give the "
@@ -89,35 +89,35 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
 
 
 def _decoding(
-    options: argparse.Namespace, recipes: BeamSearchConfig
+    options: argparse.Namespace, default: BeamSearchConfig
 ) -> BeamSearchConfig | SamplingConfig:
-    sampling, _ = drawn(options)
+    sampling, _ = sampling_settings(options)
     if options.temperature is not None:
         lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
         return SamplingConfig(
             temperature=options.temperature,
             **sampling,
             num_samples=options.n_best,
-            **{name: getattr(recipes, name) for name in lengths},
+            **{name: getattr(default, name) for name in lengths},
         )
-    beam_size = options.beam_size or recipes.beam_size
+    beam_size = options.beam_size or default.beam_size
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
             f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
             "change --n-best, or raise --beam-size"
         )
-    return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
+    return dataclasses.replace(default, beam_size=beam_size, n_best=options.n_best)
 
 
-def _formatted(translations: Translations, n_best: int) -> str:
+def _format_lines(translations: Translations, n_best: int) -> str:
     if n_best == 1:
         return "".join(f"{line}\n" for line in translations.best)
     rows = []
     for hypotheses in translations.hypotheses:
-        fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        columns = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
         # Beam search may find fewer than `n_best` hypotheses. Empty columns then fill the row.
-        fields += ["\t"] * (n_best - len(fields))
-        rows.append("\t".join(fields) + "\n")
+        columns += ["\t"] * (n_best - len(columns))
+        rows.append("\t".join(columns) + "\n")
     return "".join(rows)
 
 
@@ -132,10 +132,10 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
     """
-    every = opened.recipe.training.save_every_steps
-    chosen = last_checkpoints(opened.path, count, every)
-    average = average_checkpoints(chosen, opened.path / "average")
-    print(f"averaged {', '.join(checkpoint.name for checkpoint in chosen)} into {average}")
+    save_every_steps = opened.recipe.training.save_every_steps
+    checkpoints = last_checkpoints(opened.path, count, save_every_steps)
+    average = average_checkpoints(checkpoints, opened.path / "average")
+    print(f"averaged {', '.join(checkpoint.name for checkpoint in checkpoints)} into {average}")
     return average
 
 
@@ -155,8 +155,9 @@ def run(options: argparse.Namespace) -> None:
             f"from {data.target_language} to {data.source_language}: {mend} for the other "
             "direction"
         )
-    parts, usual = (data.parts if source == data.source else {}), [data.validation_split]
-    split = options.split or (usual if parts else default_splits(source, usual))[0]
+    parts = data.parts if source == data.source else {}
+    splits = [data.validation_split]
+    split = options.split or (splits if parts else default_splits(source, splits))[0]
     pairs = read_pairs(source, parts.get(split, split), *languages, options.tfds)
     if options.backward:
         pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
@@ -175,18 +176,18 @@ def run(options: argparse.Namespace) -> None:
     with options.devices.scope():
         translator = opened.translator(checkpoint, decoding, backward=options.backward)
 
-    began = time.monotonic()
+    start_time = time.monotonic()
     chunks = translator.stream([line for line, _ in pairs])
     sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
     hypotheses = []
     for translations in track(sized, len(pairs), "translating", "lines"):
         hypotheses.extend(translations.best)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     scores = evaluate_translations(hypotheses, references, metric)
     print(scores)
-    averaged = f"the mean of steps {', '.join(map(str, steps))}"
-    about = averaged if len(steps) > 1 else f"step {steps[0]:,}"
-    print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({about})")
+    mean = f"the mean of steps {', '.join(map(str, steps))}"
+    weights = mean if len(steps) > 1 else f"step {steps[0]:,}"
+    print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({weights})")
     conditions = {
         "source": source,
         "split": split,
@@ -204,10 +205,11 @@ def run(options: argparse.Namespace) -> None:
         "hypotheses": hypotheses,
         "references": references,
     }
-    folder, what = options.output or opened.path / "scores", "scores and translations"
+    folder = options.output or opened.path / "scores"
     settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
     identity = [conditions, manifest["files"], list(pairs)]
-    write_scores(folder, what, f"{source}-{split}", settings, identity, record)
+    subject = f"{source}-{split}"
+    write_scores(folder, "scores and translations", subject, settings, identity, record)
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -218,11 +220,13 @@ def run_compare(options: argparse.Namespace) -> None:
             f"{options.first} and {options.second} were scored on different references: "
             "evaluate both runs on the same source and split"
         )
-    metric, other = (one.metric.for_references(one.references) for one in (first, second))
-    if metric != other:
+    metric, second_metric = (
+        outputs.metric.for_references(outputs.references) for outputs in (first, second)
+    )
+    if metric != second_metric:
         raise UserError(
             f"{options.first} was scored with {metric.signature}, but {options.second} with "
-            f"{other.signature}: evaluate both runs with the same metric"
+            f"{second_metric.signature}: evaluate both runs with the same metric"
         )
     print(
         paired_bootstrap(

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 
-from experiments.recipe import naming
+from experiments.recipe import as_user_errors
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import count_pairs, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -12,8 +12,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.loading import load, locate
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from macaron_tf.models.config import FREE, differing_fields
-from macaron_tf.objectives import learnt
+from macaron_tf.models.config import WEIGHTLESS_FIELDS, differing_fields
+from macaron_tf.objectives import objective_class
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.starts import (
     PARTS,
@@ -30,11 +30,11 @@ from macaron_tf.text import (
     check_vocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.text.base import SAMPLE, drawn
+from macaron_tf.text.base import SAMPLE, draw_sample
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 
 # Configuration fields in which a model may differ from the pre-trained model.
-_FREE = (*FREE, "initializer_range", "vocab_size")
+_MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class TranslationStart:
                     "run of BART or T5, or leave model.num_source_layers out"
                 )
             return
-        check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _FREE)
+        check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         if recipe.data.sampling.dropout:
             raise UserError(
                 "data.sampling.dropout needs a vocabulary that is trained for the run, but the "
@@ -116,9 +116,9 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
     """
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
-    place = (data.source, split, *data.languages, tfds)
-    with Progress("reading", "pairs", count_pairs(*place)) as progress:
-        return drawn(progress.over(stream_pairs(*place)), SAMPLE)
+    arguments = (data.source, split, *data.languages, tfds)
+    with Progress("reading", "pairs", count_pairs(*arguments)) as progress:
+        return draw_sample(progress.over(stream_pairs(*arguments)), SAMPLE)
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
@@ -127,18 +127,18 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
     The maximum text lengths of the result do not exceed the number of positions in the model.
     """
     options = differing_fields(config, catalog.config(recipe.model))
-    for given in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
-        options.pop(given, None)
-    cleaning, longest = recipe.data.cleaning, config.longest or sys.maxsize
-    cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, longest))
+    for name in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
+        options.pop(name, None)
+    cleaning, max_length = recipe.data.cleaning, config.longest or sys.maxsize
+    cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, max_length))
     return recipe.changed(
         model_options=tuple(sorted(options.items())),
         data=dict(cleaning=cleaning),
-        decoding=dict(max_length=min(recipe.decoding.max_length, longest)),
+        decoding=dict(max_length=min(recipe.decoding.max_length, max_length)),
     )
 
 
-def _fitting(
+def _fitted_config(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
     """Returns `config` with the sizes of the pre-trained model `init`.
@@ -148,7 +148,7 @@ def _fitting(
         config: configuration of the translation model.
         parts: members of `PARTS` that are initialized.
     """
-    with naming(f"--init {init.given}"):
+    with as_user_errors(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
 
@@ -168,9 +168,9 @@ class EncoderStart(TranslationStart):
     decoder: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        config = _fitting(self.init, recipe.model_config(), self.parts)
+        config = _fitted_config(self.init, recipe.model_config(), self.parts)
         if self.decoder:
-            config = _fitting(self.decoder, config, ("decoder",))
+            config = _fitted_config(self.decoder, config, ("decoder",))
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.init.given, init_decoder=decoder, init_parts=self.parts)
         return _with_model(recipe, config)
@@ -183,19 +183,21 @@ class EncoderStart(TranslationStart):
                 "[MASK]: give --init with a run of experiments.pretrain"
             )
         if self.decoder:
-            own, other = self.init.vocabulary.hash, self.decoder.vocabulary.hash
-            check_vocabulary(own, other, self.init.given)
-            one = _fitting(self.init, recipe.model_config(), self.parts)
-            check_shapes(self.init.given, one, _fitting(self.decoder, one, ("decoder",)), _FREE)
+            hashes = self.init.vocabulary.hash, self.decoder.vocabulary.hash
+            check_vocabulary(*hashes, self.init.given)
+            config = _fitted_config(self.init, recipe.model_config(), self.parts)
+            decoder_config = _fitted_config(self.decoder, config, ("decoder",))
+            check_shapes(self.init.given, config, decoder_config, _MAY_DIFFER)
         self._language_rows(recipe)
 
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PairVocabulary:
-        own = self.init.vocabulary
+        vocabulary, data = self.init.vocabulary, recipe.data
         if directory:
-            check_vocabulary(own.hash, load_encoder_vocabulary(directory).hash, self.init.given)
-        return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
+            saved_hash = load_encoder_vocabulary(directory).hash
+            check_vocabulary(vocabulary.hash, saved_hash, self.init.given)
+        return PairVocabulary(vocabulary, vocabulary, data.normalization, data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         encoder = self.init.source.encoder
@@ -211,16 +213,16 @@ class EncoderStart(TranslationStart):
         """
         if not self.init.config.num_languages:
             return [0, 0]
-        known = self.init.source.languages
+        pretrained = self.init.source.languages
         for language in recipe.data.languages:
-            if language not in known:
+            if language not in pretrained:
                 raise UserError(
                     f"--init {self.init.given} has language embeddings for "
-                    f"{', '.join(known) or 'languages without codes'}, but not for "
+                    f"{', '.join(pretrained) or 'languages without codes'}, but not for "
                     f"{language!r}: give --init with a run that was pre-trained on {language!r}, "
                     "or translate other languages"
                 )
-        return [known.index(language) for language in recipe.data.languages]
+        return [pretrained.index(language) for language in recipe.data.languages]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,13 +236,13 @@ class SequenceStart(TranslationStart):
     """
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        theirs, base = self.init.source, recipe.model_config()
+        pretrained, config = self.init.source, recipe.model_config()
         # The new encoder in the paper has 6 layers, as many as the encoder of BART-base.
-        depth = base.num_source_layers or theirs.config.num_encoder_layers
-        options = {**base.options(*FREE), "num_source_layers": depth}
-        rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
-        recipe = recipe.changed(init=self.init.given, model=theirs.model, sentinel_rows=rows)
-        return _with_model(recipe, dataclasses.replace(theirs.config, **options))
+        depth = config.num_source_layers or pretrained.config.num_encoder_layers
+        options = {**config.options(*WEIGHTLESS_FIELDS), "num_source_layers": depth}
+        rows = SENTINEL_ROWS if pretrained.objective == "span_corruption" else 0
+        recipe = recipe.changed(init=self.init.given, model=pretrained.model, sentinel_rows=rows)
+        return _with_model(recipe, dataclasses.replace(pretrained.config, **options))
 
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
@@ -267,31 +269,31 @@ class SequenceStart(TranslationStart):
 
 
 def read_init(
-    given: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
+    location: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
 ) -> TranslationStart:
     """Reads the pre-trained models that `--init` and `--init-decoder` name.
 
     Args:
-        given: location of a model in a form that `macaron_tf.load` accepts; `None` means random
+        location: location of a model in a form that `macaron_tf.load` accepts; `None` means random
             weights.
         parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
         decoder: location of a second model, which initializes the decoder.
     """
-    if not given:
+    if not location:
         if parts or decoder:
             raise UserError("--init-parts and --init-decoder need --init RUN: give --init too")
         return TranslationStart()
-    source = load(given)
-    if learnt(source.objective).encoder_decoder and not locate(given).without_recipe:
+    model = load(location)
+    if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(
-                    f"{flag} cannot be combined with the encoder-decoder {given}, which is "
+                    f"{flag} cannot be combined with the encoder-decoder {location}, which is "
                     f"copied as a whole: leave {flag} out"
                 )
-        return SequenceStart(start_of(given, source, ["pair"]))
-    chosen = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
+        return SequenceStart(start_of(location, model, ["pair"]))
+    parts = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
     if decoder:
-        chosen = tuple(part for part in chosen if part != "decoder") or PARTS[:1]
-    second = start_of(decoder, load(decoder), ["encoder"]) if decoder else None
-    return EncoderStart(start_of(given, source, ["encoder"]), chosen, second)
+        parts = tuple(part for part in parts if part != "decoder") or PARTS[:1]
+    decoder_start = start_of(decoder, load(decoder), ["encoder"]) if decoder else None
+    return EncoderStart(start_of(location, model, ["encoder"]), parts, decoder_start)

@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
-from macaron_tf.data.sources.names import WHOLE, HeldOut, Source
+from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
 from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
 from macaron_tf.decoding import (
     BackTranslationObjective,
@@ -35,7 +35,7 @@ class DataConfig(Settings):
 
     Attributes:
         source: source of the text pairs, such as `tfds:multi30k/de-en`.
-            `macaron_tf.data.sources.names.PAIRS` lists the forms.
+            `macaron_tf.data.sources.names.PAIR_FORMS` lists the forms.
         source_language, target_language: language code, such as "en".
         train_split, validation_split, test_split: name of the split.
         target_split: with `unsupervised`, name of the split with the target text, which need not
@@ -85,9 +85,12 @@ class DataConfig(Settings):
         `train_split` is "train" or "all" and `validation_split` is neither "train" nor "all".
         """
         names = self.train_split, self.validation_split
-        if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
+        is_whole = [name in WHOLE_SPLITS for name in names]
+        if Source.of(self.source).has_splits or is_whole != [True, False]:
             return {}
-        return {name: HeldOut(self.held_out, self.seed, rest=name in WHOLE) for name in names}
+        return {
+            name: HeldOut(self.held_out, self.seed, rest=name in WHOLE_SPLITS) for name in names
+        }
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -171,8 +174,9 @@ class TranslationRecipe(Recipe):
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
-        sides = {"source_vocab_size": source_vocab_size, "two_way": self.unsupervised}
-        return dataclasses.replace(config, **sides)
+        return dataclasses.replace(
+            config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
+        )
 
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
@@ -186,8 +190,8 @@ class TranslationRecipe(Recipe):
         return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
 
     def unread(self) -> dict[str, str]:
-        others = {} if self.unsupervised else {"denoising.": "unsupervised=True"}
-        return super().unread() | others
+        denoising = {} if self.unsupervised else {"denoising.": "unsupervised=True"}
+        return super().unread() | denoising
 
     def make_objective(
         self, static_shapes: bool = False
@@ -203,14 +207,14 @@ class TranslationRecipe(Recipe):
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
-            theirs, ours = (
+            start_before, start_now = (
                 f"with --init {init}" if init else "without --init"
                 for init in (before.init, self.init)
             )
             mend = f"give --init {before.init}" if before.init else "leave --init out"
             raise UserError(
-                f"{where} was started {theirs}, but this command runs {ours}: {mend}, or choose "
-                "another folder"
+                f"{where} was started {start_before}, but this command runs {start_now}: {mend}, "
+                "or choose another folder"
             )
         super().check_continues(before, where, may_change)
 
@@ -232,10 +236,10 @@ class TranslationRun(Run):
     recipe_class = TranslationRecipe
 
     def make_network(self) -> EncoderDecoder:
-        sizes = [self.vocabulary.size]
+        vocab_sizes = [self.vocabulary.size]
         if isinstance(self.vocabulary, PairVocabulary):
-            sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
-        return self.recipe.network(self.recipe.model_config(*sizes))
+            vocab_sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
+        return self.recipe.network(self.recipe.model_config(*vocab_sizes))
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         if not self.recipe.first_stage_steps:
@@ -266,6 +270,8 @@ class TranslationRun(Run):
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)
 
-    def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
+    def line_translator(
+        self, network: EncoderDecoder, decoding: BeamSearchConfig
+    ) -> LineTranslator:
         """Builds a `LineTranslator`, which translates lines of text with `network`."""
         return Translation(network, self.vocabulary, decoding).lines()

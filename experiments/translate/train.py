@@ -30,14 +30,14 @@ from macaron_tf.training.callbacks import Callbacks
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
+    path = as_path(options.run)
     if options.resume:
         recipe = TranslationRun.open(path).recipe
         start = read_init(recipe.init, recipe.init_parts, recipe.init_decoder)
     else:
-        start = read_init(*given)
+        start = read_init(options.init, options.init_parts, options.init_decoder)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe = override(recipe, options.set, TranslationRun.begun(path))
+    recipe = override(recipe, options.set, TranslationRun.saved_training(path))
     refuse_unread(recipe, options.set)
     check_addresses(options.data_service)
     try:
@@ -53,12 +53,12 @@ def run(options: argparse.Namespace) -> None:
             options.callbacks,
         )
     except tf.errors.OpError as error:
-        if clear := service_error(error):
-            raise clear from error
+        if user_error := service_error(error):
+            raise user_error from error
         raise
-    steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
+    commands = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
-    report(result, recipe, options, *steps, best=best)
+    report(result, recipe, options, *commands, best=best)
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
@@ -104,8 +104,8 @@ def train_recipe(
         config.parts.get(name, name) for name in (config.train_split, config.validation_split)
     )
     held_out = read_pairs(config.source, validation_split, *config.languages, tfds)
-    asked = list(held_out[: config.validation_lines])
-    references = [reference for _, reference in asked]
+    validation_pairs = list(held_out[: config.validation_lines])
+    references = [reference for _, reference in validation_pairs]
     metric = recipe.metric.for_references(references)
     if opened and not vocabulary_dir:
         vocabulary = opened.vocabulary
@@ -113,20 +113,20 @@ def train_recipe(
         vocabulary = start.vocabulary(recipe, vocabulary_dir, tfds)
     if opened:
         check_vocabulary(opened.vocabulary.hash, vocabulary.hash, path)
-    made_for = (vocabulary.languages, vocabulary.normalization)
-    if made_for != (config.languages, config.normalization):
-        theirs, ours = (
+    languages, normalization = config.languages, config.normalization
+    if (vocabulary.languages, vocabulary.normalization) != (languages, normalization):
+        trained, wanted = (
             f"the languages {' and '.join(settings.languages)} with normalization "
             f"{settings.normalization!r}"
             for settings in (vocabulary, config)
         )
         raise UserError(
-            f"the vocabulary was trained for {theirs}, but the recipe needs {ours}: train another "
-            "vocabulary with `translate vocabulary`"
+            f"the vocabulary was trained for {trained}, but the recipe needs {wanted}: train "
+            "another vocabulary with `translate vocabulary`"
         )
     source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
-    own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
-    if config.normalization_rule not in ("nmt_nfkc", own):  # the default accepts any vocabulary
+    rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
+    if config.normalization_rule not in ("nmt_nfkc", rule):  # the default accepts any vocabulary
         raise UserError(
             f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was "
             "trained with another rule: leave data.normalization_rule out, or train a vocabulary "
@@ -151,11 +151,11 @@ def train_recipe(
     )
     print(f"training text: {data.summary()}", flush=True)
     if config.target_split:
-        _warn_unread(config, tfds)
-    tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
-    if tokens < batch:
+        _warn_unequal_lengths(config, tfds)
+    tokens, batch_tokens = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
+    if tokens < batch_tokens:
         raise UserError(
-            f"one batch needs {batch} tokens, but {config.source} has only {tokens}: set "
+            f"one batch needs {batch_tokens} tokens, but {config.source} has only {tokens}: set "
             "data.source to a larger source, or lower data.batching.max_tokens"
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
@@ -164,11 +164,11 @@ def train_recipe(
             "give --set data.batching.shapes=1"
         )
     objective, seed = recipe.make_objective(), recipe.training.seed
-    worker = Workers(strategy).number
+    worker_index = Workers(strategy).index
 
     def batches(step: int) -> tf.data.Dataset:
         if data_service:
-            rows = data.served(data_service, seed, step, worker)
+            rows = data.service_dataset(data_service, seed, step, worker_index)
         else:
             rows = data.dataset(seed, step)
         if recipe.unsupervised:
@@ -176,7 +176,7 @@ def train_recipe(
         return rows
 
     cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
-    judged = TranslationData.from_pairs(
+    validation_data = TranslationData.from_pairs(
         held_out, vocabulary, cleaning=cleaning, batching=config.batching
     )
 
@@ -188,8 +188,8 @@ def train_recipe(
     return train_pairs(
         TranslationRun(path, recipe, vocabulary, data_dir=tfds and tfds.data_dir),
         data,
-        judged,
-        asked,
+        validation_data,
+        validation_pairs,
         score,
         "source:      {}\nreference:   {}\ntranslation: {}",
         strategy,
@@ -200,17 +200,21 @@ def train_recipe(
     )
 
 
-def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
+def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
     """Warns on stderr if the source text and the target text have different line counts.
 
     Training never reads the surplus lines of the longer text.
     """
     splits = config.train_split, config.target_split
-    first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
-    if first and other and first != other:
+    source_lines, target_lines = (
+        count_pairs(config.source, name, *config.languages, tfds) for name in splits
+    )
+    if source_lines and target_lines and source_lines != target_lines:
+        longer = splits[target_lines > source_lines]
+        shorter = splits[source_lines > target_lines]
         print(
-            f"warning: {abs(first - other):,} line(s) of {splits[other > first]!r} are not read, "
-            f"because {splits[first > other]!r} has only {min(first, other):,} lines: give splits "
+            f"warning: {abs(source_lines - target_lines):,} line(s) of {longer!r} are not read, "
+            f"because {shorter!r} has only {min(source_lines, target_lines):,} lines: give splits "
             "with equal numbers of lines",
             file=sys.stderr,
         )

@@ -48,11 +48,11 @@ def main() -> int:
     )
     parser.add_argument("version", help="folder of an exported model version, such as OUT/1")
     try:
-        found = ops_outside_core(parser.parse_args().version)
+        op_counts = ops_outside_core(parser.parse_args().version)
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for name, count in found.items():
+    for name, count in op_counts.items():
         print(f"{count:5d}  {name}")
     return 0
 

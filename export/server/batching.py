@@ -87,7 +87,7 @@ class Batcher:
         task = _Task(servable, signature, inputs, rows, time.monotonic(), future)
         with self._changed:
             if self._stopping:
-                raise _stopped()
+                raise _shutting_down()
             waiting = sum(map(len, self._queues.values()))
             if waiting >= self._max_queue:
                 message = f"the queue is full with {waiting} requests: try again later"
@@ -109,11 +109,11 @@ class Batcher:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            left = [task for queue in self._queues.values() for task in queue]
+            remaining = [task for queue in self._queues.values() for task in queue]
             self._queues.clear()
-        for task in left:
+        for task in remaining:
             if task.future.set_running_or_notify_cancel():
-                task.future.set_exception(_stopped())
+                task.future.set_exception(_shutting_down())
 
     def _work(self) -> None:
         while (tasks := self._next_batch()) is not None:
@@ -129,26 +129,26 @@ class Batcher:
         """
         with self._changed:
             while True:
-                left = None
+                seconds = None
                 if self._queues:
                     key = min(self._queues, key=self._start_time)
-                    left = self._start_time(key) - time.monotonic()
-                    if left <= 0:
+                    seconds = self._start_time(key) - time.monotonic()
+                    if seconds <= 0:
                         tasks = self._take(key)
                         if self._queues:
                             self._changed.notify()
                         return tasks
                 elif self._stopping:
                     return None
-                self._changed.wait(left)
+                self._changed.wait(seconds)
 
     def _start_time(self, key: object) -> float:
         """Returns the `time.monotonic()` value at which a queue's first batch may start."""
         queue = self._queues[key]
-        full = sum(task.rows for task in queue) >= self._max_rows
+        is_full = sum(task.rows for task in queue) >= self._max_rows
         signature = queue[0].signature
-        ready = full or self._stopping or not (signature.batchable and signature.waits)
-        return queue[0].enqueued + (0.0 if ready else self._timeout)
+        is_ready = is_full or self._stopping or not (signature.batchable and signature.waits)
+        return queue[0].enqueued + (0.0 if is_ready else self._timeout)
 
     def _take(self, key: object) -> list[_Task]:
         queue = self._queues[key]
@@ -164,11 +164,11 @@ class Batcher:
     def _run(self, tasks: list[_Task]) -> None:
         requests = [(task.rows, task.inputs) for task in tasks]
         run = functools.partial(tasks[0].servable.run, tasks[0].signature)
-        for number, found in run_joined(run, tasks[0].signature, requests):
-            if isinstance(found, Exception):
-                tasks[number].future.set_exception(found)
+        for index, result in run_joined(run, tasks[0].signature, requests):
+            if isinstance(result, Exception):
+                tasks[index].future.set_exception(result)
             else:
-                tasks[number].future.set_result(found)
+                tasks[index].future.set_result(result)
 
 
 def run_joined(
@@ -191,21 +191,20 @@ def run_joined(
     """
     waiting = [[*range(len(requests))]]
     while waiting:
-        numbers = waiting.pop(0)
-        chosen = [requests[number] for number in numbers]
+        indices = waiting.pop(0)
+        batch = [requests[index] for index in indices]
         try:
-            outputs = _run_merged(run, signature, chosen)
+            outputs = _run_merged(run, signature, batch)
         except Exception as error:
-            if len(numbers) == 1:
-                yield numbers[0], error
+            if len(indices) == 1:
+                yield indices[0], error
                 continue
-            _LOG.info("running parts of a failed batch of %d requests: %s", len(numbers), error)
-            parts = _parts(
-                [rows for rows, _ in chosen], failed_rows(str(error)), signature.batchable
-            )
-            waiting[:0] = [[numbers[at] for at in part] for part in parts]
+            _LOG.info("running parts of a failed batch of %d requests: %s", len(indices), error)
+            sizes = [rows for rows, _ in batch]
+            parts = _split_batch(sizes, failed_rows(str(error)), signature.batchable)
+            waiting[:0] = [[indices[i] for i in part] for part in parts]
         else:
-            yield from zip(numbers, outputs, strict=True)
+            yield from zip(indices, outputs, strict=True)
 
 
 def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -> list[Arrays]:
@@ -213,7 +212,8 @@ def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -
         return [run(requests[0][1])]
     ends = [*itertools.accumulate(rows for rows, _ in requests)]
     names = requests[0][1]
-    outputs = run({name: np.concatenate([each[name] for _, each in requests]) for name in names})
+    arrays = {name: np.concatenate([inputs[name] for _, inputs in requests]) for name in names}
+    outputs = run(arrays)
     if any(array.ndim == 0 or array.shape[0] != ends[-1] for array in outputs.values()):
         signature.batchable = False
         raise ValueError(
@@ -224,7 +224,7 @@ def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -
     return [{name: array[part] for name, array in outputs.items()} for part in parts]
 
 
-def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
+def _split_batch(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
     """Divides the requests of a failed batch into parts.
 
     If only some of the requests have faulty rows, there are two parts: the requests without faulty
@@ -240,15 +240,15 @@ def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
     Returns:
         List of parts. Each part is a list of indices into `sizes`.
     """
-    count, places = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    faulty = {int(places[row]) for row in rows if row < len(places)}
+    count, request_of_row = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    faulty = {int(request_of_row[row]) for row in rows if row < len(request_of_row)}
     if 0 < len(faulty) < count:
         return [sorted({*range(count)} - faulty), sorted(faulty)]
-    most = (count + 1) // 2 if halve and count > 3 else 1
-    return [[*range(at, min(at + most, count))] for at in range(0, count, most)]
+    part_size = (count + 1) // 2 if halve and count > 3 else 1
+    return [[*range(i, min(i + part_size, count))] for i in range(0, count, part_size)]
 
 
-def _stopped() -> ServingError:
+def _shutting_down() -> ServingError:
     return ServingError(Code.UNAVAILABLE, "the server is shutting down")
 
 

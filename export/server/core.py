@@ -18,48 +18,52 @@ from export.server.versions import VersionManager
 
 # Name, version and label of the requested model. Without a version and label, they are None and "".
 Spec = tuple[str, int | None, str]
-_SHORT = 64 * 1024  # maximum size in bytes of a request that `Bodies` always accepts
+_ALWAYS_ACCEPTED = 64 * 1024  # maximum size in bytes of a request that `Bodies` always accepts
 
 
 class Bodies:
-    """Counter of the bytes in memory that all requests in flight occupy.
+    """Counter of the bytes in RAM that all requests in flight occupy.
 
     Args:
         limit: maximum total size in bytes. Above this size, requests of more than 64 KiB are
             rejected.
+
+    Attributes:
+        total: number of bytes that all requests in flight occupy.
     """
 
     def __init__(self, limit: int):
-        self.held = 0
+        self.total = 0
         self._limit = limit
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
+    def reservation(self) -> Iterator[Callable[[int], None]]:
         """Yields a function with which a request adds a number of bytes to the counter.
 
         The function raises a ServingError (HTTP status 503) if the request must be rejected. At the
         end of the `with` block, the bytes of the request are subtracted again.
         """
-        own = 0
+        request_bytes = 0
 
-        def take(count: int) -> None:
-            nonlocal own
+        def reserve(count: int) -> None:
+            nonlocal request_bytes
             with self._lock:
-                if own + count > _SHORT and self.held + count > self._limit:
+                is_large = request_bytes + count > _ALWAYS_ACCEPTED
+                if is_large and self.total + count > self._limit:
                     message = (
-                        f"the requests in flight already hold {self.held} bytes, so the server "
+                        f"the requests in flight already hold {self.total} bytes, so the server "
                         "rejects further large requests: try again later"
                     )
                     raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
-                self.held += count
-                own += count
+                self.total += count
+                request_bytes += count
 
         try:
-            yield take
+            yield reserve
         finally:
             with self._lock:
-                self.held -= own
+                self.total -= request_bytes
 
 
 class ServingCore:
@@ -89,7 +93,7 @@ class ServingCore:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
                 label, UNAVAILABLE if no version has begun to load.
         """
-        manager, version = self._model(spec, no_status)
+        manager, version = self._resolve(spec, no_status)
         return get_model_status_pb2.GetModelStatusResponse(
             model_version_status=manager.statuses(version)
         )
@@ -101,7 +105,7 @@ class ServingCore:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
                 label, UNAVAILABLE while the version loads.
         """
-        manager, version = self._model(spec, not_found)
+        manager, version = self._resolve(spec, not_found)
         servable = manager.acquire(version)
         manager.release(servable)
         signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=servable.signature_defs)
@@ -116,14 +120,14 @@ class ServingCore:
 
         See `Servable.example`.
         """
-        found = {}
+        examples = {}
         for name, manager in self.models.items():
             # A ServingError means that the model is loading or has no signature serving_default.
             with contextlib.suppress(ServingError):
                 servable = manager.acquire()
                 manager.release(servable)
-                found[name] = servable.example
-        return found
+                examples[name] = servable.example
+        return examples
 
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]
@@ -144,7 +148,7 @@ class ServingCore:
                 label or wrong inputs, UNAVAILABLE while the model loads, or an error of
                 `Batcher.submit`.
         """
-        manager, version = self._model(spec, not_found)
+        manager, version = self._resolve(spec, not_found)
         servable = manager.acquire(version)
         try:
             signature, inputs = read(servable)
@@ -156,10 +160,10 @@ class ServingCore:
         future.add_done_callback(lambda _: manager.release(servable))
         return future, servable, signature
 
-    def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
+    def measure(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
         """Returns a context manager that measures the request in its `with` block.
 
-        See `Metrics.measured`. Requests for unknown models are not measured.
+        See `Metrics.measure`. Requests for unknown models are not measured.
 
         Args:
             name: name of the model.
@@ -167,25 +171,25 @@ class ServingCore:
         """
         if name not in self.models:
             return contextlib.nullcontext()
-        return self.metrics.measured(name, protocol)
+        return self.metrics.measure(name, protocol)
 
     @property
     def ready(self) -> bool:
         """Whether every model has a loaded version."""
-        return all(found.current is not None for found in self.models.values())
+        return all(manager.current is not None for manager in self.models.values())
 
-    def _model(self, spec: Spec, absent: Callable) -> tuple[VersionManager, int | None]:
+    def _resolve(self, spec: Spec, error: Callable) -> tuple[VersionManager, int | None]:
         """Finds the manager of the requested model, and resolves a label to a version.
 
         Args:
             spec: name, version and label of the requested model.
-            absent: function that returns the error for an unknown model from its name and version.
+            error: function that returns the error for an unknown model from its name and version.
 
         Returns:
             The manager of the model's versions, and the requested version. The version `None` means
             the newest version.
         """
         name, version, label = spec
-        if (found := self.models.get(name)) is None:
-            raise absent(name, version)
-        return found, found.labelled(label) if label else version
+        if (manager := self.models.get(name)) is None:
+            raise error(name, version)
+        return manager, manager.version_of_label(label) if label else version

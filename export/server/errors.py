@@ -61,8 +61,8 @@ def not_found(name: str, version: int | None) -> ServingError:
         version: the requested version; `None` means the newest version.
     """
     # The message is TensorFlow Serving's.
-    asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    return ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+    request = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return ServingError(Code.NOT_FOUND, f"Servable not found for request: {request}")
 
 
 def no_status(name: str, version: int | None) -> ServingError:
@@ -73,8 +73,8 @@ def no_status(name: str, version: int | None) -> ServingError:
         version: the requested version; `None` means all versions.
     """
     # The message is TensorFlow Serving's.
-    asked = "any versions" if version is None else f"version {version}"
-    return ServingError(Code.NOT_FOUND, f"Could not find {asked} of model {name}")
+    versions = "any versions" if version is None else f"version {version}"
+    return ServingError(Code.NOT_FOUND, f"Could not find {versions} of model {name}")
 
 
 def not_loaded(name: str) -> ServingError:
@@ -97,20 +97,20 @@ def from_exception(error: BaseException) -> ServingError:
     """
     if isinstance(error, ServingError):
         return error
-    number = getattr(error, "error_code", None)
-    if isinstance(number, int):
-        message = _sentence(str(getattr(error, "message", error)))
-        return ServingError(_CODE_OF.get(number, Code.UNKNOWN), message)
+    code = getattr(error, "error_code", None)
+    if isinstance(code, int):
+        message = _cause(str(getattr(error, "message", error)))
+        return ServingError(_CODE_OF.get(code, Code.UNKNOWN), message)
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
 
-def _sentence(message: str) -> str:
+def _cause(message: str) -> str:
     """Extracts the cause from an error message of TensorFlow.
 
     The cause is the message of a failed assertion. Without a failed assertion, the cause is the
     message of the first error, without stack traces.
     """
-    if (sentence := failed_check(message)) is not None:
-        return sentence
+    if (cause := failed_check(message)) is not None:
+        return cause
     _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)
     return _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()

@@ -59,15 +59,19 @@ class _Services(
         def read(servable: Servable):
             signature = servable.signature(request.model_spec.signature_name)
             _check_outputs(list(request.output_filter), signature)
-            protos, limit = request.inputs.items(), config.max_body_bytes
-            return signature, {name: _to_array(name, p, limit, take) for name, p in protos}
+            arrays = {
+                name: _to_array(name, proto, config.max_body_bytes, reserve)
+                for name, proto in request.inputs.items()
+            }
+            return signature, arrays
 
-        measured = self._core.measured(request.model_spec.name, "GRPC")
-        with measured, self._core.bodies.share() as take:
+        measurement = self._core.measure(request.model_spec.name, "GRPC")
+        with measurement, self._core.bodies.reservation() as reserve:
             future, servable, signature = self._core.submit(_model_spec(request), read)
             context.add_callback(future.cancel)  # if the client hangs up
-            left = context.time_remaining()
-            seconds = config.request_timeout if left is None else min(config.request_timeout, left)
+            seconds, remaining = config.request_timeout, context.time_remaining()
+            if remaining is not None:
+                seconds = min(seconds, remaining)
             try:
                 outputs = future.result(seconds)
             except concurrent.futures.TimeoutError:
@@ -155,18 +159,18 @@ class _Refusals(grpc.ServerInterceptor):
 
         def call(data: bytes, context):
             try:
-                with self._bodies.share() as take:
-                    take(len(data))
+                with self._bodies.reservation() as reserve:
+                    reserve(len(data))
                     return handler.unary_unary(handler.request_deserializer(data), context)
             except message.DecodeError:
-                failed = invalid("the request is not a valid message for this method")
+                failure = invalid("the request is not a valid message for this method")
             except NotImplementedError:
-                failed = ServingError(Code.UNIMPLEMENTED, "this server does not offer the method")
+                failure = ServingError(Code.UNIMPLEMENTED, "this server does not offer the method")
             except Exception as error:
-                failed = from_exception(error)
-                if failed.code == Code.INTERNAL:
+                failure = from_exception(error)
+                if failure.code == Code.INTERNAL:
                     _LOG.exception("a gRPC request failed")
-            context.abort(failed.code, failed.message)
+            context.abort(failure.code, failure.message)
 
         return handler._replace(request_deserializer=None, unary_unary=call)
 
@@ -190,7 +194,9 @@ def _check_outputs(names: list[str], signature: Signature) -> None:
             raise invalid(f"duplicate output tensor alias: {name}")
 
 
-def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callable) -> np.ndarray:
+def _to_array(
+    name: str, proto: tensor_pb2.TensorProto, max_bytes: int, reserve: Callable
+) -> np.ndarray:
     """Converts a TensorProto to an array.
 
     The array's size is checked first, because a proto of a few bytes can declare 10^12 zeros.
@@ -198,8 +204,8 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callabl
     Args:
         name: name of the input, for error messages.
         proto: the proto.
-        most: maximum size of the array in bytes.
-        take: function that counts the array's bytes as in use (see `Bodies.share`).
+        max_bytes: maximum size of the array in bytes.
+        reserve: function that counts the array's bytes as in use (see `Bodies.reservation`).
 
     Raises:
         ServingError: INVALID_ARGUMENT if `proto` is not valid or the array is too large, or
@@ -211,15 +217,16 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callabl
     try:
         dtype = tf.dtypes.as_dtype(proto.dtype)
         size = math.prod(sizes) * (dtype.size or 8)  # a string takes at least a pointer
-        if size > most:
+        if size > max_bytes:
             raise invalid(
-                f"input {name!r}: a tensor of shape {sizes} exceeds {most} bytes: send fewer rows"
+                f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes: send fewer "
+                "rows"
             )
-        take(size)
+        reserve(size)
         return tf.make_ndarray(proto)
     except (TypeError, ValueError, LookupError, ArithmeticError):
-        known = proto.dtype in types_pb2.DataType.values()
-        dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
+        is_known = proto.dtype in types_pb2.DataType.values()
+        dtype_name = types_pb2.DataType.Name(proto.dtype) if is_known else str(proto.dtype)
         raise invalid(
             f"input {name!r}: the TensorProto is not a valid tensor with dtype {dtype_name} and "
             f"shape {sizes}"

@@ -27,7 +27,7 @@ from export.server.errors import Code, ServingError
 
 _LOG = logging.getLogger(__name__)
 _MAX_HEAD = 32 * 1024  # maximum size of the request line and headers in bytes
-_UNPACKED = 1024 * 1024  # number of bytes that are decompressed at once
+_CHUNK_BYTES = 1024 * 1024  # number of bytes that are decompressed at once
 _THREADS = 2  # threads for JSON and decompression, which would block the event loop
 _LINGER_SECONDS = 2.0  # maximum time for reading the rest of a rejected request
 # Scheme and host at the beginning of a request target in absolute form.
@@ -56,7 +56,7 @@ class Response:
 Handler = Callable[[Head, bytearray], Awaitable[Response]]
 
 
-def _refused(status: int, message: str) -> ServingError:
+def _rejection(status: int, message: str) -> ServingError:
     return ServingError(Code.INVALID_ARGUMENT, message, status)
 
 
@@ -100,11 +100,11 @@ class HttpServer:
         Raises:
             OSError: the port cannot be opened.
         """
-        bound = concurrent.futures.Future()
-        serve = self._serve(bound)
+        port = concurrent.futures.Future()
+        serve = self._serve(port)
         self._thread = threading.Thread(target=asyncio.run, args=(serve,), name="http", daemon=True)
         self._thread.start()
-        self.port = bound.result()
+        self.port = port.result()
 
     def stop(self, grace_seconds: float) -> None:
         """Stops accepting connections, finishes requests in flight, and closes all connections.
@@ -115,7 +115,7 @@ class HttpServer:
         self._loop.call_soon_threadsafe(self._grace.set_result, grace_seconds)
         self._thread.join()
 
-    async def _serve(self, bound: concurrent.futures.Future) -> None:
+    async def _serve(self, port: concurrent.futures.Future) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(_THREADS, "http"))
         self._grace = self._loop.create_future()
@@ -125,9 +125,9 @@ class HttpServer:
                 self._accept, config.host, config.rest_port, backlog=512
             )
         except BaseException as error:
-            bound.set_exception(error)
+            port.set_exception(error)
             return
-        bound.set_result(server.sockets[0].getsockname()[1])
+        port.set_result(server.sockets[0].getsockname()[1])
         grace_seconds = await self._grace
         self._stopping = True
         server.close()
@@ -168,20 +168,20 @@ class HttpServer:
         Returns:
             Whether another request may follow on the connection.
         """
-        refused = False
+        is_rejected = False
         try:
-            with self._bodies.share() as take:
-                if (request := await connection.read_request(take)) is None:
+            with self._bodies.reservation() as reserve:
+                if (request := await connection.read_request(reserve)) is None:
                     return False
                 response = await self._handler(*request)
                 del request
         except ServingError as error:
-            refused, response = True, error_response(error.http_status, error.message)
+            is_rejected, response = True, error_response(error.http_status, error.message)
         # The client may read slowly, so the body of the request is already freed here.
-        follows = await connection.answer(response, last=refused or self._stopping)
-        if refused:
+        keep_alive = await connection.answer(response, last=is_rejected or self._stopping)
+        if is_rejected:
             await connection.linger()
-        return follows
+        return keep_alive
 
 
 class _Connection:
@@ -200,14 +200,14 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._requests = 0
-        self._bodiless = False  # whether the method is HEAD, so that the answer has no body
+        self._is_head_request = False  # whether the response must have no body
 
-    async def read_request(self, take: Callable[[int], None]) -> tuple[Head, bytearray] | None:
+    async def read_request(self, reserve: Callable[[int], None]) -> tuple[Head, bytearray] | None:
         """Reads the head and the body of the next request.
 
         Args:
-            take: function to call with the number of received or decompressed bytes, see
-                `Bodies.share`.
+            reserve: function to call with the number of received or decompressed bytes, see
+                `Bodies.reservation`.
 
         Returns:
             The head and the decompressed body, or `None` if the client closed the connection or was
@@ -217,15 +217,15 @@ class _Connection:
             ServingError: the request is malformed (HTTP status 400), too slow (408), a POST without
                 a length (411) or too large (413). Other causes are a content coding other than gzip
                 (415), a head that is too long (431), a transfer coding other than chunked (501), an
-                error of `take` (503), and an unsupported HTTP version (505).
+                error of `reserve` (503), and an unsupported HTTP version (505).
         """
         config = self._config
         self.idle = True
-        silence = config.idle_timeout if self._requests else config.header_timeout
+        timeout = config.idle_timeout if self._requests else config.header_timeout
         self._requests += 1
         if not self._http.trailing_data[0]:  # no byte of the next request has arrived yet
             try:
-                async with asyncio.timeout(silence):
+                async with asyncio.timeout(timeout):
                     data = await self._reader.read(65536)
             except TimeoutError:
                 return None
@@ -239,37 +239,37 @@ class _Connection:
             head = _head(request)
             length = head.headers.get("content-length", "0")
             if len(length) > 18 or int(length) > config.max_body_bytes:
-                raise _refused(
+                raise _rejection(
                     413, f"the body exceeds {config.max_body_bytes} bytes: send fewer rows"
                 )
             async with asyncio.timeout(config.body_timeout):
-                body = await self._read_body(take)
+                body = await self._read_body(reserve)
         except TimeoutError:
-            raise _refused(408, "the request arrived too slowly: send it again") from None
+            raise _rejection(408, "the request arrived too slowly: send it again") from None
         except h11.RemoteProtocolError as error:
             # Cut off the buffer at the end of h11's message.
             message = str(error).partition(": bytearray")[0]
-            raise _refused(error.error_status_hint, message) from None
-        return head, await _unpacked(body, head, config.max_body_bytes, take)
+            raise _rejection(error.error_status_hint, message) from None
+        return head, await _decompressed(body, head, config.max_body_bytes, reserve)
 
     async def _next_event(self):
         while True:
             # Read the method here, because h11 does not report the method of a malformed head.
             if self._http.their_state is h11.IDLE:
-                self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
+                self._is_head_request = self._http.trailing_data[0].startswith(b"HEAD ")
             if (event := self._http.next_event()) is not h11.NEED_DATA:
                 return event
             if self._http.they_are_waiting_for_100_continue:
-                go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
-                self._writer.write(self._http.send(go_on))
+                response = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+                self._writer.write(self._http.send(response))
             self._http.receive_data(await self._reader.read(65536))
 
-    async def _read_body(self, take: Callable[[int], None]) -> bytearray:
+    async def _read_body(self, reserve: Callable[[int], None]) -> bytearray:
         body, limit = bytearray(), self._config.max_body_bytes
         while isinstance(event := await self._next_event(), h11.Data):
             if len(body) + len(event.data) > limit:
-                raise _refused(413, f"the body exceeds {limit} bytes: send fewer rows")
-            take(len(event.data))
+                raise _rejection(413, f"the body exceeds {limit} bytes: send fewer rows")
+            reserve(len(event.data))
             body += event.data
             if len(event.data) < 4096:  # many small chunks may follow, so serve other connections
                 await asyncio.sleep(0)
@@ -298,7 +298,7 @@ class _Connection:
             reason=http.client.responses.get(response.status, ""),
         )
         self._writer.write(self._http.send(event))
-        if not self._bodiless:
+        if not self._is_head_request:
             self._writer.write(self._http.send(h11.Data(data=response.body)) or b"")
         if self._http.their_state is not h11.ERROR:
             self._http.send(h11.EndOfMessage())
@@ -330,22 +330,22 @@ def _head(request: h11.Request) -> Head:
         path = path[origin.end() :] or "/"
     head = Head(request.method.decode(), path, headers)
     if request.http_version not in (b"1.0", b"1.1"):
-        raise _refused(505, "this version of HTTP is not supported: use HTTP/1.1 or HTTP/1.0")
+        raise _rejection(505, "this version of HTTP is not supported: use HTTP/1.1 or HTTP/1.0")
     if "transfer-encoding" in headers and "content-length" in headers:
-        raise _refused(400, "the request has Content-Length and Transfer-Encoding: leave one out")
+        raise _rejection(400, "the request has Content-Length and Transfer-Encoding: leave one out")
     if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():
-        raise _refused(411, "the POST request has no Content-Length header: add it")
+        raise _rejection(411, "the POST request has no Content-Length header: add it")
     return head
 
 
-async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> bytearray:
+async def _decompressed(body: bytearray, head: Head, limit: int, reserve: Callable) -> bytearray:
     """Returns a request's body, decompressed if its content coding is gzip.
 
     Args:
         body: the body of the request.
         head: the head of the request.
         limit: maximum size of the decompressed body in bytes.
-        take: function to call with the number of decompressed bytes (see `Bodies.share`).
+        reserve: function to call with the number of decompressed bytes (see `Bodies.reservation`).
 
     Raises:
         ServingError: the content coding is not supported, the body is not valid, or the
@@ -355,14 +355,16 @@ async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> 
     if coding == "identity":
         return body
     if coding != "gzip":
-        raise _refused(415, f"content coding {coding[:40]!r} is not supported: use gzip")
-    file, unpacked = gzip.GzipFile(fileobj=io.BytesIO(body)), bytearray()
+        raise _rejection(415, f"content coding {coding[:40]!r} is not supported: use gzip")
+    file, decompressed = gzip.GzipFile(fileobj=io.BytesIO(body)), bytearray()
     try:
-        while piece := await asyncio.to_thread(file.read, _UNPACKED):
-            if len(unpacked) + len(piece) > limit:
-                raise _refused(413, f"the decompressed body exceeds {limit} bytes: send fewer rows")
-            take(len(piece))
-            unpacked += piece
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            if len(decompressed) + len(chunk) > limit:
+                raise _rejection(
+                    413, f"the decompressed body exceeds {limit} bytes: send fewer rows"
+                )
+            reserve(len(chunk))
+            decompressed += chunk
     except (EOFError, OSError, zlib.error):
-        raise _refused(400, "the body is not valid gzip data: compress it again") from None
-    return unpacked
+        raise _rejection(400, "the body is not valid gzip data: compress it again") from None
+    return decompressed

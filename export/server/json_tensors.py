@@ -51,11 +51,11 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
 
 
 def _object(pairs: list[tuple]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         [(key, _)] = collections.Counter(key for key, _ in pairs).most_common(1)
         raise invalid(f"JSON Parse error: an object has the key {_quote(key)} twice")
-    return found
+    return result
 
 
 def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.ndarray], bool]:
@@ -88,7 +88,7 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
     return arrays, has_rows
 
 
-def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
+def encode_outputs(outputs: dict[str, np.ndarray], row_format: bool) -> bytes:
     """Converts outputs to the JSON body of a response.
 
     In row format, "predictions" is a list with an object for each instance. In column format,
@@ -98,28 +98,28 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
 
     Args:
         outputs: dict mapping output name to array.
-        row_form: whether to use row format.
+        row_format: whether to use row format.
 
     Raises:
         ServingError: INVALID_ARGUMENT if JSON cannot express the dtype of an output, or if
-            `row_form` is true and the outputs have different numbers of rows.
+            `row_format` is true and the outputs have different numbers of rows.
     """
     try:
-        if row_form:
+        if row_format:
             _check_rows(outputs)
-            return _print({"predictions": as_rows(outputs)}).encode("utf-8")
-        answer = {name: as_json(name, array) for name, array in outputs.items()}
+            return _encode({"predictions": as_rows(outputs)}).encode("utf-8")
+        columns = {name: as_json(name, array) for name, array in outputs.items()}
     except ValueError as error:
         raise invalid(f"{error}: send the request by gRPC") from None
-    if len(answer) == 1:
-        [answer] = answer.values()
-    return _print({"outputs": answer}).encode("utf-8")
+    if len(columns) == 1:
+        [columns] = columns.values()
+    return _encode({"outputs": columns}).encode("utf-8")
 
 
-def _print(value) -> str:
+def _encode(value) -> str:
     """Encodes JSON. Lists are encoded item by item, so that other threads can run in between."""
     if isinstance(value, dict):
-        items = [f"{_JSON.encode(name)}: {_print(item)}" for name, item in value.items()]
+        items = [f"{_JSON.encode(name)}: {_encode(item)}" for name, item in value.items()]
         return "{" + ", ".join(items) + "}"
     if isinstance(value, list):
         return "[" + ", ".join([_JSON.encode(item) for item in value]) + "]"
@@ -131,17 +131,17 @@ def _columns_of_rows(instances, signature: Signature) -> dict[str, list]:
         raise invalid("Expecting 'instances' to be an list/array")
     if not instances:
         raise invalid("No values in 'instances' array: the batch is empty")
-    named = _is_named(instances[0])
+    is_named = _is_named(instances[0])
     for i, element in enumerate(instances):
-        if _is_named(element) != named:
-            kinds = ("object", "list") if named else ("value/list", "object")
-            raise invalid(f"Expecting {kinds[0]} but got {kinds[1]} at item {i} of input list")
-        if named and element.keys() != signature.inputs.keys():
+        if _is_named(element) != is_named:
+            wanted, actual = ("object", "list") if is_named else ("value/list", "object")
+            raise invalid(f"Expecting {wanted} but got {actual} at item {i} of input list")
+        if is_named and element.keys() != signature.inputs.keys():
             raise invalid(
                 f"Failed to process element: {i} of 'instances' list. JSON object keys "
                 f"{{{_quote(', '.join(element))}}} must be equal to: {','.join(signature.inputs)}"
             )
-    if not named:
+    if not is_named:
         return {_only_input(signature, "instances", "list of objects"): instances}
     return {name: [element[name] for element in instances] for name in signature.inputs}
 
@@ -176,13 +176,13 @@ def _is_named(value) -> bool:
     return isinstance(value, dict) and not _is_bytes(value)
 
 
-def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
+def _to_array(value, spec: tf.TensorSpec, where: str) -> np.ndarray:
     """Converts a JSON value to an array with the dtype of the input.
 
     Args:
         value: a scalar, or nested lists of scalars.
         spec: dtype and shape of the input.
-        place: description of the value for error messages, such as "'instances' 'text'".
+        where: description of the value for error messages, such as "'instances' 'text'".
 
     Raises:
         ServingError: INVALID_ARGUMENT if lists on one level differ in length, or if a scalar does
@@ -193,65 +193,65 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
     for leaf in leaves:
         if isinstance(leaf, list):
             raise invalid(
-                f"{place} is ragged or nested too deeply: replace {_quote(leaf)} by a scalar, or "
+                f"{where} is ragged or nested too deeply: replace {_quote(leaf)} by a scalar, or "
                 "by a list as long as the other lists on its level"
             )
-    return _convert(leaves, spec.dtype, place).reshape(array.shape)
+    return _convert(leaves, spec.dtype, where).reshape(array.shape)
 
 
-def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
+def _convert(leaves: list, dtype: tf.DType, where: str) -> np.ndarray:
     """Converts scalars to an array with one dimension.
 
     Args:
         leaves: scalars from JSON.
         dtype: dtype of the input.
-        place: see `_to_array`.
+        where: see `_to_array`.
 
     Raises:
         ServingError: INVALID_ARGUMENT if a scalar has a wrong type or is out of range.
     """
     if dtype == tf.string:
-        return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
+        return np.fromiter((_to_bytes(leaf, where) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:
-        _require(leaves, lambda leaf: isinstance(leaf, bool), dtype, place)
+        _check_leaves(leaves, lambda leaf: isinstance(leaf, bool), dtype, where)
         return np.array(leaves, dtype=np.bool_)
     if dtype.is_integer:
         low, high = int(dtype.min), int(dtype.max)
-        _require(leaves, lambda x: type(x) is int and low <= x <= high, dtype, place)
+        _check_leaves(leaves, lambda x: type(x) is int and low <= x <= high, dtype, where)
         return np.array(leaves, dtype=dtype.as_numpy_dtype)
     if dtype.is_floating:
-        _require(leaves, lambda leaf: type(leaf) in (int, float), dtype, place)
+        _check_leaves(leaves, lambda leaf: type(leaf) in (int, float), dtype, where)
         limit = float(dtype.max)
         # Infinities and NaN are valid. An int can be too large for `np.isfinite`.
         fits = lambda x: abs(x) <= limit or (type(x) is float and not np.isfinite(x))  # noqa: E731
-        _require(leaves, fits, dtype, place)
+        _check_leaves(leaves, fits, dtype, where)
         return np.array([float(leaf) for leaf in leaves]).astype(dtype.as_numpy_dtype)
-    raise invalid(f"{place}: JSON cannot express the type {dtype.name}: use gRPC")
+    raise invalid(f"{where}: JSON cannot express the type {dtype.name}: use gRPC")
 
 
-def _require(leaves: list, accept, dtype: tf.DType, place: str) -> None:
+def _check_leaves(leaves: list, is_valid, dtype: tf.DType, where: str) -> None:
     for leaf in leaves:
-        if not accept(leaf):
+        if not is_valid(leaf):
             raise invalid(
-                f"{place}: JSON Value: {_quote(leaf)} is not of expected type: {dtype.name}"
+                f"{where}: JSON Value: {_quote(leaf)} is not of expected type: {dtype.name}"
             )
 
 
-def _string(leaf, place: str) -> bytes:
+def _to_bytes(leaf, where: str) -> bytes:
     if isinstance(leaf, str):
         try:
             return leaf.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair, such as "\ud800"
             raise invalid(
-                f"{place}: a string has an unpaired surrogate, which UTF-8 cannot encode: remove "
+                f"{where}: a string has an unpaired surrogate, which UTF-8 cannot encode: remove "
                 "the surrogate"
             ) from None
     if _is_bytes(leaf):
         try:
             return base64.b64decode(leaf["b64"], validate=True)
         except (binascii.Error, ValueError):
-            raise invalid(f"{place}: Unable to base64 decode") from None
-    raise invalid(f"{place}: JSON Value: {_quote(leaf)} is not of expected type: string")
+            raise invalid(f"{where}: Unable to base64 decode") from None
+    raise invalid(f"{where}: JSON Value: {_quote(leaf)} is not of expected type: string")
 
 
 def _check_rows(outputs: dict[str, np.ndarray]) -> None:

@@ -42,14 +42,14 @@ class Metrics:
             self._latencies[key], self._sums[key] = [0] * (len(_BOUNDS) + 1), 0.0
 
     @contextlib.contextmanager
-    def measured(self, model: str, protocol: str) -> Iterator[None]:
+    def measure(self, model: str, protocol: str) -> Iterator[None]:
         """Counts the request in the `with` block, with its latency and its status.
 
         Args:
             model: name of the model.
             protocol: "REST" or "GRPC".
         """
-        started, status = time.monotonic(), "CANCELLED"
+        start_time, status = time.monotonic(), "CANCELLED"
         try:
             yield
             status = "OK"
@@ -57,11 +57,11 @@ class Metrics:
             status = from_exception(error).code.name
             raise
         finally:
-            passed = (time.monotonic() - started) * 1e6
+            microseconds = (time.monotonic() - start_time) * 1e6
             with self._lock:
                 self._requests[model, status] += 1
-                self._latencies[model, protocol][bisect.bisect_left(_BOUNDS, passed)] += 1
-                self._sums[model, protocol] += passed
+                self._latencies[model, protocol][bisect.bisect_left(_BOUNDS, microseconds)] += 1
+                self._sums[model, protocol] += microseconds
 
     def text(self) -> str:
         """Returns the metrics in Prometheus text format."""

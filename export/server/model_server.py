@@ -39,7 +39,7 @@ class ModelServer:
         self.rest_port = self.grpc_port = 0
         # Functions that `stop` calls in reverse order, with the seconds for requests in flight.
         self._stops: list[Callable[[float], None]] = []
-        self._stopped = threading.Event()  # ends `_reread`
+        self._stopped = threading.Event()  # ends `_reload_config`
 
     @property
     def url(self) -> str:
@@ -62,13 +62,13 @@ class ModelServer:
             check_base_path(model.base_path)
         _check_host(self.config.host)
         try:
-            seconds = self.config.poll_seconds
-            self.models = {model.name: VersionManager(model, seconds) for model in models}
+            poll_seconds = self.config.poll_seconds
+            self.models = {model.name: VersionManager(model, poll_seconds) for model in models}
             core = self._bind()
             for manager in self.models.values():
-                _load(manager)
+                _load_model(manager)
             if self.config.model_config_file_poll_wait_seconds:
-                reloader = threading.Thread(target=self._reread, args=(core,), daemon=True)
+                reloader = threading.Thread(target=self._reload_config, args=(core,), daemon=True)
                 self._stops.append(lambda _: (self._stopped.set(), reloader.join()))
                 reloader.start()
         except BaseException:
@@ -88,17 +88,17 @@ class ModelServer:
         for manager in self.models.values():
             manager.stop()
 
-    def _reread(self, core: ServingCore) -> None:
+    def _reload_config(self, core: ServingCore) -> None:
         """Rereads and applies the configuration file at intervals, until the server stops."""
         while not self._stopped.wait(self.config.model_config_file_poll_wait_seconds):
             try:
-                self._take_up(served_models(self.config), core)
+                self._replace_models(served_models(self.config), core)
             except UserError as error:
                 _LOG.error("%s; the server continues to serve its current models", error)
             except Exception:
                 _LOG.exception("the configuration file cannot be read; the server will try again")
 
-    def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
+    def _replace_models(self, models: list[ServedModel], core: ServingCore) -> None:
         """Replaces the served models by `models`.
 
         A model that is already served under the same name from the same folder is not reloaded.
@@ -114,12 +114,13 @@ class ModelServer:
         added = []
         try:
             for model in models:
-                kept = old.get(model.name)
-                if kept is None or kept.model.base_path != model.base_path:
+                manager = old.get(model.name)
+                if manager is None or manager.model.base_path != model.base_path:
                     check_base_path(model.base_path)
-                    added.append(kept := VersionManager(model, self.config.poll_seconds))
-                    _load(kept)
-                new[model.name] = kept
+                    manager = VersionManager(model, self.config.poll_seconds)
+                    added.append(manager)
+                    _load_model(manager)
+                new[model.name] = manager
         except BaseException:
             for manager in added:
                 manager.stop()
@@ -159,11 +160,11 @@ class ModelServer:
         core = ServingCore(config, self.models, batcher)
         self._stops.append(batcher.stop)
         http = HttpServer(config, RestApi(core).handle, core.bodies)
-        with _port("REST", "--rest-port", config.rest_port):
+        with _port_errors("REST", "--rest-port", config.rest_port):
             http.start()
         self.rest_port = http.port
         self._stops.append(http.stop)
-        with _port("gRPC", "--grpc-port", config.grpc_port):
+        with _port_errors("gRPC", "--grpc-port", config.grpc_port):
             grpc_server, self.grpc_port = build_server(core)
         grpc_server.start()
         # Both servers stop at the same time, so that requests in flight share the grace period.
@@ -171,7 +172,7 @@ class ModelServer:
         return core
 
 
-def _load(manager: VersionManager) -> None:
+def _load_model(manager: VersionManager) -> None:
     """Loads a model, and starts the thread that watches the model's folder.
 
     Raises:
@@ -180,17 +181,17 @@ def _load(manager: VersionManager) -> None:
     model = manager.model
     manager.start()
     if manager.current is None:
-        found = model.candidates(find_versions(model.base_path))
+        candidates = model.candidates(find_versions(model.base_path))
         reasons = [
-            f"version {each.version}: {each.status.error_message.splitlines()[0][:200]}"
-            for each in (manager.statuses() if found else ())
-            if each.status.error_message
+            f"version {state.version}: {state.status.error_message.splitlines()[0][:200]}"
+            for state in (manager.statuses() if candidates else ())
+            if state.status.error_message
         ]
-        if model.only and not reasons:
-            asked = ", ".join(map(str, sorted(model.only)))
+        if model.allowed_versions and not reasons:
+            versions = ", ".join(map(str, sorted(model.allowed_versions)))
             raise UserError(
-                f"model_version_policy asks for version {asked}, but {model.base_path} contains no "
-                "such version: correct model_version_policy, or export the model again"
+                f"model_version_policy asks for version {versions}, but {model.base_path} contains "
+                "no such version: correct model_version_policy, or export the model again"
             )
         raise UserError(
             f"no version in {model.base_path} can be loaded ({'; '.join(reasons)}): export the "
@@ -211,25 +212,26 @@ def _stop_both(grpc_server: grpc.Server, http: HttpServer, grace: float) -> None
 
 
 @contextlib.contextmanager
-def _port(kind: str, flag: str, port: int) -> Iterator[None]:
+def _port_errors(protocol: str, flag: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
-            f"the {kind} port {port} cannot be opened ({reason}): choose another port with {flag}"
+            f"the {protocol} port {port} cannot be opened ({reason}): choose another port with "
+            f"{flag}"
         ) from None
 
 
 def _check_host(host: str) -> None:
     """Raises a UserError if the server cannot open a port on `host`."""
     try:
-        kind, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(kind) as probe:
+        family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
             probe.bind(address)
     except (OSError, UnicodeError) as error:
-        said = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"--host {host!r} is not an address of this machine ({said}): give another host, such "
-            "as 127.0.0.1, or 0.0.0.0 for all addresses"
+            f"--host {host!r} is not an address of this machine ({reason}): give another host, "
+            "such as 127.0.0.1, or 0.0.0.0 for all addresses"
         ) from None

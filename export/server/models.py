@@ -24,25 +24,26 @@ class ServedModel:
         name: name of the model in URLs.
         base_path: folder of the model, with a subfolder for each version.
         latest: number of newest versions to serve; `None` means all versions.
-        only: versions that may be served; `None` means all versions.
+        allowed_versions: versions that may be served; `None` means all versions.
         labels: dict mapping label to version.
     """
 
     name: str
     base_path: str
     latest: int | None = 1
-    only: frozenset[int] | None = None
+    allowed_versions: frozenset[int] | None = None
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
-    def candidates(self, found: Iterable[int]) -> list[int]:
-        """Returns the elements of `found` that may be served, newest first.
+    def candidates(self, versions: Iterable[int]) -> list[int]:
+        """Returns the elements of `versions` that may be served, newest first.
 
         The server loads the versions in this order until `latest` versions are loaded.
 
         Args:
-            found: versions in the model's folder.
+            versions: versions in the model's folder.
         """
-        return sorted((v for v in found if self.only is None or v in self.only), reverse=True)
+        allowed = self.allowed_versions
+        return sorted((v for v in versions if allowed is None or v in allowed), reverse=True)
 
 
 def served_models(config: ServerConfig) -> list[ServedModel]:
@@ -80,10 +81,10 @@ def read_model_config(path: str) -> list[ServedModel]:
             "protocol buffer text format"
         ) from None
     except text_format.ParseError as error:
-        said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
+        reason = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
         raise UserError(
             f"line {error.GetLine()} of --model-config-file {path} is not valid protobuf text "
-            f"format ({said}): correct the line"
+            f"format ({reason}): correct the line"
         ) from None
     if not parsed.model_config_list.config:
         raise UserError(
@@ -91,19 +92,19 @@ def read_model_config(path: str) -> list[ServedModel]:
             'name: "NAME" base_path: "/FOLDER" model_platform: "tensorflow" } }'
         )
     models: dict[str, ServedModel] = {}
-    for number, entry in enumerate(parsed.model_config_list.config, 1):
+    for position, entry in enumerate(parsed.model_config_list.config, 1):
         try:
-            model = _model(entry)
+            model = _read_model(entry)
             if model.name in models:
                 raise UserError("another model has the same name: give each model its own name")
         except UserError as error:
-            which = f"the model {entry.name!r}" if entry.name else f"config {number}"
-            raise UserError(f"--model-config-file {path}, {which}: {error}") from None
+            where = f"the model {entry.name!r}" if entry.name else f"config {position}"
+            raise UserError(f"--model-config-file {path}, {where}: {error}") from None
         models[model.name] = model
     return list(models.values())
 
 
-def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
+def _read_model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
     """Converts a `config` entry of the file to a `ServedModel`.
 
     Raises:
@@ -117,30 +118,31 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
             f"base_path {entry.base_path!r} is not an absolute path: write a path that begins "
             "with /"
         )
-    kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
-    if kind != "tensorflow":
+    model_type = model_server_config_pb2.ModelType.Name(entry.model_type).lower()
+    platform = entry.model_platform or model_type
+    if platform != "tensorflow":
         raise UserError(
-            f'model_platform {kind!r} is not supported: write model_platform: "tensorflow"'
+            f'model_platform {platform!r} is not supported: write model_platform: "tensorflow"'
         )
     if entry.HasField("logging_config"):
         raise UserError("this server does not log requests: leave the field logging_config out")
-    latest, only = _policy(entry.model_version_policy)
+    latest, allowed = _read_policy(entry.model_version_policy)
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
             raise UserError(
                 f"the label {label!r} in version_labels cannot be part of a URL: give a "
                 "non-empty label without the characters / and :"
             )
-        if version < 0 or (only is not None and version not in only):
+        if version < 0 or (allowed is not None and version not in allowed):
             raise UserError(
                 f"the label {label!r} in version_labels points to version {version}, which is not "
                 "in model_version_policy: give another version, or add this version to the policy"
             )
-    return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
+    return ServedModel(entry.name, entry.base_path, latest, allowed, dict(entry.version_labels))
 
 
-def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """Converts a version policy to the attributes `latest` and `only` of `ServedModel`."""
+def _read_policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
+    """Converts a version policy to `latest` and `allowed_versions` of `ServedModel`."""
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None

@@ -61,8 +61,8 @@ class RestApi:
             return error_response(500, from_exception(error).message)
 
     async def _route(self, head: Head, body: bytearray) -> Response:
-        predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
-        if not (predict or known or head.path in ("/", "/models", "/healthz", metrics.PATH)):
+        predict, status = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
+        if not (predict or status or head.path in ("/", "/models", "/healthz", metrics.PATH)):
             raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
         method = "POST" if predict else "GET"
         if head.method != method and (head.method, method) != ("HEAD", "GET"):
@@ -71,19 +71,19 @@ class RestApi:
             )
         if predict:
             name = urllib.parse.unquote(predict["name"], errors="replace")
-            with self._core.measured(name, "REST"):
+            with self._core.measure(name, "REST"):
                 return await self._predict(predict, body)
-        if known:
-            spec = _model_spec(known)
-            if known["metadata"]:
-                found = _fields(self._core.metadata(spec))
-                del found["metadata"]["signature_def"]["@type"]
-                return _json_response(found)
-            found = self._core.statuses(spec)
-            states = {one.state for one in found.model_version_status}
+        if status:
+            spec = _model_spec(status)
+            if status["metadata"]:
+                metadata = _fields(self._core.metadata(spec))
+                del metadata["metadata"]["signature_def"]["@type"]
+                return _json_response(metadata)
+            statuses = self._core.statuses(spec)
+            states = {version.state for version in statuses.model_version_status}
             if ModelVersionStatus.LOADING in states and ModelVersionStatus.AVAILABLE not in states:
-                return _json_response(_fields(found), 503, ("Retry-After", "1"))
-            return _json_response(_fields(found))
+                return _json_response(_fields(statuses), 503, ("Retry-After", "1"))
+            return _json_response(_fields(statuses))
         if head.path == metrics.PATH:
             page = self._core.metrics.text().encode()
             return Response(200, page, content_type=metrics.CONTENT_TYPE)
@@ -91,8 +91,8 @@ class RestApi:
             policy = ("Content-Security-Policy", _POLICY)
             return Response(200, _PAGE, (policy,), content_type="text/html; charset=utf-8")
         if head.path == "/models":
-            found = await asyncio.to_thread(self._core.examples)
-            return _json_response({"models": list(self._core.models), "examples": found})
+            examples = await asyncio.to_thread(self._core.examples)
+            return _json_response({"models": list(self._core.models), "examples": examples})
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
@@ -101,16 +101,16 @@ class RestApi:
             raise ServingError(
                 Code.UNIMPLEMENTED, f"the {match['method']} API is not supported: use :predict"
             )
-        spec, row_form = _model_spec(match), False
+        spec, row_format = _model_spec(match), False
 
         def read(servable: Servable):
-            nonlocal row_form
+            nonlocal row_format
             document = json_tensors.parse_body(body, self._core.config.max_request_values)
             name = document.get("signature_name", "")
             if not isinstance(name, str):
                 raise invalid("'signature_name' key must be a string value")
             signature = servable.signature(name)
-            inputs, row_form = json_tensors.decode_inputs(document, signature)
+            inputs, row_format = json_tensors.decode_inputs(document, signature)
             return signature, inputs
 
         future, *_ = await asyncio.to_thread(self._core.submit, spec, read)
@@ -122,7 +122,7 @@ class RestApi:
         except Exception as error:
             raise from_exception(error) from error
         return Response(
-            200, await asyncio.to_thread(json_tensors.encode_outputs, outputs, row_form)
+            200, await asyncio.to_thread(json_tensors.encode_outputs, outputs, row_format)
         )
 
 

@@ -20,7 +20,7 @@ DEFAULT_SIGNATURE = "serving_default"
 _LOG = logging.getLogger(__name__)
 
 
-def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
+def _tensor_spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
     """Returns the shape and dtype of a signature's input or output, and its tensor's name."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
@@ -44,8 +44,8 @@ class Signature:
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
         self.name = name
-        self.inputs = {k: _spec(v) for k, v in sorted(signature_def.inputs.items())}
-        self.outputs = {k: _spec(v) for k, v in sorted(signature_def.outputs.items())}
+        self.inputs = {k: _tensor_spec(v) for k, v in sorted(signature_def.inputs.items())}
+        self.outputs = {k: _tensor_spec(v) for k, v in sorted(signature_def.outputs.items())}
         self.waits = True
         shapes = [spec.shape for spec in (*self.inputs.values(), *self.outputs.values())]
         self.batchable = bool(self.inputs) and all(
@@ -81,8 +81,10 @@ class Signature:
                     f"input {name!r} has dtype {dtype}, but must have dtype {spec.dtype.name}"
                 )
             if not spec.shape.is_compatible_with(array.shape):
-                shapes = f"{_show(array.shape)}, but must have shape {_show(spec.shape)}"
-                raise invalid(f"input {name!r} has shape {shapes}")
+                raise invalid(
+                    f"input {name!r} has shape {_format_shape(array.shape)}, but must have shape "
+                    f"{_format_shape(spec.shape)}"
+                )
         if not self.batchable or any(array.ndim == 0 for array in inputs.values()):
             return 1
         rows = {array.shape[0] for array in inputs.values()}
@@ -120,7 +122,7 @@ class Servable:
             for name, signature in self.signature_defs.items()
             if signature.method_name  # "__saved_model_init_op" has no method name
         }
-        if self._model.small is not None:
+        if self._model.small_engine is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
         if self._model.warning is not None:
             _LOG.warning("LiteRT is not used for small requests: %s", self._model.warning)
@@ -133,9 +135,9 @@ class Servable:
         """
         name = name or DEFAULT_SIGNATURE
         if name not in self._signatures:
-            known = ", ".join(sorted(self._signatures))
+            names = ", ".join(sorted(self._signatures))
             raise invalid(
-                f'Serving signature name: "{name}" not found in signature def; it has: {known}'
+                f'Serving signature name: "{name}" not found in signature def; it has: {names}'
             )
         return self._signatures[name]
 
@@ -181,7 +183,8 @@ class Servable:
         """Dict mapping each input of `serving_default` to the JSON value of a one-row request."""
         signature = self.signature()
         try:
-            inputs = next(given for one, given in self._typical_requests() if one is signature)
+            requests = self._typical_requests()
+            inputs = next(inputs for requested, inputs in requests if requested is signature)
         except Exception:  # there is no recorded request, or the file is damaged
             inputs = typical_inputs(signature.inputs)
         values = {name: as_json(name, array) for name, array in sorted(inputs.items())}
@@ -192,7 +195,7 @@ class Servable:
         self._model.close()
 
 
-def _show(shape: Sequence[int | None] | tf.TensorShape) -> str:
+def _format_shape(shape: Sequence[int | None] | tf.TensorShape) -> str:
     if tf.TensorShape(shape).rank is None:
         return "[?]"
     return "[" + ",".join("-1" if size is None else str(size) for size in shape) + "]"

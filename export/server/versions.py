@@ -30,13 +30,13 @@ def find_versions(base_path: str) -> dict[int, str]:
     Returns:
         A dict mapping version to folder.
     """
-    found = {}
+    folders = {}
     for name in os.listdir(base_path):
         path = os.path.join(base_path, name)
-        number = version_of(name)
-        if number is not None and os.path.isfile(os.path.join(path, MODEL_FILE)):
-            found[number] = path
-    return found
+        version = version_of(name)
+        if version is not None and os.path.isfile(os.path.join(path, MODEL_FILE)):
+            folders[version] = path
+    return folders
 
 
 def check_base_path(base_path: str) -> None:
@@ -59,13 +59,13 @@ def check_base_path(base_path: str) -> None:
             f"{os.path.dirname(os.path.abspath(base_path))}"
         )
     try:
-        found = find_versions(base_path)
+        versions = find_versions(base_path)
     except OSError as error:
         raise UserError(
             f"cannot read {base_path} ({error.strerror}): check that the folder exists and is "
             "readable"
         ) from None
-    if not found:
+    if not versions:
         raise UserError(
             f"{base_path} contains no version of a model, such as a folder "
             f"{os.path.join(base_path, '1')} with {MODEL_FILE}: export a model there first"
@@ -117,7 +117,7 @@ class VersionManager:
         self._leases: dict[Servable, int] = {}
         self._statuses: dict[int, ModelVersionStatus] = {}
         self._failures: dict[int, _Failure] = {}
-        self._seen: dict[int, Fingerprint] = {}
+        self._fingerprints: dict[int, Fingerprint] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="versions", daemon=True)
 
@@ -135,7 +135,7 @@ class VersionManager:
         with self._lock:
             return sorted(self._serving)
 
-    def labelled(self, label: str) -> int:
+    def version_of_label(self, label: str) -> int:
         """Returns the number of the version to which a label is assigned.
 
         Raises:
@@ -183,12 +183,12 @@ class VersionManager:
                 `None` and no version has begun to load.
         """
         with self._lock:
-            statuses = sorted(self._statuses.items(), reverse=True)
-        known = [status for number, status in statuses if version in (None, number)]
-        if not known:  # without `version`, this means that the server still loads other models
+            items = sorted(self._statuses.items(), reverse=True)
+        statuses = [status for number, status in items if version in (None, number)]
+        if not statuses:  # without `version`, this means that the server still loads other models
             name = self.model.name
             raise not_loaded(name) if version is None else no_status(name, version)
-        return known
+        return statuses
 
     def start(self) -> None:
         """Loads versions, then starts a background thread that watches for new versions."""
@@ -207,21 +207,22 @@ class VersionManager:
         """Scans the folder once, loads the versions to serve, and unloads all other versions."""
         model = self.model
         try:
-            found = find_versions(model.base_path)
+            folders = find_versions(model.base_path)
         except OSError as error:
             _LOG.warning("cannot read %s: %s; the loaded version is kept", model.base_path, error)
             return
-        self._seen = {v: seen for v, seen in self._seen.items() if v in found}
+        self._fingerprints = {v: value for v, value in self._fingerprints.items() if v in folders}
         with self._lock:
-            for version in self._failures.keys() - found.keys():
+            for version in self._failures.keys() - folders.keys():
                 del self._failures[version], self._statuses[version]
         at_once = not self._serving  # if nothing is served yet, do not wait for stable files
         chosen: list[int] = []
-        for version in model.candidates(found):
+        for version in model.candidates(folders):
             if len(chosen) == model.latest:
                 break
+            folder = folders[version]
             if version in self._serving or (
-                self._due(version, found[version], at_once) and self._load(version, found[version])
+                self._is_due(version, folder, at_once) and self._load(version, folder)
             ):
                 chosen.append(version)
         if chosen:
@@ -235,7 +236,7 @@ class VersionManager:
             except Exception:
                 _LOG.exception("the search for new versions failed; the server will try again")
 
-    def _due(self, version: int, path: str, at_once: bool) -> bool:
+    def _is_due(self, version: int, path: str, at_once: bool) -> bool:
         """Returns whether to load a version now.
 
         The result is `True` if the version's files have not changed since the last scan, and if
@@ -247,9 +248,9 @@ class VersionManager:
             at_once: whether to skip the check that the files have not changed.
         """
         fingerprint = _fingerprint(path)
-        settled = self._seen.get(version) == fingerprint
-        self._seen[version] = fingerprint
-        if not settled and not at_once:
+        is_unchanged = self._fingerprints.get(version) == fingerprint
+        self._fingerprints[version] = fingerprint
+        if not is_unchanged and not at_once:
             return False
         failure = self._failures.get(version)
         return (
@@ -259,28 +260,28 @@ class VersionManager:
         )
 
     def _load(self, version: int, path: str) -> bool:
-        started, fingerprint = time.monotonic(), _fingerprint(path)
+        start_time, fingerprint = time.monotonic(), _fingerprint(path)
         with self._lock:
             self._statuses[version] = _status(version, "LOADING")
         try:
             servable = self._loader(path, version)
             servable.warm_up()  # only logs errors
         except Exception as error:
-            failed = from_exception(error)
+            failure = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
             wait = min(_MAX_RETRY_SECONDS, self._poll_seconds * 2.0**attempts)
-            status = _status(version, "END", failed.code, failed.message)
+            status = _status(version, "END", failure.code, failure.message)
             with self._lock:
                 self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
                 self._statuses[version] = status
-            _LOG.error("%s: version %d cannot be loaded: %s", path, version, failed.message)
+            _LOG.error("%s: version %d cannot be loaded: %s", path, version, failure.message)
             return False
         with self._lock:
             self._failures.pop(version, None)
             self._leases[servable] = 0
             self._statuses[version] = _status(version, "AVAILABLE")
             self._serving[version] = servable
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - start_time
         _LOG.info("%s: version %d serves after %.1f s", self.model.name, version, seconds)
         return True
 

@@ -50,7 +50,7 @@ def program(
     module: str,
     text: str,
     *commands: Command,
-    forms: str = "",
+    epilog: str = "",
     default: str | None = None,
     prepare: Prepare | None = None,
 ) -> Callable[..., int]:
@@ -60,33 +60,33 @@ def program(
         module: full name of the module.
         text: help text with examples.
         commands: commands of the program; see `command`.
-        forms: text at the end of each command's help, such as a list of accepted data sources.
+        epilog: text at the end of each command's help, such as a list of accepted data sources.
         default: command to run if the first argument is not the name of a command. `None` means
             that the user must give a command.
         prepare: function to call before the command's function.
     """
-    parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
+    parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for name, help_, run, parts in commands:
-        _fill(add(name, help=help_, description=help_, epilog=forms), run, parts)
-    known = {"-h", "--help", *(name for name, *_ in commands)}
+        _add_parts(add(name, help=help_, description=help_, epilog=epilog), run, parts)
+    recognized = {"-h", "--help", *(name for name, *_ in commands)}
 
-    def completed(words: list[str]) -> list[str]:
-        return words if not default or not words or words[0] in known else [default, *words]
+    def with_default(argv: list[str]) -> list[str]:
+        return argv if not default or not argv or argv[0] in recognized else [default, *argv]
 
-    return _main(lambda words: parser.parse_args(completed(words)), prepare)
+    return _main(lambda argv: parser.parse_args(with_default(argv)), prepare)
 
 
 def single_program(
-    module: str, text: str, run: str, *parts: Part, forms: str = "", prepare: Prepare | None = None
+    module: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
     """Builds the `main` function of `python -m MODULE`, without subcommands; see `program`."""
-    parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
-    _fill(parser, run, parts)
+    parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
+    _add_parts(parser, run, parts)
     return _main(parser.parse_intermixed_args, prepare)
 
 
-def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
+def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 
@@ -97,13 +97,13 @@ def _main(
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
-        words = sys.argv[1:] if arguments is None else arguments
-        options = parse(words)
-        options.arguments = words
-        if written := vars(options).get("output"):
+        argv = sys.argv[1:] if arguments is None else arguments
+        options = parse(argv)
+        options.arguments = argv
+        if output := vars(options).get("output"):
             for name in filter(None, vars(options).get("files") or [vars(options).get("input")]):
-                if os.path.realpath(name) == os.path.realpath(written):
-                    raise UserError(f"--output {written} is also the input: give another file")
+                if os.path.realpath(name) == os.path.realpath(output):
+                    raise UserError(f"--output {output} is also the input: give another file")
         if prepare:
             prepare(options, arguments is None)
         with trusting(options.trust_code):
@@ -124,22 +124,22 @@ def command(name: str, text: str, run: str, *parts: Part) -> Command:
     return name, text, run, parts
 
 
-def argument(form: str, text: str, **options) -> Part:
+def argument(spec: str, text: str, **options) -> Part:
     """Returns a part that adds one argument. A flag rejects an empty value with a UserError.
 
     Args:
-        form: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
+        spec: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
         text: help text.
         options: keyword arguments of `ArgumentParser.add_argument`.
     """
-    name, _, value = form.partition(" ")
+    name, _, value = spec.partition(" ")
     options |= {"metavar": value} if value else {}
     if name.startswith("--") and not options.keys() & {"type", "action", "choices"}:
-        options["type"] = functools.partial(_word, name)
+        options["type"] = functools.partial(_check_not_empty, name)
     return lambda parser: [parser.add_argument(name, help=text, **options)]
 
 
-def _word(name: str, text: str) -> str:
+def _check_not_empty(name: str, text: str) -> str:
     if not text:
         raise UserError(
             f"{name} is empty: give a value, or omit {name} (is a shell variable unset?)"
@@ -147,17 +147,17 @@ def _word(name: str, text: str) -> str:
     return text
 
 
-def path_argument(form: str, text: str, local: bool = False, **options) -> Part:
+def path_argument(spec: str, text: str, local: bool = False, **options) -> Part:
     """Returns a part that adds an argument for paths, which `check_path` checks.
 
     Args:
-        form: see `argument`.
+        spec: see `argument`.
         text: see `argument`.
         local: whether to accept only local paths.
         options: see `argument`.
     """
-    checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
-    return argument(form, text, type=checked, **options)
+    check = functools.partial(check_path, local=local, name=spec.partition(" ")[0])
+    return argument(spec, text, type=check, **options)
 
 
 local_path_argument = functools.partial(path_argument, local=True)
@@ -188,36 +188,42 @@ class Distinct(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
+def count(spec: str, text: str, default=None, minimum=1, below=None, **options) -> Part:
     """Returns a part that adds a flag for a number in a range.
 
     A value outside of the range raises a UserError.
 
     Args:
-        form: see `argument`.
+        spec: see `argument`.
         text: see `argument`.
         default: value if the flag is absent.
-        least: minimum value. If this is an int, the flag accepts only integers.
+        minimum: smallest accepted value. If this is an int, the flag accepts only integers.
         below: exclusive upper bound. `None` means the limit of int32 or float32.
         options: see `argument`.
     """
-    kind, name = type(least), form.partition(" ")[0]
+    value_type, name = type(minimum), spec.partition(" ")[0]
     if below is None:
-        span = f"from {least:g} to {'2147483647' if kind is int else '3.4e38'}"
+        interval = f"from {minimum:g} to {'2147483647' if value_type is int else '3.4e38'}"
     else:
-        span = f"from {least} to {below - 1}" if kind is int else f"from {least:g} to below {below}"
-    below = below or (2**31 if kind is int else 3.4e38)
+        interval = (
+            f"from {minimum} to {below - 1}"
+            if value_type is int
+            else f"from {minimum:g} to below {below}"
+        )
+    below = below or (2**31 if value_type is int else 3.4e38)
 
-    def checked(given: str) -> float:
+    def parse(value: str) -> float:
         with contextlib.suppress(ValueError):
-            if (kind is float or re.fullmatch("-?[0-9]+", given)) and least <= kind(given) < below:
-                return kind(given)
-        shown = given if len(given) < 40 else f"{given[:40]}..."
+            is_number = value_type is float or re.fullmatch("-?[0-9]+", value)
+            if is_number and minimum <= value_type(value) < below:
+                return value_type(value)
+        shortened = value if len(value) < 40 else f"{value[:40]}..."
         raise UserError(
-            f"{name} {shown} is not valid: give a {'whole ' * (kind is int)}number {span}"
+            f"{name} {shortened} is not valid: give a {'whole ' * (value_type is int)}number "
+            f"{interval}"
         )
 
-    return argument(form, text, type=checked, default=default, **options)
+    return argument(spec, text, type=parse, default=default, **options)
 
 
 def together(*parts: Part) -> Part:

@@ -15,18 +15,18 @@ import sys
 
 from macaron_tf import __version__
 from macaron_tf.cli.program import begin_command, exit_on_user_error
-from macaron_tf.command_names import ALIASES, COMMANDS, FOLDER, FORM, SCRIPT, name_of
+from macaron_tf.command_names import ALIASES, COMMANDS, FOLDER, PREFIX_VARIABLE, SCRIPT, command_of
 from macaron_tf.errors import nearest
 
 _TEXT = """\
 Train, evaluate, export and serve Macaron Net, SwishRNN and related models.
 
-    {me} translate train demo runs/demo
-    echo "Turn on the light." | {me} translate translate runs/demo
-    {me} export runs/demo served/demo
-    {me} serve served/demo
+    {prefix} translate train demo runs/demo
+    echo "Turn on the light." | {prefix} translate translate runs/demo
+    {prefix} export runs/demo served/demo
+    {prefix} serve served/demo
 
-`{me} COMMAND --help` shows the examples and flags of a command.
+`{prefix} COMMAND --help` shows the examples and flags of a command.
 
 commands:
 """
@@ -36,32 +36,32 @@ commands:
 def main(arguments: list[str] | None = None) -> None:
     """Parses the name of a command, and runs the command's module as `python -m` would do."""
     begin_command()
-    short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
-    me = SCRIPT if short else "python -m macaron_tf"
+    is_script = pathlib.PurePath(sys.argv[0]).name == SCRIPT
+    prefix = SCRIPT if is_script else "python -m macaron_tf"
     width = max(map(len, COMMANDS))
     lines = (f"  {name:{width}}  {text}\n" for name, (_, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
-        prog=me,
-        usage=f"{me} COMMAND ...",
-        description=_TEXT.format(me=me) + "".join(lines),
+        prog=prefix,
+        usage=f"{prefix} COMMAND ...",
+        description=_TEXT.format(prefix=prefix) + "".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("command", help=argparse.SUPPRESS)
-    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder = str(FOLDER)
     # Insert at the beginning, because the working directory may have a folder `experiments` too.
     sys.path.insert(0, folder)
-    if alias := ALIASES.get((options.command, *options.words[:1])):
-        options.command, options.words = alias, options.words[1:]
+    if alias := ALIASES.get((options.command, *options.arguments[:1])):
+        options.command, options.arguments = alias, options.arguments[1:]
     if options.command not in COMMANDS:
-        if name := name_of(options.command):
-            parser.error(f"no command is called {options.command!r}: use {me} {name}")
-        near = nearest(options.command, COMMANDS)
-        parser.error(f"no command is called {options.command!r}: see {me} --help{near}")
+        if name := command_of(options.command):
+            parser.error(f"no command is called {options.command!r}: use {prefix} {name}")
+        suggestion = nearest(options.command, COMMANDS)
+        parser.error(f"no command is called {options.command!r}: see {prefix} --help{suggestion}")
     module, _ = COMMANDS[options.command]
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), FORM: me}
-    sys.argv = [f"{me} {options.command}", *options.words]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), PREFIX_VARIABLE: prefix}
+    sys.argv = [f"{prefix} {options.command}", *options.arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

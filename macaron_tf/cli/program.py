@@ -44,7 +44,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     _NAMES = ("tensorflow", "keras")
-    _TRIED = ("cv2", "jax", "matplotlib", "pandas", "sklearn")
+    _OPTIONAL = ("cv2", "jax", "matplotlib", "pandas", "sklearn")
 
     def find_spec(self, name, path=None, target=None):
         if name not in self._NAMES or os.environ.get("KERAS_BACKEND") != "tensorflow":
@@ -59,14 +59,14 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = loader = self._loader
-        hidden = [name for name in self._TRIED if name not in sys.modules]
-        sys.modules.update(dict.fromkeys(hidden))  # an entry of None makes an import fail
-        silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
+        hidden_modules = [name for name in self._OPTIONAL if name not in sys.modules]
+        sys.modules.update(dict.fromkeys(hidden_modules))  # an entry of None makes an import fail
+        is_silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
         try:
-            with _without_notes() if silent else contextlib.nullcontext():
+            with _without_notes() if is_silent else contextlib.nullcontext():
                 loader.exec_module(module)
         finally:
-            for name in hidden:
+            for name in hidden_modules:
                 sys.modules.pop(name, None)
 
 
@@ -77,17 +77,17 @@ def _without_notes() -> Iterator[None]:
     TensorFlow 2.21 logs these messages during its import, whatever the log level is. All other text
     on standard error is printed at the end of the block.
     """
-    kept = _ctrl_c.stderr = os.dup(2)
-    with open(os.memfd_create("stderr"), "r+b") as said:
-        os.dup2(said.fileno(), 2)
+    saved_stderr = _ctrl_c.stderr = os.dup(2)
+    with open(os.memfd_create("stderr"), "r+b") as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
-            _ctrl_c.stderr = os.dup2(kept, 2)
-            os.close(kept)
-            said.seek(0)
+            _ctrl_c.stderr = os.dup2(saved_stderr, 2)
+            os.close(saved_stderr)
+            captured.seek(0)
             with contextlib.suppress(OSError):
-                os.write(2, b"".join(line for line in said if not _NOTE.match(line)))
+                os.write(2, b"".join(line for line in captured if not _NOTE.match(line)))
 
 
 def lean_imports() -> None:
@@ -111,9 +111,9 @@ class Repeats:
     def __init__(self):
         self._first: dict[int, float] = {}  # monotonic time of each signal number, in seconds
 
-    def __call__(self, number: int) -> bool:
+    def __call__(self, signal_number: int) -> bool:
         now = time.monotonic()
-        return now - self._first.setdefault(number, now) >= 1
+        return now - self._first.setdefault(signal_number, now) >= 1
 
 
 class _CtrlC:
@@ -130,8 +130,8 @@ class _CtrlC:
     stderr = 2  # file descriptor of stderr, which `_without_notes` changes temporarily
     _is_repeated = Repeats()
 
-    def __call__(self, number, frame):
-        repeated = self._is_repeated(number)
+    def __call__(self, signal_number, frame):
+        repeated = self._is_repeated(signal_number)
         if self.running and not self.received:
             self.received = True
             raise KeyboardInterrupt
@@ -153,8 +153,10 @@ def begin_command() -> None:
     missing. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set, because errors in
     that log also reach Python as exceptions.
     """
-    if lacking := [name for name in CORE if not _is_installed(name)]:
-        raise SystemExit(_refused(missing_package(ModuleNotFoundError(name=", ".join(lacking)))))
+    if missing := [name for name in CORE if not _is_installed(name)]:
+        raise SystemExit(
+            _print_error(missing_package(ModuleNotFoundError(name=", ".join(missing))))
+        )
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
     _reserve_descriptors()
@@ -201,30 +203,30 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
         return main(*args, **kwargs) or 0
     except UserError as error:
         # Libraries may convert a KeyboardInterrupt within an import to another exception.
-        return _interrupted() if _ctrl_c.received else _refused(error)
+        return _print_interrupted() if _ctrl_c.received else _print_error(error)
     except KeyboardInterrupt:
-        return _interrupted()
+        return _print_interrupted()
     except BrokenPipeError:
         _discard_output()  # otherwise Python's flush at exit would raise the error again
         return BROKEN_PIPE
     except Exception as error:
         if _ctrl_c.received:
-            return _interrupted()
-        kinds = (sentence_of, missing_package, out_of_memory, store_sentence)
-        sentence = next(filter(None, (kind(error) for kind in kinds)), None)
+            return _print_interrupted()
+        describers = (sentence_of, missing_package, out_of_memory, store_sentence)
+        sentence = next(filter(None, (describe(error) for describe in describers)), None)
         if sentence is None:
             raise
-        return _refused(sentence)
+        return _print_error(sentence)
 
 
-def _refused(sentence: object) -> int:
+def _print_error(sentence: object) -> int:
     # The sentence may quote user input with line breaks or a terminal's colour codes.
-    words = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
-    print(as_typed(f"error: {''.join(words)}"), file=sys.stderr)
+    characters = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
+    print(as_typed(f"error: {''.join(characters)}"), file=sys.stderr)
     return 2
 
 
-def _interrupted() -> int:
+def _print_interrupted() -> int:
     # After a KeyboardInterrupt inside an `exec` of text, as in dataclasses, CPython kills itself by
     # SIGINT instead of returning our exit status. Another `exec` resets this state.
     exec("")
@@ -235,11 +237,13 @@ def _interrupted() -> int:
 def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
     """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
     _open_streams()
-    for number, word in enumerate(sys.argv[1:], 1):
+    for number, argument in enumerate(sys.argv[1:], 1):
         try:
-            word.encode()
+            argument.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"argument {number} is not UTF-8: encode {word!a} in UTF-8") from error
+            raise UserError(
+                f"argument {number} is not UTF-8: encode {argument!a} in UTF-8"
+            ) from error
     try:
         try:
             return main(*args, **kwargs)
@@ -322,9 +326,13 @@ def _open_streams() -> None:
         raise UserError("standard output is closed: redirect it to a file or to /dev/null")
     if sys.stdout is sys.__stdout__:
         sys.stdout.flush()
-        each, line = sys.stdout.write_through, sys.stdout.line_buffering
+        write_through, line_buffering = sys.stdout.write_through, sys.stdout.line_buffering
         raw = _Output(1, "w", closefd=False)
-        sys.stdout = _text(io.BufferedWriter(raw), write_through=each, line_buffering=each or line)
+        sys.stdout = _text(
+            io.BufferedWriter(raw),
+            write_through=write_through,
+            line_buffering=write_through or line_buffering,
+        )
     if sys.stdin is sys.__stdin__:
         raw = _Closed() if sys.stdin is None else _Input(0, "r", closefd=False)
         sys.stdin = _text(io.BufferedReader(raw))

@@ -16,8 +16,9 @@ from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
-_POOL = 16  # number of batches whose examples are sorted by length together
-_MANY = 1 << 18  # minimum number of examples at which `plan` returns freed memory to the system
+_POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
+# Minimum number of examples at which `plan` returns freed memory to the system
+_MANY_EXAMPLES = 1 << 18
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -135,30 +136,30 @@ class Buckets:
                 `None` means rows in ascending order of length.
         """
         lengths = np.asarray(lengths)
-        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
+        dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
         if rng:
-            order = np.arange(len(lengths), dtype=number)
+            order = np.arange(len(lengths), dtype=dtype)
             rng.shuffle(order)
         else:
-            order = np.argsort(lengths, kind="stable").astype(number)
+            order = np.argsort(lengths, kind="stable").astype(dtype)
         parts = [self.bucket_of(lengths[order[part]]) for part in in_parts(len(order), 1 << 20)]
         buckets = np.concatenate([np.zeros(0, np.int16), *parts])
-        rows, cuts, dealt, carried = [], [], 0, order[:0]
+        rows, cuts, assigned, carried = [], [], 0, order[:0]
         for bucket, (size, length) in enumerate(self.shapes):
             members = np.concatenate([carried, order[buckets == bucket]])
             if rng is not None and len(carried):
                 # Without a permutation, all rows that moved up would be in the same batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
-            begins = np.arange(dealt, dealt + full, size, number)
+            begins = np.arange(assigned, assigned + full, size, dtype)
             rows.append(members[:full])
             cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
-            dealt, carried = dealt + full, members[full:]
+            assigned, carried = assigned + full, members[full:]
         if len(carried):
             # Use the shortest bucket that holds the carried rows, which may all be short.
             size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
-            rows += [carried, np.full(size - len(carried), -1, number)]
-            cuts.append(np.array([[dealt, dealt + size, length]], number))
+            rows += [carried, np.full(size - len(carried), -1, dtype)]
+            cuts.append(np.array([[assigned, assigned + size, length]], dtype))
         table = np.concatenate(cuts)  # (S, 3)
         return Plan(np.concatenate(rows), table[rng.permutation(len(table))] if rng else table)
 
@@ -206,8 +207,8 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
         best = total.min(axis=1)
     cell = len(below) - 1
     chosen = [cell]
-    for step in reversed(previous):
-        cell = int(step[cell])
+    for shorter_cell in reversed(previous):
+        cell = int(shorter_cell[cell])
         chosen.append(cell)
     return sorted({cell * multiple for cell in chosen if below[cell] > 0})
 
@@ -261,20 +262,20 @@ class Batches(abc.ABC):
 
         The dataset has a known cardinality.
         """
-        left = self.steps_per_epoch - start_step % self.steps_per_epoch
-        return _dataset(
+        remaining_steps = self.steps_per_epoch - start_step % self.steps_per_epoch
+        return _generator_dataset(
             lambda: self.batches(seed, start_step, repeat),
             self.element_spec,
-            tf.data.INFINITE_CARDINALITY if repeat else left,
+            tf.data.INFINITE_CARDINALITY if repeat else remaining_steps,
         )
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns a dataset that has every example once, in the order of `plan(None)`."""
         plan = self.plan(None)
-        return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
+        return _generator_dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
 
 
-def prefetched(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     """Prefetches a dataset with tf.data's autotuning switched off.
 
     At the end of an iterator, tf.data waits for its autotuning thread, which may notice the end
@@ -292,8 +293,10 @@ def prefetched(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
-def _dataset(make: Callable[[], Iterator], spec: dict, steps: int) -> tf.data.Dataset:
-    return prefetched(tf.data.Dataset.from_generator(make, output_signature=spec), steps)
+def _generator_dataset(
+    make_iterator: Callable[[], Iterator], spec: dict, steps: int
+) -> tf.data.Dataset:
+    return prefetch(tf.data.Dataset.from_generator(make_iterator, output_signature=spec), steps)
 
 
 class ArrayBatches(Batches):
@@ -329,11 +332,13 @@ class ArrayBatches(Batches):
 
     def plan(self, rng: np.random.Generator | None) -> list[Batch]:
         if rng is None or not self.shuffle:
-            numbers = np.arange(self.count)
-            return [Batch(numbers[part]) for part in in_parts(self.count, self.size)]
+            indices = np.arange(self.count)
+            return [Batch(indices[part]) for part in in_parts(self.count, self.size)]
         order = rng.permutation(self.count)
         if self.lengths is not None:
-            pools = np.split(order, range(_POOL * self.size, self.count, _POOL * self.size))
+            pools = np.split(
+                order, range(_POOL_BATCHES * self.size, self.count, _POOL_BATCHES * self.size)
+            )
             order = np.concatenate([pool[np.argsort(self.lengths[pool])] for pool in pools])
         # (N,) -> (N / B, B)
         batches = order[: self.steps_per_epoch * self.size].reshape(-1, self.size)
@@ -378,7 +383,7 @@ class MixingConfig(Settings):
         rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
-    def draws(self, tasks: np.ndarray) -> Draw:
+    def make_draw(self, tasks: np.ndarray) -> Draw:
         """Returns a function that draws the N examples of an epoch at the mixing rates.
 
         The function takes a NumPy generator and returns example indices `(N,)`. Within an epoch,
@@ -388,14 +393,16 @@ class MixingConfig(Settings):
             tasks: `(N,)` index of the task of each example.
         """
         members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
-        rates = self.rates(np.array([len(own) for own in members]))
+        rates = self.rates(np.array([len(indices) for indices in members]))
 
         def draw(rng: np.random.Generator) -> np.ndarray:
             counts = rng.multinomial(len(tasks), rates)
             return np.concatenate(
                 [
-                    np.concatenate([rng.permutation(own) for _ in range(-(-n // len(own)))])[:n]
-                    for own, n in zip(members, counts, strict=True)
+                    np.concatenate(
+                        [rng.permutation(indices) for _ in range(-(-n // len(indices)))]
+                    )[:n]
+                    for indices, n in zip(members, counts, strict=True)
                     if n
                 ]
             )
@@ -418,7 +425,7 @@ class BucketBatches(Batches):
         indices: function that returns the `(N,)` integers that identify the examples in
             `evaluation_dataset`; `None` means 0 to N - 1.
         draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as
-            `MixingConfig.draws` returns; `None` means each example once.
+            `MixingConfig.make_draw` returns; `None` means each example once.
     """
 
     def __init__(
@@ -427,12 +434,12 @@ class BucketBatches(Batches):
         count: int,
         make_buckets: Callable[[np.ndarray], Buckets],
         *,
-        others: Sequence[np.ndarray | None] = (),
+        other_arrays: Sequence[np.ndarray | None] = (),
         indices: Callable[[], np.ndarray] | None = None,
         draw: Draw | None = None,
     ):
         self._draw = draw
-        self._rows, self._others = rows, others
+        self._rows, self._other_arrays = rows, other_arrays
         self._indices = indices
         self._count = count
         self.rows_per_example = sum(len(part) for part in rows) // count
@@ -450,11 +457,11 @@ class BucketBatches(Batches):
 
         The array is computed on each access, because it takes 18 MB for 4.5 million pairs.
         """
-        longest = np.zeros(self._count, np.int32)
+        max_lengths = np.zeros(self._count, np.int32)
         for part in self._rows:
             lengths = part.lengths.reshape(self._count, -1).max(axis=1)  # (N, R) -> (N,)
-            np.maximum(longest, lengths.astype(np.int32, copy=False), out=longest)
-        return longest
+            np.maximum(max_lengths, lengths.astype(np.int32, copy=False), out=max_lengths)
+        return max_lengths
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -468,10 +475,10 @@ class BucketBatches(Batches):
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
         # Gather one batch of padding per bucket. A dimension that differs between them is None.
-        made = [self.gather(Batch(np.full(size, -1), length)) for size, length in self.shapes]
+        batches = [self.gather(Batch(np.full(size, -1), length)) for size, length in self.shapes]
         spec = {}
-        for name, array in made[0].items():
-            shapes = zip(*(batch[name].shape for batch in made), strict=True)
+        for name, array in batches[0].items():
+            shapes = zip(*(batch[name].shape for batch in batches), strict=True)
             shape = [sizes[0] if len(set(sizes)) == 1 else None for sizes in shapes]
             spec[name] = tf.TensorSpec(shape, array.dtype, name)
         return spec
@@ -479,7 +486,7 @@ class BucketBatches(Batches):
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
         if rng is None or self._draw is None:
             planned = self.buckets.plan(self.row_lengths, rng)
-            if len(self) >= _MANY:
+            if len(self) >= _MANY_EXAMPLES:
                 return_freed_memory()
             return planned
         # Drawn examples may fill more or fewer batches, but every epoch needs `steps_per_epoch`.
@@ -498,21 +505,21 @@ class BucketBatches(Batches):
         """
 
         def batches() -> Iterator[dict]:
-            numbers = np.arange(len(self)) if self._indices is None else self._indices()
+            indices = np.arange(len(self)) if self._indices is None else self._indices()
             for batch in self.plan(None):
-                index = np.where(batch.rows < 0, -1, numbers[batch.rows]).astype(np.int32)
+                index = np.where(batch.rows < 0, -1, indices[batch.rows]).astype(np.int32)
                 yield {**self.gather(batch), "index": index}
 
         spec = self.element_spec
         size = next(iter(spec.values())).shape[:1]
         index = tf.TensorSpec(size, tf.int32, "index")
-        return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
+        return _generator_dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """Computes the SHA-256 (hex) of token ids, row offsets and the arrays in `others`."""
-        others = (array for array in self._others if array is not None)
+        """Computes the SHA-256 (hex) of token ids, row offsets and the arrays in `other_arrays`."""
+        other_arrays = (array for array in self._other_arrays if array is not None)
         rows = (array for part in self._rows for array in part.arrays())
-        return fingerprint(itertools.chain(rows, others))
+        return fingerprint(itertools.chain(rows, other_arrays))
 
     def padding_efficiency(self) -> float:
         """Returns the share of real tokens among all tokens in `evaluation_dataset`'s batches."""
@@ -542,7 +549,7 @@ class EncodedExamples:
             an answer; or `TokenRows` with one label per token. `None` means that the examples have
             no labels.
         max_length: maximum number of ids in a row.
-        count: number of rows per example, R.
+        rows_per_example: number of rows per example, R.
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
         language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
         characters: `(words, C)` int32, character ids of each word, for models that read words as
@@ -557,7 +564,7 @@ class EncodedExamples:
     boundaries: np.ndarray | None
     labels: np.ndarray | TokenRows | None
     max_length: int
-    count: int = dataclasses.field(default=1, kw_only=True)
+    rows_per_example: int = dataclasses.field(default=1, kw_only=True)
     cls_last: bool = dataclasses.field(default=False, kw_only=True)
     language_id: int = dataclasses.field(default=0, kw_only=True)
     characters: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
@@ -591,17 +598,17 @@ class ExampleBatches(BucketBatches):
 
         def make_buckets(row_lengths: np.ndarray) -> Buckets:
             # Rounding up must not exceed the positions of the model: 100 would become 104.
-            best = choose_lengths(row_lengths, shapes, 8)
-            lengths = [min(n, encoded.max_length) for n in best]
+            padded_lengths = choose_lengths(row_lengths, shapes, 8)
+            lengths = [min(n, encoded.max_length) for n in padded_lengths]
             # A batch far larger than an epoch would be mostly padding and may not fit into memory.
-            most = 1 << len(row_lengths).bit_length()
-            return Buckets.of_rows(lengths, min(batch_size, most))
+            max_rows = 1 << len(row_lengths).bit_length()
+            return Buckets.of_rows(lengths, min(batch_size, max_rows))
 
         super().__init__(
             [encoded.rows],
-            len(encoded.rows.lengths) // encoded.count,
+            len(encoded.rows.lengths) // encoded.rows_per_example,
             make_buckets,
-            others=[encoded.boundaries, labels, encoded.characters],
+            other_arrays=[encoded.boundaries, labels, encoded.characters],
         )
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
@@ -619,24 +626,25 @@ class ExampleBatches(BucketBatches):
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
             return labels.padded(rows, length)
-        found = labels[rows]
-        found[rows < 0] = 0
-        return found
+        batch_labels = labels[rows]
+        batch_labels[rows < 0] = 0
+        return batch_labels
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         encoded, examples = self.encoded, batch.rows
-        own = examples[:, None] * encoded.count + np.arange(encoded.count)  # (B, R)
-        own = np.where(examples[:, None] < 0, -1, own).reshape(-1)  # (B, R) -> (B R,)
-        shape = (len(examples), *((encoded.count,) if encoded.count > 1 else ()), batch.length)
-        token_ids = encoded.rows.padded(own, batch.length)  # (B R, L)
+        count = encoded.rows_per_example
+        rows = examples[:, None] * count + np.arange(count)  # (B, R)
+        rows = np.where(examples[:, None] < 0, -1, rows).reshape(-1)  # (B, R) -> (B R,)
+        shape = (len(examples), *((count,) if count > 1 else ()), batch.length)
+        token_ids = encoded.rows.padded(rows, batch.length)  # (B R, L)
         arrays = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
         if encoded.boundaries is not None:
             positions = np.arange(batch.length)
-            second = positions >= encoded.boundaries[own][:, None]  # (B R, L)
-            segment_ids = (second & (token_ids != 0)).astype(np.int32)
+            is_second = positions >= encoded.boundaries[rows][:, None]  # (B R, L)
+            segment_ids = (is_second & (token_ids != 0)).astype(np.int32)
             if encoded.cls_last:
-                ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
-                segment_ids[positions == ends - 1] = CLS_SEGMENT
+                lengths = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
+                segment_ids[positions == lengths - 1] = CLS_SEGMENT
             arrays["segment_ids"] = segment_ids.reshape(shape)
         if encoded.language_id:
             arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)

@@ -19,13 +19,13 @@ Context = TypeVar("Context")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ALONE = {  # one thread, no GPU
+_WORKER_ENVIRONMENT = {  # one thread, no GPU
     "CUDA_VISIBLE_DEVICES": "-1",
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-_LIVES = 3  # number of workers that may die on the same item before an error is raised
+_MAX_DEATHS = 3  # number of workers that may die on the same item before an error is raised
 
 
 @dataclasses.dataclass(eq=False)
@@ -37,7 +37,7 @@ class _Task:
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
-    lost: int = 0  # number of workers that died during this task
+    deaths: int = 0  # number of workers that died during this task
 
 
 class Processes(contextlib.AbstractContextManager):
@@ -65,7 +65,7 @@ class Processes(contextlib.AbstractContextManager):
         for process in self._workers.values():
             process.kill()
         for pipe in list(self._workers):
-            self._remove(pipe)
+            self._remove_worker(pipe)
 
     def map(
         self, function: Callable[[Context, Item], Result], items: Iterable[Item]
@@ -88,15 +88,15 @@ class Processes(contextlib.AbstractContextManager):
             for item in items:
                 yield function(self._context, item)
             return
-        begun: collections.deque[_Task] = collections.deque()
+        pending: collections.deque[_Task] = collections.deque()
         for item in items:
-            begun.append(_Task(function, item))
-            self._waiting.append(begun[-1])
+            pending.append(_Task(function, item))
+            self._waiting.append(pending[-1])
             self._exchange(timeout=0)
-            if len(begun) > 2 * self.count:
-                yield self._result_of(begun.popleft())
-        while begun:
-            yield self._result_of(begun.popleft())
+            if len(pending) > 2 * self.count:
+                yield self._result_of(pending.popleft())
+        while pending:
+            yield self._result_of(pending.popleft())
 
     def _result_of(self, task: _Task) -> Any:
         while not task.is_done:
@@ -111,44 +111,44 @@ class Processes(contextlib.AbstractContextManager):
         Args:
             timeout: maximum number of seconds to wait for a result; `None` means no limit.
         """
-        self._hand_out()
+        self._send_tasks()
         for pipe in connection.wait(list(self._tasks), timeout):
             task = self._tasks.pop(pipe)
             try:
                 task.result, task.error = pipe.recv()
                 task.is_done = True
             except (EOFError, OSError):
-                self._lose(pipe, task)
-        self._hand_out()
+                self._handle_death(pipe, task)
+        self._send_tasks()
 
-    def _hand_out(self) -> None:
+    def _send_tasks(self) -> None:
         while self._waiting and len(self._tasks) < self.count:
             if len(self._workers) < self.count:
-                self._add(self.count - len(self._workers))
+                self._start_workers(self.count - len(self._workers))
             pipe = (self._workers.keys() - self._tasks.keys()).pop()
             task = self._waiting.popleft()
             try:
                 pipe.send((task.function, task.item))
                 self._tasks[pipe] = task
             except OSError:
-                self._lose(pipe, task)
+                self._handle_death(pipe, task)
 
-    def _lose(self, pipe: connection.Connection, task: _Task) -> None:
+    def _handle_death(self, pipe: connection.Connection, task: _Task) -> None:
         """Removes a dead worker, and puts its task at the front of the waiting tasks.
 
         Raises:
-            UserError: `_LIVES` workers died during this task.
+            UserError: `_MAX_DEATHS` workers died during this task.
         """
-        self._remove(pipe)
-        task.lost += 1
-        if task.lost >= _LIVES:
+        self._remove_worker(pipe)
+        task.deaths += 1
+        if task.deaths >= _MAX_DEATHS:
             raise UserError(
-                f"{_LIVES} worker processes died on the same part of the text, perhaps because "
-                "the machine ran out of memory: lower --processes"
+                f"{_MAX_DEATHS} worker processes died on the same part of the text, perhaps "
+                "because the machine ran out of memory: lower --processes"
             )
         self._waiting.appendleft(task)
 
-    def _add(self, count: int) -> None:
+    def _start_workers(self, count: int) -> None:
         """Starts workers as new programs, because TensorFlow does not survive a fork.
 
         All new workers are started before the first one is used, so that the workers import
@@ -158,22 +158,23 @@ class Processes(contextlib.AbstractContextManager):
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.
         code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
-        added = []
+        pipes = []
         for _ in range(count):
-            pipe, theirs = Pipe()
+            pipe, worker_end = Pipe()
             self._workers[pipe] = subprocess.Popen(
-                [sys.executable, "-c", code % theirs.fileno()],
-                env={**os.environ, **_ALONE, "PYTHONPATH": paths},
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", code % worker_end.fileno()],
+                env={**os.environ, **_WORKER_ENVIRONMENT, "PYTHONPATH": paths},
+                pass_fds=[worker_end.fileno()],
                 start_new_session=True,  # the terminal then does not send Ctrl-C to the worker
             )
-            theirs.close()  # only the worker then holds this end, which closes when the worker ends
-            added.append(pipe)
-        for pipe in added:
-            with contextlib.suppress(OSError):  # `_lose` handles a dead worker later
+            # Only the worker then holds this end, which closes when the worker ends.
+            worker_end.close()
+            pipes.append(pipe)
+        for pipe in pipes:
+            with contextlib.suppress(OSError):  # `_handle_death` handles a dead worker later
                 pipe.send(self._context)
 
-    def _remove(self, pipe: connection.Connection) -> None:
+    def _remove_worker(self, pipe: connection.Connection) -> None:
         process = self._workers.pop(pipe)
         pipe.close()
         process.wait()

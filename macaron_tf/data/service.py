@@ -11,59 +11,61 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import prefetched
+from macaron_tf.data.batches import prefetch
 from macaron_tf.errors import UserError
 
-_AWAY_SECONDS = 30.0  # a service restarts within this time; TensorFlow itself would wait forever
-_SILENT_SECONDS = 600.0  # the service may read 2^16 rows over a network before the first batch
+_MAX_AWAY_SECONDS = (
+    30.0  # a service restarts within this time; TensorFlow itself would wait forever
+)
+_MAX_SILENT_SECONDS = 600.0  # the service may read 2^16 rows over a network before the first batch
 # gRPC uses HTTP/2. This is the start of a connection: the preface and an empty settings frame (type
 # 4). A live service answers with its own settings frame. A hanging process does not answer.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 # TensorFlow registers the first Python function of a process under this name (`tf.py_function`).
-_FUNCTION = "pyfunc_0"
+_FUNCTION_NAME = "pyfunc_0"
 
 
 @contextlib.contextmanager
-def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
+def register_function(function: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
     """Registers a Python function that datasets from other processes can call in this process.
 
-    The graph of such a dataset calls the function by `offered`.
+    The graph of such a dataset calls the function by `call_registered_function`.
 
     Args:
-        make: function from a request and an integer to the arrays of a batch.
+        function: function from a request and an integer to the arrays of a batch.
 
     Raises:
         RuntimeError: this process has already wrapped a Python function as a TensorFlow operation.
     """
     with tf.Graph().as_default() as graph:  # the graph keeps the function alive
-        tf.numpy_function(make, [tf.constant(b""), tf.constant(0, tf.int64)], [tf.int32])
-    [made] = [op for op in graph.get_operations() if op.type == "PyFunc"]
-    if made.get_attr("token").decode() != _FUNCTION:
+        tf.numpy_function(function, [tf.constant(b""), tf.constant(0, tf.int64)], [tf.int32])
+    [operation] = [op for op in graph.get_operations() if op.type == "PyFunc"]
+    if operation.get_attr("token").decode() != _FUNCTION_NAME:
         raise RuntimeError(
             "this process has already wrapped a Python function as a TensorFlow operation: call "
-            "offer() before any other tf.numpy_function or tf.py_function"
+            "register_function() before any other tf.numpy_function or tf.py_function"
         )
     yield
 
 
-def offered(
-    request: str, number: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
+def call_registered_function(
+    request: str, index: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
 ) -> dict[str, tf.Tensor]:
-    """Calls the function that `offer` registered, from the graph of a dataset.
+    """Calls the function that `register_function` registered, from the graph of a dataset.
 
     A tf.data service receives the dataset as a graph. When a worker of the service runs the graph,
     TensorFlow looks up the function by name in the process of the worker.
 
     Args:
         request: first argument of the function.
-        number: second argument of the function, a scalar int64.
+        index: second argument of the function, a scalar int64.
         spec: dict mapping name to the specification of each array that the function returns.
     """
-    kinds = [each.dtype for each in spec.values()]
-    arrays = tf.raw_ops.PyFuncStateless(input=[request, number], token=_FUNCTION, Tout=kinds)
+    dtypes = [tensor_spec.dtype for tensor_spec in spec.values()]
+    arrays = tf.raw_ops.PyFuncStateless(input=[request, index], token=_FUNCTION_NAME, Tout=dtypes)
     return {
-        name: tf.ensure_shape(array, each.shape)
-        for (name, each), array in zip(spec.items(), arrays, strict=True)
+        name: tf.ensure_shape(array, tensor_spec.shape)
+        for (name, tensor_spec), array in zip(spec.items(), arrays, strict=True)
     }
 
 
@@ -77,8 +79,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     one service for each training process.
 
     Args:
-        dataset: dataset built from TensorFlow operations and `offered`, without Python generators.
-            The service must find the dataset's files at the same absolute paths.
+        dataset: dataset built from TensorFlow operations and `call_registered_function`, without
+            Python generators. The service must find the dataset's files at the same absolute paths.
         addresses: HOST:PORT of the service. Several addresses are separated by commas, and the
             training processes use the addresses in turn.
         process: index of this training process.
@@ -92,8 +94,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     Raises:
         UserError: an address is malformed, or no dispatcher answers at an address.
     """
-    listed = addresses.split(",")
-    address = listed[process % len(listed)].strip()
+    address_list = addresses.split(",")
+    address = address_list[process % len(address_list)].strip()
     check_address(address)
     distribute = tf.data.experimental.service.distribute(
         tf.data.experimental.service.ShardingPolicy.OFF, f"grpc://{address}"
@@ -105,15 +107,15 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
             f"the data service {address} does not accept the dataset ({_first_line(error)}): give "
             "the address that the service printed when it started"
         ) from error
-    watched = tf.data.Dataset.from_generator(
-        lambda: _watched(served, address), output_signature=dataset.element_spec
+    checked = tf.data.Dataset.from_generator(
+        lambda: _checked_batches(served, address), output_signature=dataset.element_spec
     )
-    return prefetched(watched, dataset.cardinality())
+    return prefetch(checked, dataset.cardinality())
 
 
-def check_addresses(given: str | None) -> None:
-    """Calls `check_address` for each of the comma-separated addresses in `given`, if any."""
-    for address in filter(None, map(str.strip, (given or "").split(","))):
+def check_addresses(addresses: str | None) -> None:
+    """Calls `check_address` for each of the comma-separated addresses in `addresses`, if any."""
+    for address in filter(None, map(str.strip, (addresses or "").split(","))):
         check_address(address)
 
 
@@ -127,7 +129,7 @@ def check_address(address: str) -> None:
     host, port = address.split(":")
     try:
         with socket.create_connection((host, int(port)), timeout=5) as connection:
-            connection.sendall(_GREETING)
+            connection.sendall(_HTTP2_GREETING)
             if connection.recv(9)[3:4] != b"\4":
                 raise ConnectionError("not HTTP/2")
     except (OSError, OverflowError) as error:
@@ -142,43 +144,43 @@ def service_error(error: tf.errors.OpError) -> UserError | None:
 
     Returns `None` if `error` has another cause than a failed service.
     """
-    found = re.search(r"UserError: (.*the data service .*)", error.message)
-    return UserError(found[1]) if found else None
+    match = re.search(r"UserError: (.*the data service .*)", error.message)
+    return UserError(match[1]) if match else None
 
 
-def _watched(served: tf.data.Dataset, address: str) -> Iterator:
+def _checked_batches(served: tf.data.Dataset, address: str) -> Iterator:
     """Yields the batches of `served`, or raises a `UserError` if the service fails.
 
     TensorFlow waits forever for a dead service. A separate thread therefore reads the batches. This
     generator waits for the thread, and meanwhile checks every few seconds that the service answers.
     """
-    ready: queue.Queue = queue.Queue(maxsize=1)
+    items: queue.Queue = queue.Queue(maxsize=1)
     stopped = threading.Event()
 
     def read():
         try:
             for item in served.as_numpy_iterator():
-                ready.put(item)
+                items.put(item)
                 if stopped.is_set():
                     return
-            ready.put(None)
+            items.put(None)
         except tf.errors.OpError as error:
-            ready.put(error)
+            items.put(error)
 
     threading.Thread(target=read, daemon=True).start()
     expected = 0
     try:
-        while (item := _next(ready, address)) is not None:
+        while (item := _next(items, address)) is not None:
             if isinstance(item, tf.errors.OpError):
                 raise UserError(
                     f"the data service {address} failed ({_first_line(item)}): look for the cause "
                     "in the service's output, start the service again, then run the same command "
                     "again"
                 ) from item
-            number, batch = item
-            if number != expected:
+            index, batch = item
+            if index != expected:
                 raise UserError(
-                    f"the data service {address} sent batch {number} instead of {expected}, so it "
+                    f"the data service {address} sent batch {index} instead of {expected}, so it "
                     "has several workers, or its worker was restarted: start the service again "
                     "with one worker, then run the same command again"
                 )
@@ -187,31 +189,31 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
     finally:
         stopped.set()
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # makes room in the queue, so that the reading thread can end
+            items.get_nowait()  # frees the slot of the queue, so that the reading thread can end
 
 
-def _next(ready: queue.Queue, address: str):
+def _next(items: queue.Queue, address: str):
     """Returns the next item from the queue of the thread that reads batches.
 
     Raises:
-        UserError: the service does not answer for `_AWAY_SECONDS`, or sends no batch for
-            `_SILENT_SECONDS`.
+        UserError: the service does not answer for `_MAX_AWAY_SECONDS`, or sends no batch for
+            `_MAX_SILENT_SECONDS`.
     """
     began = answered = time.monotonic()
     while True:
         try:
-            return ready.get(timeout=min(5.0, _AWAY_SECONDS / 3))
+            return items.get(timeout=min(5.0, _MAX_AWAY_SECONDS / 3))
         except queue.Empty:
             now = time.monotonic()
         with contextlib.suppress(UserError):
             check_address(address)
             answered = now
-        if now - answered > _AWAY_SECONDS:
+        if now - answered > _MAX_AWAY_SECONDS:
             raise UserError(
                 f"the data service {address} has stopped responding: start the service again, "
                 "then run the same command again"
             )
-        if now - began > _SILENT_SECONDS:
+        if now - began > _MAX_SILENT_SECONDS:
             raise UserError(
                 f"the data service {address} sent no batch in {now - began:.0f} seconds: check "
                 "that this machine can reach the service's worker, then run the same command again"
@@ -223,6 +225,6 @@ def _first_line(error: tf.errors.OpError) -> str:
 
     TensorFlow's message is shortened to its first line without node names, and to 200 characters.
     """
-    if found := re.search(r"UserError: (.*)", error.message):
-        return found[1]
+    if match := re.search(r"UserError: (.*)", error.message):
+        return match[1]
     return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]

@@ -52,7 +52,7 @@ class TokenizedPairs:
     folder: str = ""
 
     @classmethod
-    def joined(
+    def join(
         cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
     ) -> "TokenizedPairs":
         """Joins parts of a corpus without copying the token ids."""
@@ -78,14 +78,14 @@ class Chunk:
     """The pairs of one shard before they are tokenized.
 
     Attributes:
-        number: index of the shard.
+        index: index of the shard.
         first: index of the first pair of the shard in the corpus.
         pairs: N pairs.
         repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
             removed. `None` means that repeated pairs are kept.
     """
 
-    number: int
+    index: int
     first: int
     pairs: Pairs
     repeated: np.ndarray | None = None
@@ -139,44 +139,44 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
 
     The arguments are the same as in `prepare`, except that `total` is the result of `count`.
     """
-    for left in folder.glob(".tmp-*"):  # files of a killed process
-        left.unlink(missing_ok=True)
+    for leftover in folder.glob(".tmp-*"):  # files of a killed process
+        leftover.unlink(missing_ok=True)
     return_freed_memory()  # a vocabulary may just have been trained on the lines of the corpus
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:
 
-        def missing() -> Iterator[Chunk]:
+        def missing_chunks() -> Iterator[Chunk]:
             nonlocal count
             for chunk in chunks():
                 count += 1
-                if load_tokens(_shard(folder, chunk.number)) is None:
+                if load_tokens(_shard_path(folder, chunk.index)) is None:
                     yield chunk
                 else:
                     progress.advance(len(chunk.pairs))
 
-        todo = missing()
-        first = list(itertools.islice(todo, 2))
-        most = -(-total // SHARD_PAIRS) if total else processes
-        processes = min(processes, most) if len(first) > 1 else 1
+        chunks_to_write = missing_chunks()
+        first_two = list(itertools.islice(chunks_to_write, 2))
+        max_processes = -(-total // SHARD_PAIRS) if total else processes
+        processes = min(processes, max_processes) if len(first_two) > 1 else 1
         with Processes(processes, (folder, tokenize)) as pool:
-            for done in pool.map(_write_shard, itertools.chain(first, todo)):
-                progress.advance(done)
-    if parts := _shards(folder, count):
-        tokens = TokenizedPairs.joined(parts)
+            for pair_count in pool.map(_write_shard, itertools.chain(first_two, chunks_to_write)):
+                progress.advance(pair_count)
+    if parts := _load_shards(folder, count):
+        tokens = TokenizedPairs.join(parts)
         digest = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
         record = {"shards": count, "fingerprint": digest}
-        storage.write_aside(folder / _INDEX, json.dumps(record).encode())
+        storage.write_atomic(folder / _INDEX, json.dumps(record).encode())
 
 
 def _write_shard(context: tuple[pathlib.Path, Callable], chunk: Chunk) -> int:
     """Tokenizes a chunk, writes its shard, and returns the number of pairs in the chunk."""
     folder, tokenize = context
-    save_tokens(_shard(folder, chunk.number), tokenize(chunk))
+    save_tokens(_shard_path(folder, chunk.index), tokenize(chunk))
     return len(chunk.pairs)
 
 
-def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
-    return folder / f"shard-{number:05d}"
+def _shard_path(folder: pathlib.Path, index: int) -> pathlib.Path:
+    return folder / f"shard-{index:05d}"
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
@@ -186,17 +186,17 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
         count, digest = record["shards"], record["fingerprint"]
     except UserError:
         return None
-    parts = _shards(folder, count)
-    return TokenizedPairs.joined(parts, digest, os.path.abspath(folder)) if parts else None
+    parts = _load_shards(folder, count)
+    return TokenizedPairs.join(parts, digest, os.path.abspath(folder)) if parts else None
 
 
-def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
+def _load_shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
     """Memory-maps the shards of a corpus, or returns `None` if a shard is missing or damaged."""
     _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
-    whole = [part for part in parts if part is not None]
-    return whole if len(whole) == count else None
+        parts = list(threads.map(load_tokens, (_shard_path(folder, i) for i in range(count))))
+    loaded = [part for part in parts if part is not None]
+    return loaded if len(loaded) == count else None
 
 
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:
@@ -209,14 +209,14 @@ def _allow_open_files(count: int, folder: pathlib.Path) -> None:
         UserError: the operating system's hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
-    if 0 <= hard < wanted:
+    needed = count + _OTHER_FILES
+    if 0 <= hard < needed:
         raise UserError(
             f"{folder} has {count} files, but this process may open only {hard} files at once: "
-            f"raise the limit with `ulimit -Hn {wanted}`"
+            f"raise the limit with `ulimit -Hn {needed}`"
         )
-    if 0 <= soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if 0 <= soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
@@ -226,15 +226,15 @@ def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
     arrays = {"source_offsets": source.offsets, "target_offsets": target.offsets}
     arrays |= {"indices": tokens.indices, "source_ids": source.ids, "target_ids": target.ids}
     mend = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
-    with storage.renamed_aside(f"{path}.tokens", mend) as aside:
-        with open(aside, "wb") as file:
+    with storage.atomic_output_path(f"{path}.tokens", mend) as temporary_path:
+        with open(temporary_path, "wb") as file:
             for array in arrays.values():
                 file.write(array.data)
-        digest = storage.file_digest(aside)
-    kinds = {name: [str(array.dtype), len(array)] for name, array in arrays.items()}
-    record = {"removed": tokens.removed, "sha256": digest, "arrays": kinds}
-    with storage.renamed_aside(f"{path}.json", mend) as aside:
-        pathlib.Path(aside).write_text(json.dumps(record, indent=2), encoding="utf-8")
+        digest = storage.file_digest(temporary_path)
+    layout = {name: [str(array.dtype), len(array)] for name, array in arrays.items()}
+    record = {"removed": tokens.removed, "sha256": digest, "arrays": layout}
+    with storage.atomic_output_path(f"{path}.json", mend) as temporary_path:
+        pathlib.Path(temporary_path).write_text(json.dumps(record, indent=2), encoding="utf-8")
 
 
 def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
@@ -250,10 +250,10 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
             return None
         with open(f"{path}.tokens", "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        arrays, at = {}, 0
+        arrays, offset = {}, 0
         for name, (dtype, count) in record["arrays"].items():
-            arrays[name] = np.ndarray(count, dtype, mapped, at)
-            at += arrays[name].nbytes
+            arrays[name] = np.ndarray(count, dtype, mapped, offset)
+            offset += arrays[name].nbytes
         source, target = (
             TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
             for side in ("source", "target")

@@ -14,7 +14,7 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets, Draw, choose_lengths
-from macaron_tf.data.service import offered, through_service
+from macaron_tf.data.service import call_registered_function, through_service
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -120,7 +120,7 @@ class Repeats:
         # Sorted, distinct hashes. The first entry, zero, is a sentinel below all hashes.
         self._digests = np.zeros(1, "S16")
 
-    def among(self, pairs: Pairs) -> np.ndarray:
+    def find(self, pairs: Pairs) -> np.ndarray:
         """Finds the repetitions among the next N pairs of the corpus, and remembers all N pairs.
 
         Returns:
@@ -129,12 +129,12 @@ class Repeats:
         texts = ("\t".join(pair).encode("utf-8", "surrogatepass") for pair in pairs)
         digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
         distinct, first = np.unique(np.array(digests, "S16"), return_index=True)
-        places = np.searchsorted(self._digests, distinct)
-        known = self._digests[np.minimum(places, len(self._digests) - 1)] == distinct
-        self._digests = np.insert(self._digests, places[~known], distinct[~known])
-        again = np.ones(len(digests), bool)
-        again[first[~known]] = False
-        return again
+        insert_positions = np.searchsorted(self._digests, distinct)
+        is_known = self._digests[np.minimum(insert_positions, len(self._digests) - 1)] == distinct
+        self._digests = np.insert(self._digests, insert_positions[~is_known], distinct[~is_known])
+        is_repeated = np.ones(len(digests), bool)
+        is_repeated[first[~is_known]] = False
+        return is_repeated
 
 
 def clean_pairs(
@@ -156,15 +156,15 @@ def clean_pairs(
     counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
     kept = []
     for index, pair in enumerate(pairs):
-        words = [len(side.split()) for side in pair]
-        least, most = min(words), max(words)
-        if least == 0:
+        word_counts = [len(side.split()) for side in pair]
+        shorter, longer = min(word_counts), max(word_counts)
+        if shorter == 0:
             counts["empty"] += 1
-        elif least < config.min_length:
+        elif shorter < config.min_length:
             counts["too short"] += 1
-        elif config.max_length is not None and most > config.max_length:
+        elif config.max_length is not None and longer > config.max_length:
             counts["too long"] += 1
-        elif config.max_ratio is not None and most > config.max_ratio * least:
+        elif config.max_ratio is not None and longer > config.max_ratio * shorter:
             counts["ratio"] += 1
         elif repeated is not None and repeated[index]:
             counts["duplicate"] += 1
@@ -200,34 +200,34 @@ class PairTokenizer:
                 rows = []
                 for copy in range(copies):
                     lines = progress.over(chunk.pairs[i][side] for i in indices)
-                    rows.append(self._rows(lines, language, side, copy, chunk.number))
+                    rows.append(self._rows(lines, language, side, copy, chunk.index))
                 ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
                 joined = TokenRows.of_lengths(ids, lengths, self.vocabulary.size)
-                sides.append(joined.ended(EOS))
+                sides.append(joined.with_end(EOS))
         indices = np.tile(indices, copies)
-        least = np.minimum(sides[0].lengths, sides[1].lengths)
-        most = np.maximum(sides[0].lengths, sides[1].lengths)
+        min_lengths = np.minimum(sides[0].lengths, sides[1].lengths)
+        max_lengths = np.maximum(sides[0].lengths, sides[1].lengths)
         # A row of one id has only EOS.
-        empty, long = least < 2, most > self.cleaning.max_tokens
-        removed["no token"] = int(empty.sum())
-        removed["too many tokens"] = int((long & ~empty).sum())
-        kept = np.flatnonzero(~empty & ~long)
-        source, target = (side.taken(kept) for side in sides)
+        is_empty, is_too_long = min_lengths < 2, max_lengths > self.cleaning.max_tokens
+        removed["no token"] = int(is_empty.sum())
+        removed["too many tokens"] = int((is_too_long & ~is_empty).sum())
+        kept = np.flatnonzero(~is_empty & ~is_too_long)
+        source, target = (side.take(kept) for side in sides)
         return TokenizedPairs(source, target, [indices[kept] + chunk.first], removed)
 
     def _rows(
-        self, lines: Iterator[str], language: str, side: int, copy: int, chunk: int
+        self, lines: Iterator[str], language: str, side: int, copy: int, chunk_index: int
     ) -> TokenRows:
         if not self.sampling.dropout:
             return self.vocabulary.encode_rows(lines, language)
         # Each combination of side, copy and chunk has its own seed.
-        numbers = [side, copy, chunk] if chunk else [side, copy]
-        [seed] = np.random.SeedSequence([self.sampling.seed, *numbers]).generate_state(1)
+        stream_indices = [side, copy, chunk_index] if chunk_index else [side, copy]
+        [seed] = np.random.SeedSequence([self.sampling.seed, *stream_indices]).generate_state(1)
         rows = self.vocabulary.sample_lines(lines, self.sampling.dropout, int(seed), language)
         return TokenRows.from_lists(rows, self.vocabulary.size)
 
 
-def _counted(removed: dict[str, int]) -> str:
+def _removal_text(removed: dict[str, int]) -> str:
     """Describes how many pairs were removed and why, as in "removed: 3 empty, 1 ratio"."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in removed.items() if count)
     return f"removed: {reasons}" if reasons else "none removed"
@@ -260,7 +260,7 @@ class TranslationData(BucketBatches):
         self.batching = batching
         if not len(tokens.source):
             raise UserError(
-                f"no pair of texts is left to batch ({_counted(tokens.removed)}): check the "
+                f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check the "
                 "pairs, or relax the cleaning limits, such as cleaning.max_length"
             )
         super().__init__(
@@ -310,51 +310,53 @@ class TranslationData(BucketBatches):
                 cleaning.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
-        places = [
+        split_arguments = [
             (source, name, *vocabulary.languages[:2], tfds)
             for name in dict.fromkeys((split, target_split or split))
         ]
         if tfds and tfds.download:
-            count_pairs(*places[0])  # downloads the set if it is missing
+            count_pairs(*split_arguments[0])  # downloads the set if it is missing
 
         def fingerprint() -> str:
-            return "".join(source_fingerprint(*place) for place in places)
+            return "".join(source_fingerprint(*arguments) for arguments in split_arguments)
 
-        def texts() -> Iterator[tuple[str, str]]:
-            if len(places) == 1:
-                return stream_pairs(*places[0])
-            sides = zip(*(stream_pairs(*place) for place in places), strict=False)
-            return ((one[0], other[1]) for one, other in sides)
+        def paired_texts() -> Iterator[tuple[str, str]]:
+            if len(split_arguments) == 1:
+                return stream_pairs(*split_arguments[0])
+            splits = zip(*(stream_pairs(*arguments) for arguments in split_arguments), strict=False)
+            return ((source_pair[0], target_pair[1]) for source_pair, target_pair in splits)
 
-        found = fingerprint()
+        source_digest = fingerprint()
         # The hash of the vocabulary also covers its normalization.
         settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
-        record = [FORMAT, SHARD_PAIRS, found, vocabulary.hash, settings]
+        record = [FORMAT, SHARD_PAIRS, source_digest, vocabulary.hash, settings]
         name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
         folder = cache_directory() / "tokens" / name
 
         def chunks() -> Iterator[Chunk]:
             repeats = Repeats()
-            for number, pairs in enumerate(in_chunks(texts(), SHARD_PAIRS)):
-                if fingerprint() != found:
+            for index, pairs in enumerate(in_chunks(paired_texts(), SHARD_PAIRS)):
+                if fingerprint() != source_digest:
                     raise UserError(
                         f"{source} changed while it was being read: run the same command again"
                     )
-                repeated = repeats.among(pairs) if cleaning.deduplicate else None
-                yield Chunk(number, number * SHARD_PAIRS, pairs, repeated)
+                repeated = repeats.find(pairs) if cleaning.deduplicate else None
+                yield Chunk(index, index * SHARD_PAIRS, pairs, repeated)
 
         tokens = prepare(
             folder,
             chunks,
             PairTokenizer(vocabulary, cleaning, sampling),
-            lambda: min((count_pairs(*place) for place in places), key=lambda n: n or 0),
+            lambda: min(
+                (count_pairs(*arguments) for arguments in split_arguments), key=lambda n: n or 0
+            ),
             processes,
         )
         if not len(tokens.source):
             shutil.rmtree(folder)
             raise UserError(
                 f"no pair of {source}, split '{split}', is left after cleaning "
-                f"({_counted(tokens.removed)}): check the languages, or relax the "
+                f"({_removal_text(tokens.removed)}): check the languages, or relax the "
                 "cleaning limits, such as cleaning.max_length"
             )
         return cls(tokens, batching)
@@ -367,21 +369,21 @@ class TranslationData(BucketBatches):
         *,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
-        draws: Callable[[np.ndarray], Draw] | None = None,
+        make_draw: Callable[[np.ndarray], Draw] | None = None,
     ) -> "TranslationData":
         """Cleans and tokenizes pairs in memory, without the cache.
 
         Args:
             pairs: (source, target) pairs in the first two languages of `vocabulary`.
-            draws: function that takes the indices `(N,)` in `pairs` of the pairs that remain after
-                cleaning, and returns the argument `draw` of `BucketBatches`. `None` means that each
-                pair occurs once per epoch.
+            make_draw: function that takes the indices `(N,)` in `pairs` of the pairs that remain
+                after cleaning, and returns the argument `draw` of `BucketBatches`. `None` means
+                that each pair occurs once per epoch.
         """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
-        repeated = Repeats().among(pairs) if cleaning.deduplicate else None
+        repeated = Repeats().find(pairs) if cleaning.deduplicate else None
         tokens = tokenize(Chunk(0, 0, pairs, repeated))
-        return cls(tokens, batching, draws and draws(tokens.indices))
+        return cls(tokens, batching, make_draw and make_draw(tokens.indices))
 
     @property
     def source_tokens(self) -> int:
@@ -397,10 +399,10 @@ class TranslationData(BucketBatches):
 
     def summary(self) -> str:
         """Returns the numbers of pairs, tokens and steps, share of real tokens and batch shapes."""
-        examples, rest = super().summary().split(" examples, ")
+        example_count, details = super().summary().split(" examples, ")
         return (
-            f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
-            f"and {self.target_tokens:,} target tokens, {rest}"
+            f"{example_count} pairs ({_removal_text(self.tokens.removed)}), "
+            f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens, {details}"
         )
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
@@ -409,7 +411,7 @@ class TranslationData(BucketBatches):
             "target": self.tokens.target.padded(*batch),
         }
 
-    def served(
+    def service_dataset(
         self, addresses: str, seed: int = 0, start_step: int = 0, process: int = 0
     ) -> tf.data.Dataset:
         """Returns the same batches as `dataset(seed, start_step)`, gathered by a tf.data service.
@@ -425,7 +427,7 @@ class TranslationData(BucketBatches):
         record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}
         request = json.dumps({**record, "fingerprint": self.fingerprint()})
         steps = tf.data.Dataset.counter(start_step)
-        batches = steps.map(lambda step: offered(request, step, self.element_spec))
+        batches = steps.map(lambda step: call_registered_function(request, step, self.element_spec))
         return through_service(batches, addresses, process)
 
 
@@ -433,16 +435,16 @@ def served_batch(request: bytes, step: int) -> list[np.ndarray]:
     """Gathers the "source" and "target" arrays of one batch. Runs in the tf.data service.
 
     Args:
-        request: JSON that `TranslationData.served` sent.
+        request: JSON that `TranslationData.service_dataset` sent.
         step: index of the batch, counted from the start of epoch 0.
     """
-    data, _ = _requested(request)
+    data, _ = _open_request(request)
     epoch, offset = divmod(int(step), data.steps_per_epoch)
-    return list(data.gather(_epoch(request, epoch)[offset]).values())
+    return list(data.gather(_plan_epoch(request, epoch)[offset]).values())
 
 
 @functools.lru_cache(maxsize=4)
-def _requested(request: bytes) -> tuple[TranslationData, int]:
+def _open_request(request: bytes) -> tuple[TranslationData, int]:
     """Opens the corpus that a request names, and returns its batches and the requested seed."""
     record = json.loads(request)
     tokens = open_tokens(pathlib.Path(record["folder"]))
@@ -455,7 +457,7 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _epoch(request: bytes, epoch: int) -> Sequence[Batch]:
+def _plan_epoch(request: bytes, epoch: int) -> Sequence[Batch]:
     """Plans the batches of one epoch for a request."""
-    data, seed = _requested(request)
+    data, seed = _open_request(request)
     return data.plan(np.random.default_rng([seed, epoch]))

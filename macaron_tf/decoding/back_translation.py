@@ -44,29 +44,29 @@ class BackTranslationObjective(DenoisingObjective):
 
     def preparation(self, spec, masking, vocabulary):
         """Returns a function that adds `noised_source` and `noised_target` to a batch."""
-        corrupted = self.corruption(vocabulary, self.length)
+        corrupt = self.corruption(vocabulary, self.length)
 
-        def noised(batch: Batch, seed: tf.Tensor) -> Batch:
-            found = dict(batch)
-            for number, side in enumerate(_SIDES):
+        def add_noised(batch: Batch, seed: tf.Tensor) -> Batch:
+            result = dict(batch)
+            for index, side in enumerate(_SIDES):
                 ids = batch[side]  # (B, L), ending in EOS
-                width = tf.shape(ids)[1]
+                length = tf.shape(ids)[1]
                 text = tf.where(ids == EOS, PAD, ids)[:, : self.length]
                 text = tf.pad(text, [[0, 0], [0, self.length - tf.shape(text)[1]]])
                 text = tf.ensure_shape(text, (None, self.length))
-                source, _ = corrupted(text, tf.stack([seed[0], 2 * seed[1] + number]))
-                source = source[:, :width]
+                source, _ = corrupt(text, tf.stack([seed[0], 2 * seed[1] + index]))
+                source = source[:, :length]
                 # Inserted mask tokens may make a text longer. Cut the text, but keep an EOS.
-                last = tf.where(source[:, -1:] == PAD, PAD, EOS)
-                found[f"noised_{side}"] = tf.concat([source[:, :-1], last], axis=1)
-            return found
+                end = tf.where(source[:, -1:] == PAD, PAD, EOS)
+                result[f"noised_{side}"] = tf.concat([source[:, :-1], end], axis=1)
+            return result
 
-        return noised
+        return add_noised
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        learn = TranslationObjective(self.label_smoothing, self.skip_padding)
+        translation_objective = TranslationObjective(self.label_smoothing, self.skip_padding)
         if not training:
-            return learn(network, batch, training)
+            return translation_objective(network, batch, training)
         greedy = BeamSearchConfig(
             beam_size=1,
             length_penalty=0.0,
@@ -74,17 +74,19 @@ class BackTranslationObjective(DenoisingObjective):
             max_length_offset=5,
             max_length=self.length,
         )
-        found = []
+        losses = []
         # The ids of the encoder's and the decoder's language are 0 and 1 for translation from the
         # source language to the target language, and 1 and 0 for the opposite direction.
-        for number, side in enumerate(_SIDES):
+        for language, side in enumerate(_SIDES):
             text = batch[side]
-            translator = Backward(network) if number else network
+            translator = Backward(network) if language else network
             translation = translate_ids(translator, text, greedy)["ids"][:, 0]  # (B, L)
-            for source, read in ((batch[f"noised_{side}"], number), (translation, 1 - number)):
+            noised = batch[f"noised_{side}"]
+            for source, source_language in ((noised, language), (translation, 1 - language)):
                 languages = {
-                    "source_languages": tf.fill(tf.shape(source), read),
-                    "target_languages": tf.fill(tf.shape(text), 1 - number),
+                    "source_languages": tf.fill(tf.shape(source), source_language),
+                    "target_languages": tf.fill(tf.shape(text), 1 - language),
                 }
-                found.append(learn(network, {"source": source, "target": text, **languages}, True))
-        return {name: tf.add_n([sums[name] for sums in found]) for name in found[0]}
+                inputs = {"source": source, "target": text, **languages}
+                losses.append(translation_objective(network, inputs, True))
+        return {name: tf.add_n([sums[name] for sums in losses]) for name in losses[0]}

@@ -67,8 +67,8 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
     limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
     if source.shape[1] is None:
         return tf.maximum(tf.reduce_max(limits), 1), limits
-    greatest = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
-    return min(max(greatest, 1), config.max_length), limits
+    maximum = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
+    return min(max(maximum, 1), config.max_length), limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +129,11 @@ def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
         fixed_rows: whether the size of axis 0 stays constant.
     """
 
-    def shape(x):
-        kept = [None if size == 0 else size for size in x.shape]
-        return tf.TensorShape(kept if fixed_rows else [None, *kept[1:]][: len(kept)])
+    def invariant(x):
+        sizes = [None if size == 0 else size for size in x.shape]
+        return tf.TensorShape(sizes if fixed_rows else [None, *sizes[1:]][: len(sizes)])
 
-    return tf.nest.map_structure(shape, values)
+    return tf.nest.map_structure(invariant, values)
 
 
 class _State(NamedTuple):
@@ -189,8 +189,8 @@ def beam_search(
         max_length: T, the maximum output length. XLA requires a Python int.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
-        prefix: ids that the decoder reads before BOS, at positions from 0. A cache of fixed size
-            needs room for the prefix.
+        prefix: ids that the decoder reads before BOS, at positions from 0. The capacity of a cache
+            of fixed size must include the prefix.
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
@@ -209,20 +209,20 @@ def beam_search(
 
     def step(state: _State, context: Any, limits: tf.Tensor) -> _State:
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
-        here = positions == state.index  # (T,)
+        is_current = positions == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
             logits, state.live_log_probs, vocabulary_size
         )
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
         threshold = tf.math.top_k(tf.concat([scores, eos_scores], 1), beams)[0][:, -1:]
-        last = state.index + 1 >= limits
-        ends = (eos_scores >= threshold) & (state.index >= config.min_length) | last[:, None]
+        is_last = state.index + 1 >= limits
+        may_end = (eos_scores >= threshold) & (state.index >= config.min_length) | is_last[:, None]
         ended = eos_scores / penalty_of(state.index + 1)
-        new_scores = tf.where(ends & ~state.final[:, None], ended, NEVER)
-        ended_scores, kept = tf.math.top_k(tf.concat([state.ended_scores, new_scores], 1), beams)
-        with_eos = tf.where(here, EOS, state.live_ids)
-        ended_ids = tf.gather(tf.concat([state.ended_ids, with_eos], 1), kept, batch_dims=1)
+        new_scores = tf.where(may_end & ~state.final[:, None], ended, NEVER)
+        ended_scores, best = tf.math.top_k(tf.concat([state.ended_scores, new_scores], 1), beams)
+        with_eos = tf.where(is_current, EOS, state.live_ids)
+        ended_ids = tf.gather(tf.concat([state.ended_ids, with_eos], 1), best, batch_dims=1)
 
         live_ids = state.live_ids
         if beams > 1:
@@ -230,38 +230,40 @@ def beam_search(
             live_ids, new_cache = tf.nest.map_structure(
                 lambda x: tf.gather(x, parents, axis=1, batch_dims=1), (live_ids, new_cache)
             )
-        live_ids = tf.where(here, tokens[:, :, None], live_ids)
+        live_ids = tf.where(is_current, tokens[:, :, None], live_ids)
         bound = scores[:, 0] / penalty_of(limits)  # upper bound of live hypotheses' scores
-        final = state.final | last | (ended_scores[:, config.n_best - 1] >= bound)
+        final = state.final | is_last | (ended_scores[:, config.n_best - 1] >= bound)
         if config.stopping == "complete":
             final |= ended_scores[:, -1] > NEVER
         return _State(
             state.index + 1, tokens, live_ids, scores, ended_ids, ended_scores, final, new_cache
         )
 
-    nothing = tf.fill([batch_size, beams, max_length], PAD)
+    no_ids = tf.fill([batch_size, beams, max_length], PAD)
     # All but the first of the K initial hypotheses get -inf. Otherwise they would remain copies.
-    start = tf.tile(tf.constant([[0.0] + [NEVER] * (beams - 1)]), [batch_size, 1])
+    log_probs_at_start = tf.tile(tf.constant([[0.0] + [NEVER] * (beams - 1)]), [batch_size, 1])
     state = _State(
         index=tf.constant(0),
         tokens=tf.fill([batch_size, beams], BOS),
-        live_ids=nothing,
-        live_log_probs=start,
-        ended_ids=nothing,
+        live_ids=no_ids,
+        live_log_probs=log_probs_at_start,
+        ended_ids=no_ids,
         ended_scores=tf.fill([batch_size, beams], NEVER),
         final=tf.fill([batch_size], False),
         cache=cache,
     )
-    empty = state  # gives the axes of size 0, which may grow
-    for position, number in enumerate(prefix):
-        read = tf.fill(tf.shape(state.tokens), number)
-        _, cache = step_fn(read, tf.constant(position), context, cache)
+    initial_state = state  # gives the axes of size 0, which may grow
+    for position, token_id in enumerate(prefix):
+        prefix_tokens = tf.fill(tf.shape(state.tokens), token_id)
+        _, cache = step_fn(prefix_tokens, tf.constant(position), context, cache)
     state = state._replace(cache=cache)
     if isinstance(max_length, int):
-        state = _until_few_live(step, state, context, limits, max_length, 0, empty)
+        state = _run_until_few_live(step, state, context, limits, max_length, 0, initial_state)
         ended_ids, ended_scores = state.ended_ids, state.ended_scores
     else:
-        ended_ids, ended_scores = _dropping_final(step, state, context, limits, max_length, empty)
+        ended_ids, ended_scores = _run_dropping_final(
+            step, state, context, limits, max_length, initial_state
+        )
     ids = ended_ids[:, : config.n_best]
     scores = ended_scores[:, : config.n_best]
     ids = tf.where(tf.math.is_inf(scores)[:, :, None], PAD, ids)
@@ -270,10 +272,16 @@ def beam_search(
     return {"ids": ids, "scores": scores, "log_probs": log_probs, "lengths": lengths}
 
 
-def _until_few_live(
-    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few, like: _State
+def _run_until_few_live(
+    step: Callable,
+    state: _State,
+    context: Any,
+    limits: tf.Tensor,
+    max_length: int | tf.Tensor,
+    max_unfinished: int | tf.Tensor,
+    shape_source: _State,
 ) -> _State:
-    """Runs search steps until the search has ended for all but `few` sentences.
+    """Runs search steps until the search has ended for all but `max_unfinished` sentences.
 
     Args:
         step: function that runs one step.
@@ -281,26 +289,33 @@ def _until_few_live(
         context: see `beam_search`.
         limits: see `beam_search`.
         max_length: T, the maximum number of steps.
-        few: maximum number of unfinished sentences at which the loop ends.
-        like: state from which the loop takes the shape invariants. Axes of size 0 in `like` may
-            grow.
+        max_unfinished: maximum number of unfinished sentences at which the loop ends.
+        shape_source: state from which the loop takes the shape invariants. Axes of size 0 in
+            `shape_source` may grow.
 
     Returns:
         The last state.
     """
     # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
     values = tf.while_loop(
-        lambda *values: tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > few,
+        lambda *values: (
+            tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > max_unfinished
+        ),
         lambda *values: tuple(step(_State(*values), context, limits)),
         tuple(state),
-        shape_invariants=loop_shapes(tuple(like)),
+        shape_invariants=loop_shapes(tuple(shape_source)),
         maximum_iterations=max_length,
     )
     return _State(*values)
 
 
-def _dropping_final(
-    step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
+def _run_dropping_final(
+    step: Callable,
+    state: _State,
+    context: dict,
+    limits: tf.Tensor,
+    max_length,
+    initial_state: _State,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs search steps until the search has ended for all sentences.
 
@@ -312,26 +327,28 @@ def _dropping_final(
         The ended hypotheses, ids `(B, K, T)` int32 and scores `(B, K)` float32.
     """
 
-    def part(rows, state, own, limits, ended_ids, ended_scores):
-        few = 3 * tf.size(rows) // 4
-        state, now = _State(*state), {**context, "rows": own}
-        state = _until_few_live(step, state, now, limits, max_length, few, state)
+    def run_and_shrink(rows, state, row_context, limits, ended_ids, ended_scores):
+        max_unfinished = 3 * tf.size(rows) // 4
+        state, live_context = _State(*state), {**context, "rows": row_context}
+        state = _run_until_few_live(
+            step, state, live_context, limits, max_length, max_unfinished, state
+        )
         ended_ids = tf.tensor_scatter_nd_update(ended_ids, rows[:, None], state.ended_ids)
         ended_scores = tf.tensor_scatter_nd_update(ended_scores, rows[:, None], state.ended_scores)
         live = tf.where(~state.final)[:, 0]
-        rows, others, own, limits = tf.nest.map_structure(
-            lambda x: tf.gather(x, live), (rows, tuple(state)[1:], own, limits)
+        rows, loop_values, row_context, limits = tf.nest.map_structure(
+            lambda x: tf.gather(x, live), (rows, tuple(state)[1:], row_context, limits)
         )
-        return rows, (state.index, *others), own, limits, ended_ids, ended_scores
+        return rows, (state.index, *loop_values), row_context, limits, ended_ids, ended_scores
 
     rows = tf.range(tf.size(state.final))
     values, shapes = (
-        (rows, tuple(one), context["rows"], limits, state.ended_ids, state.ended_scores)
-        for one in (state, empty)
+        (rows, tuple(search_state), context["rows"], limits, state.ended_ids, state.ended_scores)
+        for search_state in (state, initial_state)
     )
     *_, ended_ids, ended_scores = tf.while_loop(
         lambda rows, *_: tf.size(rows) > 0,
-        part,
+        run_and_shrink,
         values,
         shape_invariants=loop_shapes(shapes, fixed_rows=False),
     )
@@ -362,18 +379,18 @@ def _continuations(
     count = min(size, beams + 3 + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
-    top, ids = (
+    best_logits, ids = (
         tf.reshape(x, [-1, beams, count]) for x in top_k(tf.reshape(logits, [-1, size]), count)
     )
-    largest = top[:, :, :1]
+    largest = best_logits[:, :, :1]
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)
-    barred = (ids == PAD) | (ids == BOS) | (ids == EOS) | (ids >= real_size)
-    scores = tf.where(barred, NEVER, top + base)
+    is_suppressed = (ids == PAD) | (ids == BOS) | (ids == EOS) | (ids >= real_size)
+    scores = tf.where(is_suppressed, NEVER, best_logits + base)
     # (B, K, C) -> (B, K * C)
-    scores, best = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)
-    tokens = tf.gather(tf.reshape(ids, [-1, beams * count]), best, batch_dims=1)
-    return scores, best // count, tokens, logits[:, :, EOS] + base[:, :, 0]
+    scores, best_indices = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)
+    tokens = tf.gather(tf.reshape(ids, [-1, beams * count]), best_indices, batch_dims=1)
+    return scores, best_indices // count, tokens, logits[:, :, EOS] + base[:, :, 0]
 
 
 # Group widths W that `top_k` tries. V is usually a multiple of 8.

@@ -10,12 +10,12 @@ import tensorflow as tf
 from jax import numpy as jnp
 
 from macaron_tf.decoding.beam_search import LengthLimits, target_limits
-from macaron_tf.distribution.mesh import whole
+from macaron_tf.distribution.mesh import replicated_sharding
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 # The batch size and the source length are padded to multiples of these two numbers, because JAX
 # compiles the search once per shape.
-_ROWS, _LENGTH = 16, 16
+_ROW_MULTIPLE, _LENGTH_MULTIPLE = 16, 16
 
 
 class GreedySearch:
@@ -25,17 +25,19 @@ class GreedySearch:
 
     Args:
         model: encoder-decoder (see `macaron_tf.decoding.translator.translate_ids`).
-        pieces: number of ids in the vocabulary. The search never produces an id of `pieces` or
-            more.
+        vocabulary_size: number of ids in the vocabulary. The search never produces an id of
+            `vocabulary_size` or more.
         limits: limits of the output length.
     """
 
-    def __init__(self, model: Any, pieces: int, limits: LengthLimits):
+    def __init__(self, model: Any, vocabulary_size: int, limits: LengthLimits):
         self.model = model
-        self.pieces = pieces
+        self.vocabulary_size = vocabulary_size
         self.limits = limits
         # The outputs are replicated, so that every process of a mesh can read them.
-        self._search = jax.jit(self._outputs, static_argnames="room", out_shardings=whole())
+        self._search = jax.jit(
+            self._outputs, static_argnames="max_length", out_shardings=replicated_sharding()
+        )
 
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
@@ -47,34 +49,39 @@ class GreedySearch:
         """
         for source, _ in batches:
             count, length = source.shape
-            source = np.pad(source, [(0, -count % _ROWS), (0, -length % _LENGTH)])
-            room, most = target_limits(tf.constant(source), self.limits)
+            source = np.pad(source, [(0, -count % _ROW_MULTIPLE), (0, -length % _LENGTH_MULTIPLE)])
+            max_length, limits = target_limits(tf.constant(source), self.limits)
             values = [variable.value for variable in self.model.variables]
-            found = self._search(values, source, most.numpy(), room=room)
-            yield {name: np.asarray(value)[:count] for name, value in found.items()}
+            outputs = self._search(values, source, limits.numpy(), max_length=max_length)
+            yield {name: np.asarray(value)[:count] for name, value in outputs.items()}
 
-    def _outputs(self, values, source, most, room: int) -> dict[str, jax.Array]:
+    def _outputs(self, values, source, limits, max_length: int) -> dict[str, jax.Array]:
         with keras.StatelessScope(zip(self.model.variables, values, strict=True)):
-            context, cache = self.model.init_decode(source, 1, room)
+            context, cache = self.model.init_decode(source, 1, max_length)
 
             def step(index, state):
                 tokens, ids, log_probs, cache = state
                 logits, cache = self.model.decode_step(tokens[:, None], index, context, cache)
                 scores = jax.nn.log_softmax(logits[:, 0])  # (B, V)
                 columns = jnp.arange(scores.shape[1])
-                barred = (columns == PAD) | (columns == BOS) | (columns >= self.pieces)
-                barred |= (columns == EOS) & (index < self.limits.min_length)
-                best = jnp.argmax(jnp.where(barred, -jnp.inf, scores), axis=-1).astype("int32")
-                best = jnp.where(index + 1 >= most, EOS, best)
-                over = (tokens == EOS) | (tokens == PAD)
-                best = jnp.where(over, PAD, best)
-                own = jnp.take_along_axis(scores, best[:, None], axis=1)[:, 0]
-                return best, ids.at[:, index].set(best), log_probs + jnp.where(over, 0, own), cache
+                is_suppressed = (
+                    (columns == PAD) | (columns == BOS) | (columns >= self.vocabulary_size)
+                )
+                is_suppressed |= (columns == EOS) & (index < self.limits.min_length)
+                best_ids = jnp.argmax(jnp.where(is_suppressed, -jnp.inf, scores), axis=-1).astype(
+                    "int32"
+                )
+                best_ids = jnp.where(index + 1 >= limits, EOS, best_ids)
+                has_ended = (tokens == EOS) | (tokens == PAD)
+                best_ids = jnp.where(has_ended, PAD, best_ids)
+                best_log_probs = jnp.take_along_axis(scores, best_ids[:, None], axis=1)[:, 0]
+                log_probs += jnp.where(has_ended, 0, best_log_probs)
+                return best_ids, ids.at[:, index].set(best_ids), log_probs, cache
 
             rows = len(source)
-            begin = jnp.full(rows, BOS, "int32"), jnp.zeros((rows, room), "int32")
-            state = (*begin, jnp.zeros(rows), cache)
-            _, ids, log_probs, _ = jax.lax.fori_loop(0, room, step, state)
+            ids_at_start = jnp.full(rows, BOS, "int32"), jnp.zeros((rows, max_length), "int32")
+            state = (*ids_at_start, jnp.zeros(rows), cache)
+            _, ids, log_probs, _ = jax.lax.fori_loop(0, max_length, step, state)
         lengths = jnp.sum(ids != PAD, axis=1)
         return {
             "ids": ids[:, None],

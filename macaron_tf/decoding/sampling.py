@@ -102,18 +102,18 @@ def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.T
     """Draws uniform random numbers that depend only on the seed, stream and position.
 
     Args:
-        seeds: `(..., 2)` int, the two 32-bit words of each seed.
+        seeds: `(..., 2)` int, the two 32-bit integers of each seed.
         streams: int32, indices of random streams. The shape broadcasts with `seeds[..., 0]`.
         positions: int32, positions in the streams. The shape broadcasts with `seeds[..., 0]`.
 
     Returns:
         float32 in [0, 1), multiples of 2^-23, of the broadcast shape.
     """
-    words = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
-    bits, _ = threefry((words[0][..., 0], words[0][..., 1]), (words[2], words[1]))
+    parts = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
+    bits, _ = threefry((parts[0][..., 0], parts[0][..., 1]), (parts[2], parts[1]))
     # Keep 23 bits. The product u * total is then below `total` in float32 too.
-    kept = tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32))
-    return tf.cast(tf.bitcast(kept, tf.int32), tf.float32) * 2.0**-23
+    high_bits = tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32))
+    return tf.cast(tf.bitcast(high_bits, tf.int32), tf.float32) * 2.0**-23
 
 
 class Controls(NamedTuple):
@@ -130,7 +130,7 @@ class Controls(NamedTuple):
 
 # Lower bound of temperature and top-p. Smaller values would also keep only the most probable token,
 # but the division by a smaller temperature may overflow.
-_LEAST = 1e-10
+_MINIMUM = 1e-10
 
 
 def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
@@ -148,19 +148,21 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
     """
     if tf.is_tensor(controls.temperature):
         return _filtered_by_row(logits, controls)
-    logits = logits / max(controls.temperature, _LEAST)
+    logits = logits / max(controls.temperature, _MINIMUM)
     size = logits.shape[-1]
     if 0 < controls.top_k < size:
-        least = tf.math.top_k(logits, controls.top_k)[0][..., -1:]
-        logits = tf.where(logits < least, NEVER, logits)
+        smallest_kept = tf.math.top_k(logits, controls.top_k)[0][..., -1:]
+        logits = tf.where(logits < smallest_kept, NEVER, logits)
     if controls.top_p < 1:
         # After top-k, at most k tokens remain, so only k tokens are sorted.
-        ordered, _ = tf.math.top_k(logits, min(controls.top_k or size, size))
-        before = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
+        sorted_logits, _ = tf.math.top_k(logits, min(controls.top_k or size, size))
+        total_before = tf.cumsum(tf.nn.softmax(sorted_logits), axis=-1, exclusive=True)
         # Exclude the tokens after the first ones whose total probability reaches p. The most
         # probable token is always kept.
-        kept = tf.where(before < max(controls.top_p, _LEAST), ordered, float("inf"))
-        logits = tf.where(logits < tf.reduce_min(kept, -1, keepdims=True), NEVER, logits)
+        kept_logits = tf.where(
+            total_before < max(controls.top_p, _MINIMUM), sorted_logits, float("inf")
+        )
+        logits = tf.where(logits < tf.reduce_min(kept_logits, -1, keepdims=True), NEVER, logits)
     return logits
 
 
@@ -170,14 +172,14 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
     Both filters use the same sort of all tokens.
     """
     temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
-    logits = logits / tf.clip_by_value(temperature, _LEAST, 1.0 / _LEAST)
-    ordered = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
-    kept = (tf.range(logits.shape[-1]) < top_k) | (top_k <= 0)
-    share = tf.nn.softmax(tf.where(kept, ordered, NEVER))
-    before = tf.cumsum(share, axis=-1, exclusive=True)
-    kept &= (before < tf.maximum(top_p, _LEAST)) | (top_p >= 1)
-    least = tf.reduce_min(tf.where(kept, ordered, float("inf")), -1, keepdims=True)
-    return tf.where(logits < least, NEVER, logits)
+    logits = logits / tf.clip_by_value(temperature, _MINIMUM, 1.0 / _MINIMUM)
+    sorted_logits = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
+    is_kept = (tf.range(logits.shape[-1]) < top_k) | (top_k <= 0)
+    probabilities = tf.nn.softmax(tf.where(is_kept, sorted_logits, NEVER))
+    total_before = tf.cumsum(probabilities, axis=-1, exclusive=True)
+    is_kept &= (total_before < tf.maximum(top_p, _MINIMUM)) | (top_p >= 1)
+    smallest_kept = tf.reduce_min(tf.where(is_kept, sorted_logits, float("inf")), -1, keepdims=True)
+    return tf.where(logits < smallest_kept, NEVER, logits)
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
@@ -195,20 +197,20 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
         `(B, K)` int32, token ids.
     """
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    by_row = tf.is_tensor(controls.temperature)
-    if not by_row and controls.temperature == 0:
+    is_by_row = tf.is_tensor(controls.temperature)
+    if not is_by_row and controls.temperature == 0:
         return best
-    if by_row:
+    if is_by_row:
         greedy = (controls.temperature <= 0)[:, None]  # (B, 1)
-        heat = tf.where(controls.temperature > 0, controls.temperature, 1.0)
-        controls = controls._replace(temperature=heat)
+        temperature = tf.where(controls.temperature > 0, controls.temperature, 1.0)
+        controls = controls._replace(temperature=temperature)
     weights = tf.nn.softmax(filter_logits(logits, controls))
     total = tf.cumsum(weights, axis=-1)
     # Index of the first token whose cumulative probability exceeds u. Its weight is above 0.
     drawn = tf.reduce_sum(tf.cast(total <= uniform[..., None] * total[..., -1:], tf.int32), -1)
     # If `total` is NaN, take the argmax, because the comparison above would give token 0.
     drawn = tf.where(total[..., -1] > 0, drawn, best)
-    return tf.where(greedy, best, drawn) if by_row else drawn
+    return tf.where(greedy, best, drawn) if is_by_row else drawn
 
 
 PrefillFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], Any]
@@ -242,19 +244,19 @@ class Rules(NamedTuple):
     Attributes:
         controls: temperature, top-k and top-p.
         end_id: id of the token that ends a text.
-        barred: function from ids `(V,)` to booleans, which are True at suppressed ids. Suppressed
-            ids and PAD are never drawn.
+        is_suppressed: function from ids `(V,)` to booleans, which are True at suppressed ids.
+            Suppressed ids and PAD are never drawn.
         min_tokens: minimum number of new tokens before `end_id`.
-        closes: whether the last token that the limit allows is always `end_id`.
+        forces_end: whether the last token that the limit allows is always `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
             seeds in `Prompts`.
     """
 
     controls: Controls | DrawSettings
     end_id: int = EOS
-    barred: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids == PAD
+    is_suppressed: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids == PAD
     min_tokens: int = 0
-    closes: bool = False
+    forces_end: bool = False
     uniform: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
@@ -299,13 +301,15 @@ def first_state(
         end = tf.reduce_min(prompts.lengths) - 1
 
         def chunk(index, cache):
-            following = tf.minimum(index + _CHUNK, end)
-            return following, prefill_fn(prompts.ids[:, index:following], index, context, cache)
+            chunk_end = tf.minimum(index + _CHUNK, end)
+            return chunk_end, prefill_fn(prompts.ids[:, index:chunk_end], index, context, cache)
 
-        def for_all_samples(one, empty):
-            every = tf.repeat(one, tf.shape(empty)[1], axis=1)  # (B, 1, ...) -> (B, K, ...)
+        def for_all_samples(prefilled, empty):
+            repeated = tf.repeat(
+                prefilled, tf.shape(empty)[1], axis=1
+            )  # (B, 1, ...) -> (B, K, ...)
             # tf.while_loop requires the static shape, which tf.repeat loses.
-            return tf.ensure_shape(every, loop_shapes(empty))
+            return tf.ensure_shape(repeated, loop_shapes(empty))
 
         values = (index, tf.nest.map_structure(lambda x: x[:, :1], cache))
         shapes = loop_shapes(values, fixed_rows=False)
@@ -313,12 +317,12 @@ def first_state(
             lambda index, cache: index < end, chunk, values, shape_invariants=shapes
         )
         cache = tf.nest.map_structure(for_all_samples, filled, cache)
-    like = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
+    zeros = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
     return State(
         index=index,
-        tokens=like + prompts.ids[:, index, None],
-        ended=(like + prompts.limits[:, None]) <= 0,
-        log_probs=tf.cast(like, tf.float32),
+        tokens=zeros + prompts.ids[:, index, None],
+        ended=(zeros + prompts.limits[:, None]) <= 0,
+        log_probs=tf.cast(zeros, tf.float32),
         cache=cache,
     )
 
@@ -343,33 +347,33 @@ def advance(
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
-    number = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1), index of the new token
-    is_last = number + 1 >= prompts.limits[:, None]  # (B, 1)
+    new_index = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1), index of the new token
+    is_last = new_index + 1 >= prompts.limits[:, None]  # (B, 1)
     all_ids = tf.range(logits.shape[-1])
-    early = (number < rules.min_tokens)[..., None]  # (B, 1, 1)
-    barred = (all_ids == PAD) | rules.barred(all_ids)
-    barred |= (all_ids == rules.end_id) & early  # (B, 1, V)
+    is_early = (new_index < rules.min_tokens)[..., None]  # (B, 1, 1)
+    is_suppressed = (all_ids == PAD) | rules.is_suppressed(all_ids)
+    is_suppressed |= (all_ids == rules.end_id) & is_early  # (B, 1, V)
     if rules.uniform:
         uniform = rules.uniform(state.index)  # (B, K)
     else:
         seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
         uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
-    tokens = draw(tf.where(barred, NEVER, logits), uniform, rules.controls)
-    if rules.closes:
+    tokens = draw(tf.where(is_suppressed, NEVER, logits), uniform, rules.controls)
+    if rules.forces_end:
         tokens = tf.where(is_last, rules.end_id, tokens)
-    chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
-    is_new = (number >= 0) & ~state.ended  # (B, K)
-    following = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
-    forced = tf.gather(prompts.ids, following, axis=1)[:, None]  # (B, 1)
-    new = tf.where(is_new, tokens, PAD)
+    token_log_probs = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
+    is_new = (new_index >= 0) & ~state.ended  # (B, K)
+    next_position = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
+    prompt_tokens = tf.gather(prompts.ids, next_position, axis=1)[:, None]  # (B, 1)
+    new_tokens = tf.where(is_new, tokens, PAD)
     state = State(
         index=state.index + 1,
-        tokens=tf.where(number < 0, forced, new),
+        tokens=tf.where(new_index < 0, prompt_tokens, new_tokens),
         ended=state.ended | is_new & ((tokens == rules.end_id) | is_last),
-        log_probs=state.log_probs + tf.where(is_new, chosen, 0.0),
+        log_probs=state.log_probs + tf.where(is_new, token_log_probs, 0.0),
         cache=cache,
     )
-    return state, new
+    return state, new_tokens
 
 
 def generate(
@@ -390,7 +394,8 @@ def generate(
     Args:
         step_fn: see `beam_search`.
         context: see `beam_search`.
-        cache: see `beam_search`. A cache of fixed size needs room for P + `max_tokens` - 1 tokens.
+        cache: see `beam_search`. A cache of fixed size must have a capacity of P + `max_tokens` - 1
+            tokens.
         prompts: batch of B prompts of at most P ids, with K samples each.
         rules: rules for drawing new tokens.
         max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
@@ -403,12 +408,12 @@ def generate(
         temperature, top-k and top-p. The lengths count the new tokens, including `end_id`.
     """
     state = first_state(prompts, context, cache, prefill_fn)
-    ids, state = go_on(step_fn, context, state, prompts, rules, max_tokens)
+    ids, state = continue_sampling(step_fn, context, state, prompts, rules, max_tokens)
     lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
     return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
 
 
-def go_on(
+def continue_sampling(
     step_fn: StepFunction,
     context: Any,
     state: State,
@@ -436,9 +441,9 @@ def go_on(
         ids = tf.fill([*prompts.seeds.shape, max_tokens], PAD)
 
     def step(ids, *values):
-        state, new = advance(step_fn, State(*values), context, prompts, rules)
-        number = (state.index - prompts.lengths)[:, None, None]  # (B, 1, 1)
-        return tf.where(positions == number, new[:, :, None], ids), *state
+        state, new_tokens = advance(step_fn, State(*values), context, prompts, rules)
+        new_index = (state.index - prompts.lengths)[:, None, None]  # (B, 1, 1)
+        return tf.where(positions == new_index, new_tokens[:, :, None], ids), *state
 
     values = (ids, *state)
     values = tf.while_loop(
@@ -498,15 +503,15 @@ def sample(
         seeds=streams,
     )
 
-    def barred(ids):
-        beyond = False if vocabulary_size is None else ids >= vocabulary_size
-        return (ids == PAD) | (ids == BOS) | beyond
+    def is_suppressed(ids):
+        is_beyond_vocabulary = False if vocabulary_size is None else ids >= vocabulary_size
+        return (ids == PAD) | (ids == BOS) | is_beyond_vocabulary
 
     rules = Rules(
         config,
-        barred=barred,
+        is_suppressed=is_suppressed,
         min_tokens=config.min_length,
-        closes=True,
+        forces_end=True,
         uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
     )
     return generate(step_fn, context, cache, prompts, rules, max_length)

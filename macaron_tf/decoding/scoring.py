@@ -28,13 +28,13 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
     decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
     logits = model({"source": source, "target": decoder_input}, training=False)
     logits = tf.cast(logits, tf.float32)  # (B, T, V)
-    present = target != PAD
-    chosen = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
-    token_log_probs = tf.where(present, chosen, 0.0)
+    is_target = target != PAD
+    log_probs = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
+    token_log_probs = tf.where(is_target, log_probs, 0.0)
     return {
         "token_log_probs": token_log_probs,
         "log_probs": tf.reduce_sum(token_log_probs, axis=-1),
-        "lengths": tf.reduce_sum(tf.cast(present, tf.int32), axis=-1),
+        "lengths": tf.reduce_sum(tf.cast(is_target, tf.int32), axis=-1),
     }
 
 
@@ -44,8 +44,8 @@ def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
     L is the maximum row length, or `width` if `width` is larger.
     """
     ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
-    for place, row in zip(ids, rows, strict=True):
-        place[: len(row)] = row
+    for padded_row, row in zip(ids, rows, strict=True):
+        padded_row[: len(row)] = row
     return ids
 
 
@@ -91,7 +91,9 @@ class TextScorer:
             )
         self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
-        self._batch = tf.function(self._score, input_signature=signature, autograph=False)
+        self._compiled_score_batch = tf.function(
+            self._score_batch, input_signature=signature, autograph=False
+        )
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
         """Computes the log-probability of each continuation given its context.
@@ -105,7 +107,7 @@ class TextScorer:
             UserError: a continuation is empty or too long for the window, or a context is empty and
                 `starts` is False.
         """
-        rows, starts = [], []
+        rows, first_scored = [], []
         for context, continuation in pairs:
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
@@ -119,11 +121,11 @@ class TextScorer:
                     f"{self.window - 1} tokens to fit into a sequence of {self.window}: give a "
                     "longer or shorter answer"
                 )
-            room = self.window - len(self.prefix) - len(continuation)
-            row = [*self.prefix, *context[max(len(context) - room, 0) :]]
-            starts.append(len(row))
+            max_context = self.window - len(self.prefix) - len(continuation)
+            row = [*self.prefix, *context[max(len(context) - max_context, 0) :]]
+            first_scored.append(len(row))
             rows.append([*row, *continuation])
-        return self._scored(rows, starts)
+        return self._score_rows(rows, first_scored)
 
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text, without [CLS].
@@ -159,54 +161,57 @@ class TextScorer:
             UserError: the text is too short, or `stride` is not in the range from 1 to
                 `window` - 1.
         """
-        most, room = self.window - 1, self.window - len(self.prefix)
-        stride = max(most // 2, 1) if stride is None else stride
-        if not 1 <= stride <= most:
+        max_stride, tokens_per_window = self.window - 1, self.window - len(self.prefix)
+        stride = max(max_stride // 2, 1) if stride is None else stride
+        if not 1 <= stride <= max_stride:
             raise UserError(
-                f"stride={stride} is out of range: give 1 to {most}, so that no token is skipped"
+                f"stride={stride} is out of range: give 1 to {max_stride}, so that no token is "
+                "skipped"
             )
-        rows, starts, done, begin = [], [], 1 - len(self.prefix), 0
-        if done >= len(ids):
+        rows, first_scored, next_index, window_start = [], [], 1 - len(self.prefix), 0
+        if next_index >= len(ids):
             raise UserError(
                 "the text has fewer than two tokens, but the model cannot score the first token: "
                 "give a text of two or more tokens"
             )
-        while done < len(ids):
-            rows.append([*self.prefix, *ids[begin : begin + room]])
-            starts.append(len(self.prefix) + done - begin)
-            done, begin = begin + room, begin + stride
-        return self._scored(rows, starts)
+        while next_index < len(ids):
+            rows.append([*self.prefix, *ids[window_start : window_start + tokens_per_window]])
+            first_scored.append(len(self.prefix) + next_index - window_start)
+            next_index, window_start = window_start + tokens_per_window, window_start + stride
+        return self._score_rows(rows, first_scored)
 
-    def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
-        count = len(rows)
-        found = Scores(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool))
-        order = sorted(range(count), key=lambda index: len(rows[index]))
+    def _score_rows(self, rows: list[list[int]], first_scored: list[int]) -> Scores:
+        num_rows = len(rows)
+        scores = Scores(np.zeros(num_rows), np.zeros(num_rows, np.int64), np.zeros(num_rows, bool))
+        order = sorted(range(num_rows), key=lambda index: len(rows[index]))
         while order:
-            together = max(1, self.batch_tokens // len(rows[order[-1]]))
-            batch, order = order[-together:], order[:-together]
+            batch_size = max(1, self.batch_tokens // len(rows[order[-1]]))
+            batch, order = order[-batch_size:], order[:-batch_size]
             token_ids = padded([rows[index] for index in batch])
-            result = self._batch(token_ids, np.array([starts[i] for i in batch], np.int32))
-            for values, part in zip(found, result, strict=True):
-                values[batch] = part.numpy()
-        return found
+            positions = np.array([first_scored[index] for index in batch], np.int32)
+            result = self._compiled_score_batch(token_ids, positions)
+            for values, batch_values in zip(scores, result, strict=True):
+                values[batch] = batch_values.numpy()
+        return scores
 
-    def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
-        """Scores the tokens of rows `(B, L)` from the positions `starts (B,)` on.
+    def _score_batch(self, token_ids: tf.Tensor, first_scored: tf.Tensor) -> Scores:
+        """Scores the tokens of rows `(B, L)` from the positions `first_scored (B,)` on.
 
-        All values in `starts` must be 1 or more, because the model gives no probability for the
-        first token of a row.
+        All values in `first_scored` must be 1 or more, because the model gives no probability for
+        the first token of a row.
         """
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
-        counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
-        positions = tf.where(counted)  # (N, 2), the positions that need logits
+        is_scored = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= first_scored[:, None])
+        positions = tf.where(is_scored)  # (N, 2), the positions that need logits
         logits = self.network.logits(tf.gather_nd(hidden, positions))
         logits = tf.cast(logits, tf.float32)  # (N, V)
-        wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)
-        chosen = tf.gather(logits, wanted, batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
-        missed = tf.cast(tf.argmax(logits, -1, output_type=wanted.dtype) != wanted, tf.int32)
-        log_probs, lengths, missed = (
-            tf.math.unsorted_segment_sum(values, rows, tf.shape(token_ids)[0])
-            for values in (chosen, tf.ones_like(wanted), missed)
+        targets, row_indices = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)
+        log_totals = tf.reduce_logsumexp(logits, axis=-1)
+        target_log_probs = tf.gather(logits, targets, batch_dims=1) - log_totals
+        is_wrong = tf.cast(tf.argmax(logits, -1, output_type=targets.dtype) != targets, tf.int32)
+        log_probs, lengths, is_wrong = (
+            tf.math.unsorted_segment_sum(values, row_indices, tf.shape(token_ids)[0])
+            for values in (target_log_probs, tf.ones_like(targets), is_wrong)
         )
-        return Scores(log_probs, lengths, missed == 0)
+        return Scores(log_probs, lengths, is_wrong == 0)

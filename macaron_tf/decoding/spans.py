@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.data.tasks.questions import WindowPositions
 
-_HIDDEN = -1e9  # logit of a position where no answer can start or end
+_FORBIDDEN = -1e9  # logit of a position where no answer can start or end
 IMPOSSIBLE = -1e8  # a span with a lower score is not a possible answer
 
 
@@ -32,20 +32,20 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
     null = tf.reduce_sum(logits[:, :, :1], axis=[1, 2])  # (M,)
-    hidden = tf.fill([tf.shape(starts)[0], 1], _HIDDEN)
-    starts = tf.concat([hidden, starts[:, 1:]], axis=1)
-    further = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_HIDDEN)
+    forbidden = tf.fill([tf.shape(starts)[0], 1], _FORBIDDEN)
+    starts = tf.concat([forbidden, starts[:, 1:]], axis=1)
+    padded_ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_FORBIDDEN)
     length = tf.shape(starts)[1]
     # scores[:, d, i] is the score of the span from i to i + d; A = max_answer.
     scores = tf.stack(
-        [starts + further[:, d : d + length] for d in range(max_answer)], axis=1
+        [starts + padded_ends[:, d : d + length] for d in range(max_answer)], axis=1
     )  # (M, A, L)
     flat = tf.reshape(scores, (-1, max_answer * length))  # (M, A L)
     best = tf.argmax(flat, axis=1)  # (M,)
-    wide = tf.cast(length, tf.int64)
+    num_columns = tf.cast(length, tf.int64)
     return {
-        "start": best % wide,
-        "end": best % wide + best // wide,
+        "start": best % num_columns,
+        "end": best % num_columns + best // num_columns,
         "score": tf.reduce_max(flat, axis=1),
         "null": null,
         "log_total": tf.reduce_logsumexp(flat, axis=1),
@@ -72,28 +72,28 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
     best = tf.math.segment_min(tf.where(is_best, windows, tf.int64.max), question)  # (N,)
     # If the best score is NaN, no window equals the score. Keep the index in range.
     best = tf.minimum(best, tf.size(question, tf.int64) - 1)
-    possible = score > IMPOSSIBLE
+    is_possible = score > IMPOSSIBLE
     shift = tf.gather(positions.first_piece - positions.boundary, best)  # (N,)
 
     def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
         index = pieces.row_starts() + tf.gather(positions, best) + shift
         # Append a value, so that the index 0 is valid for an empty context.
         values = tf.concat([pieces.values, [0]], axis=0)
-        found = tf.gather(values, tf.where(possible, index, 0))
-        return tf.cast(found, tf.int64) * tf.cast(possible, tf.int64)
+        offset = tf.gather(values, tf.where(is_possible, index, 0))
+        return tf.cast(offset, tf.int64) * tf.cast(is_possible, tf.int64)
 
-    top = tf.math.segment_max(spans["log_total"], question)  # (N,)
-    rest = tf.exp(spans["log_total"] - tf.gather(top, question))
+    max_log_total = tf.math.segment_max(spans["log_total"], question)  # (N,)
+    shares = tf.exp(spans["log_total"] - tf.gather(max_log_total, question))
     return {
         "start": character(spans["start"], positions.starts),
         "end": character(spans["end"], positions.ends),
         "score": score,
         "null": tf.math.segment_min(spans["null"], question),
-        "log_total": top + tf.math.log(tf.math.segment_sum(rest, question)),
+        "log_total": max_log_total + tf.math.log(tf.math.segment_sum(shares, question)),
     }
 
 
-def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
+def decide_answered(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
     """Decides whether each of N questions has an answer.
 
     Args:
@@ -107,13 +107,13 @@ def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str,
         softmax includes "no answer".
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]
-    possible = score > IMPOSSIBLE
+    is_possible = score > IMPOSSIBLE
     if threshold is None:
-        probability = tf.where(possible, tf.exp(score - total), 0.0)
-        return {"answered": possible, "probability": probability}
-    answered = possible & (null - score <= threshold)
-    top = tf.maximum(total, null)
-    total = top + tf.math.log(tf.exp(total - top) + tf.exp(null - top))
+        probability = tf.where(is_possible, tf.exp(score - total), 0.0)
+        return {"answered": is_possible, "probability": probability}
+    answered = is_possible & (null - score <= threshold)
+    maximum = tf.maximum(total, null)
+    total = maximum + tf.math.log(tf.exp(total - maximum) + tf.exp(null - maximum))
     return {
         "answered": answered,
         "probability": tf.exp(tf.where(answered, score, null) - total),

@@ -21,7 +21,7 @@ from macaron_tf.decoding.sampling import (
     generate,
 )
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import Detokenizer, PieceVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
@@ -42,7 +42,7 @@ class FilledContext(NamedTuple):
 
 
 def fill_context(
-    examples: Sequence[Sequence[int]], query: Sequence[int], room: int
+    examples: Sequence[Sequence[int]], query: Sequence[int], max_length: int
 ) -> FilledContext:
     """Builds a few-shot prompt from as many examples as fit, followed by the query.
 
@@ -51,22 +51,24 @@ def fill_context(
     Args:
         examples: token ids of each example with its answer, in order of preference.
         query: token ids of the query.
-        room: maximum number of ids in the prompt.
+        max_length: maximum number of ids in the prompt.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
-    if len(query) > room:
-        return FilledContext(list(query[len(query) - room :]), 0, True)
-    left, kept = room - len(query), []
+    if len(query) > max_length:
+        return FilledContext(list(query[len(query) - max_length :]), 0, True)
+    remaining, chosen = max_length - len(query), []
     for example in examples:
-        if len(example) <= left:
-            kept.append(example)
-            left -= len(example)
-    return FilledContext([i for ids in (*kept, query) for i in ids], len(kept), False)
+        if len(example) <= remaining:
+            chosen.append(example)
+            remaining -= len(example)
+    return FilledContext([i for ids in (*chosen, query) for i in ids], len(chosen), False)
 
 
-_BATCH = 32  # number of texts in a batch
-_ROOM = 64  # `stream` rounds the cache size up to a multiple of this, so that few shapes are traced
+_BATCH_SIZE = 32  # number of texts in a batch
+# `stream` rounds the capacity of the cache up to a multiple of this number of tokens, so that few
+# shapes are traced.
+_CAPACITY_MULTIPLE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,31 +117,31 @@ class TextGenerator:
         self.prefix = [vocabulary.cls_id] if starts else []
         self.detokenizer = vocabulary.detokenizer
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
-        self.barred = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
-        self.barred[vocabulary.sep_id] = False
-        self._forget()
+        self.is_suppressed = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
+        self.is_suppressed[vocabulary.sep_id] = False
+        self._reset_functions()
 
-    def _forget(self) -> None:
-        self._whole = functools.cache(self._make_whole)
-        self._step = functools.cache(self._make_step)
-        self._begin = tf.function(
-            lambda *given: first_state(*given, self.prefill_fn), autograph=False
+    def _reset_functions(self) -> None:
+        self._generate_function = functools.cache(self._make_generate_function)
+        self._step_function = functools.cache(self._make_step_function)
+        self._first_state_function = tf.function(
+            lambda *arguments: first_state(*arguments, self.prefill_fn), autograph=False
         )
 
     def options(self) -> dict[str, Any]:
         """Returns the constructor's arguments as JSON values, except `model` and `vocabulary`."""
         return {"longest": self.longest, "starts": bool(self.prefix)}
 
-    def asking(self, model: Any) -> Self:
+    def with_model(self, model: Any) -> Self:
         """Returns a copy of this generator that runs another model.
 
         Args:
             model: model with the methods that the constructor requires, such as a `LiteDecoder`.
         """
-        made = copy.copy(self)
-        made.model = model
-        made._forget()
-        return made
+        copied = copy.copy(self)
+        copied.model = model
+        copied._reset_functions()
+        return copied
 
     def row(self, text: str) -> list[int]:
         """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
@@ -151,7 +153,7 @@ class TextGenerator:
             UserError: the text leaves no room for new tokens, or the text is empty and the model
                 cannot begin a text.
         """
-        check_whole([text])
+        check_encodable([text])
         row = self._encode(text)
         if not row:
             raise UserError(
@@ -188,23 +190,23 @@ class TextGenerator:
         """
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
-    def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
+    def max_new_tokens(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
         """Returns the maximum number of new tokens after `length` ids. `None` means no limit."""
         return None if self.longest is None else self.longest - length
 
-    def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Returns whether a prompt of `length` ids is empty, so that no space precedes new text."""
+    def starts_text(self, length: int | tf.Tensor) -> bool | tf.Tensor:
+        """Returns whether the text after a row of `length` ids starts without a space."""
         return length == len(self.prefix)
 
-    def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
-        """Returns the decoder's prompts, context and cache for a batch of rows.
+    def begin(self, prompts: Prompts, capacity: int | None = None) -> tuple[Prompts, Any, Any]:
+        """Returns the decoder's prompts, context and cache for a batch of encoded prompts.
 
         Args:
-            rows: encoded rows (see `row`).
-            room: maximum number of tokens in the cache; `None` means a growing cache.
+            prompts: prompts whose ids come from `row` or `rows`.
+            capacity: maximum number of tokens in the cache; `None` means a growing cache.
         """
-        count, samples = tf.shape(rows.ids)[0], rows.seeds.shape[1]
-        return rows, *self.model.init_decode(count, samples, room)
+        batch_size, samples = tf.shape(prompts.ids)[0], prompts.seeds.shape[1]
+        return prompts, *self.model.init_decode(batch_size, samples, capacity)
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
@@ -214,11 +216,11 @@ class TextGenerator:
         """
         return self.model.prefill if self.model.can_prefill else None
 
-    def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
-        """Continues encoded rows in a graph (see `sampling.generate`)."""
-        prompts, context, cache = self.begin(rows)
-        step, most = self.model.decode_step, tf.maximum(tf.reduce_max(rows.limits), 1)
-        return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
+    def generate(self, prompts: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
+        """Continues encoded prompts in a graph (see `sampling.generate`)."""
+        prompts, context, cache = self.begin(prompts)
+        step_fn, max_tokens = self.model.decode_step, tf.maximum(tf.reduce_max(prompts.limits), 1)
+        return generate(step_fn, context, cache, prompts, rules, max_tokens, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """Returns rules that allow the vocabulary's ordinary tokens, and [SEP] as the end.
@@ -228,7 +230,7 @@ class TextGenerator:
             min_tokens: minimum number of new tokens before [SEP].
         """
         end = self.vocabulary.sep_id
-        return Rules(controls, end, lambda ids: tf.constant(self.barred), min_tokens)
+        return Rules(controls, end, lambda ids: tf.constant(self.is_suppressed), min_tokens)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -252,19 +254,19 @@ class TextGenerator:
     ) -> list[list[Completion]]:
         """Continues rows of ids that `row` returned (see `complete`)."""
         config = config or GenerationConfig()
-        found: list[list[Completion]] = [[]] * len(rows)
+        completions: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        whole = self._whole(config)
-        for first in range(0, len(order), _BATCH):
-            batch = order[first : first + _BATCH]
-            asked = self._asked([rows[index] for index in batch], config, seed)
-            result = {name: value.numpy() for name, value in whole(asked).items()}
-            for number, index in enumerate(batch):
-                fresh = self.begins(len(rows[index]))
-                found[index] = [
-                    self._completion(result, number, k, fresh) for k in range(config.num_samples)
+        generate_function = self._generate_function(config)
+        for first in range(0, len(order), _BATCH_SIZE):
+            batch = order[first : first + _BATCH_SIZE]
+            prompts = self._prompts([rows[index] for index in batch], config, seed)
+            result = {name: value.numpy() for name, value in generate_function(prompts).items()}
+            for row, index in enumerate(batch):
+                starts_text = self.starts_text(len(rows[index]))
+                completions[index] = [
+                    self._completion(result, row, k, starts_text) for k in range(config.num_samples)
                 ]
-        return found
+        return completions
 
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
@@ -275,58 +277,64 @@ class TextGenerator:
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)
-        # Round the number of tokens up, because every cache size is traced separately.
-        width = -(-(len(row) + config.max_tokens - 1) // _ROOM) * _ROOM
-        width = width if self.longest is None else min(width, self.longest)
-        prompts, context, cache = self.begin(self._asked([row], config, seed, width), width)
-        step = self._step(config)
-        state = self._begin(prompts, context, cache)
-        detokenizer, fresh = self.detokenizer.stream(), self.begins(len(row))
+        multiple = _CAPACITY_MULTIPLE
+        capacity = -(-(len(row) + config.max_tokens - 1) // multiple) * multiple
+        capacity = capacity if self.longest is None else min(capacity, self.longest)
+        prompts, context, cache = self.begin(self._prompts([row], config, seed, capacity), capacity)
+        step = self._step_function(config)
+        state = self._first_state_function(prompts, context, cache)
+        detokenizer, starts_text = self.detokenizer.stream(), self.starts_text(len(row))
         while not bool(state.ended[0, 0]):
-            state, new = step(state, context, prompts)
+            state, new_tokens = step(state, context, prompts)
             if int(state.index) < int(prompts.lengths[0]):
                 continue  # still in the prompt
-            part = detokenizer.add(int(new[0, 0]))
-            shown = part.removeprefix(" ") if fresh else part
-            fresh = fresh and not part
-            if shown:
-                yield shown
-        if rest := detokenizer.end():
-            yield rest
+            part = detokenizer.add(int(new_tokens[0, 0]))
+            text_part = part.removeprefix(" ") if starts_text else part
+            starts_text = starts_text and not part
+            if text_part:
+                yield text_part
+        if last_part := detokenizer.end():
+            yield last_part
 
-    def _asked(
+    def _prompts(
         self, rows: list[list[int]], config: GenerationConfig, seed: int, width: int = 0
     ) -> Prompts:
         lengths = np.array([len(row) for row in rows], np.int32)
-        rooms = [self.room(len(row)) for row in rows]
-        most = config.max_tokens
-        limits = np.array([most if room is None else min(most, room) for room in rooms], np.int32)
+        limits = [config.max_tokens] * len(rows)
+        for index, row in enumerate(rows):
+            if (max_new_tokens := self.max_new_tokens(len(row))) is not None:
+                limits[index] = min(config.max_tokens, max_new_tokens)
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
-        return Prompts(*map(tf.constant, (padded(rows, width), lengths, limits, seeds)))
+        arrays = (padded(rows, width), lengths, np.array(limits, np.int32), seeds)
+        return Prompts(*map(tf.constant, arrays))
 
-    def _make_whole(self, config: GenerationConfig) -> Callable[[Prompts], dict[str, tf.Tensor]]:
+    def _make_generate_function(
+        self, config: GenerationConfig
+    ) -> Callable[[Prompts], dict[str, tf.Tensor]]:
         rules = self.rules(config, config.min_tokens)
         # The signature gives one trace for all shapes. AutoGraph is off, because all control flow
         # is tf.while_loop.
         shapes = ((None, None), (None,), (None,), (None, config.num_samples))
         signature = Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))
         return tf.function(
-            lambda rows: self.generate(rows, rules), input_signature=[signature], autograph=False
+            lambda prompts: self.generate(prompts, rules),
+            input_signature=[signature],
+            autograph=False,
         )
 
-    def _make_step(self, config: GenerationConfig) -> Callable:
+    def _make_step_function(self, config: GenerationConfig) -> Callable:
         rules = self.rules(config, config.min_tokens)
         return tf.function(
-            lambda *given: advance(self.model.decode_step, *given, rules), autograph=False
+            lambda *arguments: advance(self.model.decode_step, *arguments, rules), autograph=False
         )
 
-    def _completion(self, result: dict, row: int, k: int, fresh: bool) -> Completion:
+    def _completion(self, result: dict, row: int, k: int, starts_text: bool) -> Completion:
         length = int(result["lengths"][row, k])
         ids = result["ids"][row, k, :length]
         text = self.detokenizer(ids)
         return Completion(
-            text=text.removeprefix(" ") if fresh else text,
+            text=text.removeprefix(" ") if starts_text else text,
             log_prob=float(result["log_probs"][row, k]),
             length=length,
             ended=bool(length) and int(ids[-1]) == self.vocabulary.sep_id,
@@ -334,7 +342,7 @@ class TextGenerator:
         )
 
 
-HOLE = "[MASK]"
+GAP = "[MASK]"
 
 
 class SequenceGenerator(TextGenerator):
@@ -366,12 +374,14 @@ class SequenceGenerator(TextGenerator):
         super().__init__(model, vocabulary, longest)
         self.sentinels = sentinels
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
-        rows = model.config.vocab_size - vocabulary.size
-        token_bytes = [*self.detokenizer.token_bytes, *[f" {HOLE}".encode()] * rows]
+        num_extra_ids = model.config.vocab_size - vocabulary.size
+        token_bytes = [*self.detokenizer.token_bytes, *[f" {GAP}".encode()] * num_extra_ids]
         self.detokenizer = Detokenizer(
             token_bytes, vocabulary.spaces_after, vocabulary.byte_fallback
         )
-        self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
+        self.is_suppressed = np.concatenate(
+            [self.is_suppressed, np.arange(num_extra_ids) >= sentinels]
+        )
 
     def options(self) -> dict[str, Any]:
         starts = {"source_start": self.source_start, "answer_start": self.answer_start}
@@ -385,17 +395,17 @@ class SequenceGenerator(TextGenerator):
         return self.rows(tf.constant([as_prompt(text)]))[0].numpy().tolist()
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        parts = tf.strings.split(as_prompts(texts), HOLE)  # (B, None)
+        parts = tf.strings.split(as_prompts(texts), GAP)  # (B, None)
         # Keep the space after a gap, because some vocabularies encode it with the next word.
         texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
         ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
-        numbers = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
-        last = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
+        gap_indices = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
+        last_gap = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
         # If a text has more gaps than sentinels, the remaining gaps are the last sentinel.
         gap = self.vocabulary.mask_id
         if self.sentinels:
-            gap = self.vocabulary.size + tf.minimum(numbers, self.sentinels - 1)
-        ends = tf.where(numbers == last, EOS, gap)
+            gap = self.vocabulary.size + tf.minimum(gap_indices, self.sentinels - 1)
+        ends = tf.where(gap_indices == last_gap, EOS, gap)
         ids = tf.concat([ids, ends[:, None]], axis=1)  # (parts, None)
         rows = parts.with_values(ids).merge_dims(1, 2)  # (B, None, None) -> (B, None)
         start = tf.constant([self.source_start], tf.int32)  # (1, N)
@@ -404,14 +414,15 @@ class SequenceGenerator(TextGenerator):
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         return self.longest is None or length <= self.longest
 
-    def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
+    def max_new_tokens(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
         return None if self.longest is None else self.longest + 1 - len(self.answer_start)
 
-    def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
+    def starts_text(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         return length > 0
 
-    def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
-        start = tf.repeat(tf.constant([self.answer_start], tf.int32), tf.shape(rows.ids)[0], axis=0)
-        lengths = tf.fill(tf.shape(rows.lengths), len(self.answer_start))
-        found = self.model.init_decode(rows.ids, rows.seeds.shape[1], room)
-        return rows._replace(ids=start, lengths=lengths), *found
+    def begin(self, prompts: Prompts, capacity: int | None = None) -> tuple[Prompts, Any, Any]:
+        start_ids = tf.constant([self.answer_start], tf.int32)
+        start_ids = tf.repeat(start_ids, tf.shape(prompts.ids)[0], axis=0)
+        lengths = tf.fill(tf.shape(prompts.lengths), len(self.answer_start))
+        context_and_cache = self.model.init_decode(prompts.ids, prompts.seeds.shape[1], capacity)
+        return prompts._replace(ids=start_ids, lengths=lengths), *context_and_cache

@@ -13,7 +13,7 @@ from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search, targe
 from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import UserError, check_whole
+from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.special_ids import EOS
 
 
@@ -41,16 +41,16 @@ def translate_ids(
         The dict that `beam_search` or `sample` returns.
     """
     max_length, limits = target_limits(source, config)
-    sampling = isinstance(config, SamplingConfig)
-    rows = config.num_samples if sampling else config.beam_size
-    room = max_length + len(prefix) if isinstance(max_length, int) else None
-    context, cache = model.init_decode(source, rows, room)
+    is_sampling = isinstance(config, SamplingConfig)
+    beams = config.num_samples if is_sampling else config.beam_size
+    capacity = max_length + len(prefix) if isinstance(max_length, int) else None
+    context, cache = model.init_decode(source, beams, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
     options = {"limits": limits, "vocabulary_size": vocabulary_size, "prefix": prefix}
-    given = (model.decode_step, context, cache, batch_size, config, max_length)
-    if sampling:
-        return sample(*given, seed=seed, **options)
-    return beam_search(*given, **options)
+    arguments = (model.decode_step, context, cache, batch_size, config, max_length)
+    if is_sampling:
+        return sample(*arguments, seed=seed, **options)
+    return beam_search(*arguments, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Translations:
     @property
     def best(self) -> list[str]:
         """Text of the best hypothesis for each line."""
-        return [found[0].text for found in self.hypotheses]
+        return [hypotheses[0].text for hypotheses in self.hypotheses]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -136,9 +136,9 @@ class LineTranslator:
         self._search = ReplicaMap(tf.distribute.get_strategy(), search)
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        pieces = self.vocabulary.pieces
-        found = translate_ids(self.model, source, self.config, pieces, self.prefix, seed)
-        return {"scores": found["log_probs"], **found}
+        vocabulary_size = self.vocabulary.pieces
+        outputs = translate_ids(self.model, source, self.config, vocabulary_size, self.prefix, seed)
+        return {"scores": outputs["log_probs"], **outputs}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
         """Translates lines. The translation of a line without tokens is empty.
@@ -147,28 +147,28 @@ class LineTranslator:
             lines: the lines, without line breaks.
             first_line: number of the first line, for warnings and errors.
         """
-        check_whole(lines, first_line)
+        check_encodable(lines, first_line)
         rows, warnings = [], []
-        for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
+        for line_number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
             if len(ids) > self.max_source_length:
                 warnings.append(
-                    f"line {number} has {len(ids)} tokens, so only the first "
+                    f"line {line_number} has {len(ids)} tokens, so only the first "
                     f"{self.max_source_length} tokens are translated."
                 )
             rows.append(list(ids[: self.max_source_length]))
-        found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
+        translations: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
         batches = list(self._batches(rows))
         results = self._search(
             (
-                padded([[*rows[i], EOS] for i in numbers]),
-                np.array([self.seed, first_line + numbers[0]]).astype(np.int32),
+                padded([[*rows[i], EOS] for i in indices]),
+                np.array([self.seed, first_line + indices[0]]).astype(np.int32),
             )
-            for numbers in batches
+            for indices in batches
         )
-        for numbers, result in zip(batches, results, strict=True):
-            for index, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
-                found[index] = hypotheses
-        return Translations(found, warnings)
+        for indices, result in zip(batches, results, strict=True):
+            for index, hypotheses in zip(indices, self._hypotheses(result), strict=True):
+                translations[index] = hypotheses
+        return Translations(translations, warnings)
 
     def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
         """Translates lines in chunks, and yields the translations of each chunk.
@@ -200,9 +200,9 @@ class LineTranslator:
     def _hypotheses(self, result: dict[str, np.ndarray]) -> list[list[Hypothesis]]:
         # (B, N, T) -> (B N, T)
         texts = self.vocabulary.decode_lines(result["ids"].reshape(-1, result["ids"].shape[2]))
-        numbers = (result[name].ravel().tolist() for name in ("scores", "log_probs", "lengths"))
-        found = list(map(Hypothesis, texts, *numbers))
+        columns = (result[name].ravel().tolist() for name in ("scores", "log_probs", "lengths"))
+        hypotheses = list(map(Hypothesis, texts, *columns))
         n_best = result["ids"].shape[1]
-        rows = [found[first : first + n_best] for first in range(0, len(found), n_best)]
+        rows = [hypotheses[start : start + n_best] for start in range(0, len(hypotheses), n_best)]
         # A line may have fewer than n_best outputs, but always has the first.
-        return [[row[0], *(one for one in row[1:] if one.length)] for row in rows]
+        return [[row[0], *(other for other in row[1:] if other.length)] for row in rows]

@@ -26,7 +26,7 @@ def device_memory() -> int | None:
         from tensorflow.python.client import device_lib  # no public API has this limit
 
         devices = device_lib.list_local_devices()
-        return min(one.memory_limit for one in devices if one.device_type == "GPU")
+        return min(device.memory_limit for device in devices if device.device_type == "GPU")
     return _machine_memory("MemTotal")
 
 
@@ -35,8 +35,8 @@ def peak_memory() -> int | None:
 
     The value is read from `/proc`, because `getrusage` includes memory of the parent process.
     """
-    found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
+    return int(match[1]) * 1024 if match else None
 
 
 def limit_memory() -> None:
@@ -45,16 +45,16 @@ def limit_memory() -> None:
     An allocation above the limit raises an error. Without a limit, Linux grants the allocation, and
     kills the process when the process writes to the memory.
     """
-    memory = _machine_memory("MemTotal", "SwapTotal")
-    elsewhere = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
-    if memory is not None and not elsewhere:
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        if most == resource.RLIM_INFINITY or memory < most:
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
+    machine_memory = _machine_memory("MemTotal", "SwapTotal")
+    on_accelerator = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
+    if machine_memory is not None and not on_accelerator:
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        if hard_limit == resource.RLIM_INFINITY or machine_memory < hard_limit:
+            resource.setrlimit(resource.RLIMIT_DATA, (machine_memory, hard_limit))
 
 
-def _machine_memory(*kinds: str) -> int | None:
-    """Returns the sum of the /proc/meminfo entries `kinds` in bytes.
+def _machine_memory(*entries: str) -> int | None:
+    """Returns the sum of `entries` in /proc/meminfo, in bytes.
 
     If the process's control group has a lower memory limit, returns this limit. Returns `None` on
     systems without /proc/meminfo and control groups.
@@ -62,7 +62,7 @@ def _machine_memory(*kinds: str) -> int | None:
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))
     if lines:
-        sizes.append(sum(int(size) * 1024 for kind, size in lines if kind in kinds))
+        sizes.append(sum(int(size) * 1024 for entry, size in lines if entry in entries))
     return min(sizes, default=None)
 
 
@@ -74,34 +74,34 @@ def _read(path: str) -> str:
 
 
 @contextlib.contextmanager
-def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]:
+def refuse_oversize(model_name: str = "the model", copies: int = 1) -> Iterator[None]:
     """Raises a UserError if the variables created in the `with` block exceed the device memory.
 
     Each variable is checked before its memory is allocated.
 
     Args:
-        place: name of the model in the error message.
+        model_name: name of the model in the error message.
         copies: number of values stored for each trainable weight. Training with Adam stores four
             values, which are the weight, its gradient and two moments.
 
     Raises:
         UserError: the variables need more bytes than `device_memory` returns.
     """
-    memory, needed = device_memory(), 0
+    capacity, required_bytes = device_memory(), 0
 
     def create(next_creator, **options):
-        nonlocal needed
+        nonlocal required_bytes
         value, shape = options["initial_value"], "(too large for TensorFlow)"
-        if memory is not None:
+        if capacity is not None:
             try:
                 value = _symbolic(value)
                 shape = str(tuple(value.shape))
-                kept = copies if options.get("trainable", True) else 1
-                needed += kept * value.shape.num_elements() * value.dtype.size
+                num_values = copies if options.get("trainable", True) else 1
+                required_bytes += num_values * value.shape.num_elements() * value.dtype.size
             except (ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
-                raise UserError(_sentence(place, options, shape, "2^63", memory)) from error
-            if needed > memory:
-                raise UserError(_sentence(place, options, shape, needed, memory))
+                raise UserError(_sentence(model_name, options, shape, "2^63", capacity)) from error
+            if required_bytes > capacity:
+                raise UserError(_sentence(model_name, options, shape, required_bytes, capacity))
         return next_creator(**options)
 
     with tf.variable_creator_scope(create):
@@ -133,10 +133,16 @@ def _symbolic(value) -> tf.Tensor:
         return value() if callable(value) else tf.convert_to_tensor(value)
 
 
-def _sentence(place: str, options: dict, shape: str, needed: int | str, memory: int) -> str:
-    size = f"{needed / 2**30:,.1f} GiB" if isinstance(needed, int) else f"{needed} bytes"
+def _sentence(
+    model_name: str, options: dict, shape: str, required_bytes: int | str, capacity: int
+) -> str:
+    size = (
+        f"{required_bytes / 2**30:,.1f} GiB"
+        if isinstance(required_bytes, int)
+        else f"{required_bytes} bytes"
+    )
     return (
-        f"{place} does not fit into memory, because its weights need at least {size} and the "
-        f"memory has {memory / 2**30:,.1f} GiB (the weight {options['name']} has the shape "
+        f"{model_name} does not fit into memory, because its weights need at least {size} and the "
+        f"memory has {capacity / 2**30:,.1f} GiB (the weight {options['name']} has the shape "
         f"{shape}): reduce the model's dimensions or its vocabulary size"
     )

@@ -11,13 +11,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 
 # Seconds that a finished process waits for the other processes to finish.
-_FAREWELL = 60
+_SHUTDOWN_TIMEOUT = 60
 
 # Status codes at the start of JAX's error message when a process in a collective has died.
-_GONE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
+_LOST_PROCESS = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
 
 
-def join_hosts(addresses: list[str] | None = None, number: int | None = None) -> None:
+def join_hosts(addresses: list[str] | None = None, process_index: int | None = None) -> None:
     """Connects this process to the other processes, so that JAX sees the devices of all processes.
 
     This function must be called before JAX computes anything, and returns when all processes have
@@ -26,7 +26,7 @@ def join_hosts(addresses: list[str] | None = None, number: int | None = None) ->
     Args:
         addresses: `"host:port"` of each process. All processes connect to the first address. `None`
             means that JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
-        number: index of this process, from 0.
+        process_index: index of this process, from 0.
 
     Raises:
         UserError: JAX detects no cluster, or JAX has already computed something.
@@ -35,20 +35,22 @@ def join_hosts(addresses: list[str] | None = None, number: int | None = None) ->
 
     # The preemption service would replace this program's SIGTERM handler.
     jax.config.update("jax_enable_preemption_service", False)
-    given = {}
+    cluster_options = {}
     if addresses is not None:
-        given = dict(coordinator_address=addresses[0], num_processes=len(addresses))
+        cluster_options = dict(coordinator_address=addresses[0], num_processes=len(addresses))
     try:
         with Progress("waiting for the other processes"):
             jax.distributed.initialize(
-                process_id=number, shutdown_timeout_seconds=_FAREWELL, **given
+                process_id=process_index,
+                shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
+                **cluster_options,
             )
     except (ValueError, RuntimeError) as error:
-        said = str(error).partition("\n")[0]
+        message = str(error).partition("\n")[0]
         raise UserError(
             "--strategy multi_worker fails, because JAX cannot connect to the other processes "
-            f"({said}): set TF_CONFIG for each process, or start the processes on a TPU slice or "
-            "with SLURM"
+            f"({message}): set TF_CONFIG for each process, or start the processes on a TPU slice "
+            "or with SLURM"
         ) from error
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 
@@ -57,8 +59,11 @@ def lost_on_jax(error: Exception) -> bool:
     """Returns whether an error means that another process in a collective operation has died."""
     import jax
 
-    kinds = (ValueError, jax.errors.JaxRuntimeError)  # XLA raises ValueError when arrays are read
-    return isinstance(error, kinds) and _GONE.match(str(error)) is not None
+    error_types = (
+        ValueError,
+        jax.errors.JaxRuntimeError,
+    )  # XLA raises ValueError when arrays are read
+    return isinstance(error, error_types) and _LOST_PROCESS.match(str(error)) is not None
 
 
 def leave_at_exit() -> None:

@@ -19,7 +19,7 @@ Batch = dict[str, np.ndarray]
 AXES = ("data", "model")
 # Weight axes (see `WeightSpec`) that are sharded. A matrix product with a sharded output dimension
 # needs no communication. A matrix product with a sharded input dimension needs an all-reduce.
-CUT = ("heads", "mlp", "vocab")
+SHARDED_AXES = ("heads", "mlp", "vocab")
 
 
 class MeshParallel(keras.distribution.ModelParallel):
@@ -35,8 +35,11 @@ class MeshParallel(keras.distribution.ModelParallel):
 
     def get_variable_layout(self, variable) -> keras.distribution.TensorLayout:
         count = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))["model"]
-        named = zip(spec_of(variable).axes, variable.shape, strict=True)
-        axes = ["model" if name in CUT and size % count == 0 else None for name, size in named]
+        named_sizes = zip(spec_of(variable).axes, variable.shape, strict=True)
+        axes = [
+            "model" if name in SHARDED_AXES and size % count == 0 else None
+            for name, size in named_sizes
+        ]
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
 
@@ -48,13 +51,13 @@ def parse_mesh(text: str) -> dict[str, int]:
     """
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
-        found = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
-        if not found:
+        match = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
+        if not match:
             raise UserError(
                 f"--mesh {text} is not a valid mesh: write the number of devices along each axis, "
                 "such as data=4,model=2"
             )
-        sizes[found[1]] = int(found[2])
+        sizes[match[1]] = int(match[2])
     return sizes
 
 
@@ -72,11 +75,11 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     """
     import jax
 
-    devices, several = keras.distribution.list_devices(), jax.process_count() > 1
-    sizes = sizes or dict(zip(AXES, (len(devices) if several else 1, 1), strict=True))
+    devices, is_multi_process = keras.distribution.list_devices(), jax.process_count() > 1
+    sizes = sizes or dict(zip(AXES, (len(devices) if is_multi_process else 1, 1), strict=True))
     count = math.prod(sizes.values())
     axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
-    if several and count != len(devices):
+    if is_multi_process and count != len(devices):
         raise UserError(
             f"--mesh {axes} uses {count} devices, but the {jax.process_count()} processes have "
             f"{len(devices)} devices in all: give a mesh of {len(devices)} devices"
@@ -94,7 +97,7 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     keras.distribution.set_distribution(distribution)
 
 
-def spread(batch: Batch) -> Batch:
+def shard_batch(batch: Batch) -> Batch:
     """Shards the rows of a batch over the mesh axis `data`, without padding.
 
     If the row count is not a multiple of the size of `data`, every device computes all rows, and a
@@ -108,7 +111,7 @@ def spread(batch: Batch) -> Batch:
 
     count = distribution.num_model_replicas
 
-    def placed(array: np.ndarray):
+    def shard(array: np.ndarray):
         axes = [None] * array.ndim
         if array.ndim and len(array) % count == 0:
             axes[0] = "data"
@@ -124,10 +127,10 @@ def spread(batch: Batch) -> Batch:
             array.shape, layout.backend_layout, lambda index: array[index]
         )
 
-    return {name: placed(array) for name, array in batch.items()}
+    return {name: shard(array) for name, array in batch.items()}
 
 
-def whole() -> "jax.sharding.Sharding | None":
+def replicated_sharding() -> "jax.sharding.Sharding | None":
     """Returns the JAX sharding that replicates arrays on all devices, or `None` without a mesh."""
     distribution = keras.distribution.distribution()
     if distribution is None:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import prefetched
+from macaron_tf.data.batches import prefetch
 from macaron_tf.distribution.strategy import Workers
 
 Batch = tuple[np.ndarray, ...]
@@ -49,30 +49,33 @@ class ReplicaMap:
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:
             for batch in batches:
-                yield _fetched(self.function(*batch))
+                yield _to_numpy(self.function(*batch))
             return
         batches = iter(batches)
-        while found := list(itertools.islice(batches, replicas)):
+        while group := list(itertools.islice(batches, replicas)):
             # In the last round, surplus replicas repeat a batch, and their results are dropped.
-            full = found + [found[-1]] * (replicas - len(found))
-            given = tuple(self._dealt([batch[i] for batch in full]) for i in range(len(full[0])))
-            results = self._local(self._step(given))
-            parts = self.workers.gathered(pickle.dumps(results))
-            yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
+            padded_group = group + [group[-1]] * (replicas - len(group))
+            per_replica = tuple(
+                self._per_replica([batch[i] for batch in padded_group])
+                for i in range(len(padded_group[0]))
+            )
+            results = self._local_results(self._step(per_replica))
+            parts = self.workers.gather(pickle.dumps(results))
+            yield from [result for part in parts for result in pickle.loads(part)][: len(group)]
 
-    def _dealt(self, arrays: list[np.ndarray]):
+    def _per_replica(self, arrays: list[np.ndarray]):
         """Returns a per-replica value that holds one array of `arrays` on each replica."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )
 
-    def _local(self, results: dict) -> list[Result]:
+    def _local_results(self, results: dict) -> list[Result]:
         copies = {k: self.strategy.experimental_local_results(v) for k, v in results.items()}
         count = len(next(iter(copies.values())))
-        return [_fetched({k: copies[k][i] for k in copies}) for i in range(count)]
+        return [_to_numpy({k: copies[k][i] for k in copies}) for i in range(count)]
 
 
-def _fetched(result: dict[str, tf.Tensor]) -> Result:
+def _to_numpy(result: dict[str, tf.Tensor]) -> Result:
     return {name: value.numpy() for name, value in result.items()}
 
 
@@ -98,38 +101,38 @@ def distributed(
     endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     steps = tf.data.INFINITE_CARDINALITY if endless else tf.data.UNKNOWN_CARDINALITY
 
-    def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def replica_rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
         local = context.num_replicas_in_sync // context.num_input_pipelines
         total = local if per_worker else context.num_replicas_in_sync
         first = 0 if per_worker else context.input_pipeline_id * local
 
         def split(*batch):
             batch = batch if len(batch) > 1 else batch[0]
-            numbers = tf.data.Dataset.range(first, first + local)
-            return numbers.map(
-                lambda number: tf.nest.map_structure(lambda x: _share(x, number, total), batch)
+            indices = tf.data.Dataset.range(first, first + local)
+            return indices.map(
+                lambda index: tf.nest.map_structure(lambda x: _share(x, index, total), batch)
             )
 
-        return prefetched(dataset.flat_map(split), steps)
+        return prefetch(dataset.flat_map(split), steps)
 
-    return strategy.distribute_datasets_from_function(shares)
+    return strategy.distribute_datasets_from_function(replica_rows)
 
 
-def _share(tensor, number: tf.Tensor, count: int):
-    """Returns share `number` of the `count` shares of a tensor: `(B, ...)` -> `(B / count, ...)`.
+def _share(tensor, index: tf.Tensor, count: int):
+    """Returns share `index` of the `count` shares of a tensor: `(B, ...)` -> `(B / count, ...)`.
 
     If `count` does not divide B, some shares have one row more than other shares. A scalar is
     returned unchanged.
     """
     if tensor.shape.rank == 0:
         return tensor
-    static, rest = tensor.shape[0], tensor.shape[1:]
-    rows = tf.shape(tensor, tf.int64)[0] if static is None else static
-    begin, end = (-(-each * rows // count) for each in (number, number + 1))
+    static_size, row_shape = tensor.shape[0], tensor.shape[1:]
+    rows = tf.shape(tensor, tf.int64)[0] if static_size is None else static_size
+    begin, end = (-(-i * rows // count) for i in (index, index + 1))
     share = tensor[begin:end]
     if isinstance(share, tf.Tensor):
-        even = static is not None and static % count == 0
-        share.set_shape([static // count if even else None, *rest])
+        is_even = static_size is not None and static_size % count == 0
+        share.set_shape([static_size // count if is_even else None, *row_shape])
     return share
 
 
@@ -141,18 +144,18 @@ def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variab
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return
-    numbers = strategy.experimental_local_results(  # indices of this worker's replicas
-        tf.function(lambda: strategy.run(_replica_number), autograph=False)()
+    replica_indices = strategy.experimental_local_results(  # indices of this worker's replicas
+        tf.function(lambda: strategy.run(_replica_index), autograph=False)()
     )
     for state in states:
         copies = strategy.experimental_local_results(state.value)
         seed, counter = copies[0].numpy().tolist()
-        for copy, number in zip(copies, numbers, strict=True):
+        for copy, replica_index in zip(copies, replica_indices, strict=True):
             # With a large odd stride, runs with adjacent seeds share no replica seed. The result
             # fits into 32 bits.
-            own = (seed + 0x9E3779B1 * int(number)) % 2**31
-            copy.assign(tf.constant([own, counter], copy.dtype))
+            replica_seed = (seed + 0x9E3779B1 * int(replica_index)) % 2**31
+            copy.assign(tf.constant([replica_seed, counter], copy.dtype))
 
 
-def _replica_number() -> tf.Tensor:
+def _replica_index() -> tf.Tensor:
     return tf.identity(tf.distribute.get_replica_context().replica_id_in_sync_group)

@@ -74,13 +74,13 @@ def make_strategy(
 
 
 def _gpus(name: str, count: int) -> list:
-    found = tf.config.list_physical_devices("GPU")
-    if len(found) < count:
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < count:
         raise UserError(
             f"--strategy {name} needs {count} {plural('GPU', count)}, but TensorFlow sees "
-            f"{len(found)}: check the driver and CUDA (`nvidia-smi`), or give another strategy"
+            f"{len(gpus)}: check the driver and CUDA (`nvidia-smi`), or give another strategy"
         )
-    return found[:count]
+    return gpus[:count]
 
 
 def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
@@ -99,20 +99,20 @@ def read_cluster() -> tuple[list[str], int]:
     """Reads the addresses of all workers and the index of this worker from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
-        given = parse_json(text, task=dict, cluster=dict)
-        task, addresses = given["task"], list(given["cluster"]["worker"])
-        number = int(task["index"])
-        whole = task["type"] == "worker" and 0 <= number < len(addresses)
+        config = parse_json(text, task=dict, cluster=dict)
+        task, addresses = config["task"], list(config["cluster"]["worker"])
+        index = int(task["index"])
+        is_valid = task["type"] == "worker" and 0 <= index < len(addresses)
     except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
+        is_valid = False
+    if not is_valid:
         raise UserError(
             "--strategy multi_worker needs the workers' addresses in TF_CONFIG, but TF_CONFIG is "
             f"{text!r}: set TF_CONFIG to a value such as "
             '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
             '"task": {"type": "worker", "index": 0}}'
         )
-    return addresses, number
+    return addresses, index
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:
@@ -123,10 +123,10 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
-        said = str(error).partition("\n")[0]
+        message = str(error).partition("\n")[0]
         raise UserError(
-            f"--tpu {name} cannot be reached ({said}): on a TPU VM, give --tpu local and install "
-            "tensorflow-tpu (experiments/cloud/README.md says how)"
+            f"--tpu {name} cannot be reached ({message}): on a TPU VM, give --tpu local and "
+            "install tensorflow-tpu (experiments/cloud/README.md says how)"
         ) from error
 
 
@@ -144,20 +144,20 @@ def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cp
     if keras.backend.backend() == "jax":
         import jax
 
-        elsewhere = jax.default_backend() != "cpu"
+        on_accelerator = jax.default_backend() != "cpu"
     else:
-        elsewhere = is_tpu(strategy) or tf.config.get_visible_devices("GPU")
-    if elsewhere:
+        on_accelerator = is_tpu(strategy) or tf.config.get_visible_devices("GPU")
+    if on_accelerator:
         return False
     try:
-        words = set(pathlib.Path(cpuinfo).read_text().split())
+        cpu_flags = set(pathlib.Path(cpuinfo).read_text().split())
     except OSError:
         return False
-    return not words & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+    return not cpu_flags & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
 # TensorFlow raises these errors within a minute after a worker in a collective has died.
-_GONE = (
+_LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -174,7 +174,7 @@ class Workers:
 
     Attributes:
         several: whether the strategy has several workers.
-        number: index of this worker, from 0.
+        index: index of this worker, from 0.
         count: number of workers.
         chief: whether this is worker 0, which writes logs and checkpoints.
     """
@@ -182,18 +182,18 @@ class Workers:
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
         self.several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.number, self.count = 0, 1
+        self.index, self.count = 0, 1
         if keras.backend.backend() == "jax":
             import jax
 
-            self.number, self.count = jax.process_index(), jax.process_count()
+            self.index, self.count = jax.process_index(), jax.process_count()
             self.several = self.count > 1
         elif self.several:
             resolver = strategy.cluster_resolver
-            self.number = resolver.task_id
+            self.index = resolver.task_id
             self.count = len(resolver.cluster_spec().as_dict()["worker"])
-        self.chief = self.number == 0
-        self._summed = tf.function(self._reduced, autograph=False, reduce_retracing=True)
+        self.chief = self.index == 0
+        self._summed = tf.function(self._reduce, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
         """Sums each element of `values` over all workers. Every worker must call this method.
@@ -208,22 +208,22 @@ class Workers:
         """Returns the chief's `values` on every worker. Every worker must call this method."""
         return self.totals([value if self.chief else 0.0 for value in values])
 
-    def gathered(self, mine: bytes) -> list[bytes]:
-        """Returns a list with the value of `mine` on each worker, in the order of the workers."""
-        lengths = self.joined(np.array([len(mine)]))
-        padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
-        rows = self.joined(padded).reshape(len(lengths), -1)
+    def gather(self, value: bytes) -> list[bytes]:
+        """Returns a list with the value of `value` on each worker, in the order of the workers."""
+        lengths = self.concatenate(np.array([len(value)]))
+        padded = np.frombuffer(value.ljust(lengths.max(), b"\0"), np.uint8)
+        rows = self.concatenate(padded).reshape(len(lengths), -1)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
-    def joined(self, mine: np.ndarray) -> np.ndarray:
-        """Concatenates the workers' arrays `mine` of shape `(N, ...)` to `(count * N, ...)`."""
+    def concatenate(self, array: np.ndarray) -> np.ndarray:
+        """Concatenates the workers' arrays `array` of shape `(N, ...)` to `(count * N, ...)`."""
         if not self.several:
-            return mine
-        table = np.zeros((self.count, mine.size))
-        table[self.number] = mine.reshape(-1)
+            return array
+        table = np.zeros((self.count, array.size))
+        table[self.index] = array.reshape(-1)
         # Flat arrays of any size share one graph. Sums with zeros are exact.
-        joined = self._sums(table.reshape(-1)).astype(mine.dtype)
-        return joined.reshape(-1, *mine.shape[1:])
+        joined = self._sums(table.reshape(-1)).astype(array.dtype)
+        return joined.reshape(-1, *array.shape[1:])
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -236,10 +236,10 @@ class Workers:
             on_jax = keras.backend.backend() == "jax"
             if on_jax:
                 leave_at_exit()
-            if not (lost_on_jax(error) if on_jax else isinstance(error, _GONE)):
+            if not (lost_on_jax(error) if on_jax else isinstance(error, _LOST_WORKER)):
                 raise
             raise UserError(
-                f"worker {self.number} lost the connection to another worker "
+                f"worker {self.index} lost the connection to another worker "
                 f"({str(error).splitlines()[0]}): look for the cause in the other worker's output, "
                 "then start all workers again to resume from the last checkpoint"
             ) from error
@@ -254,12 +254,12 @@ class Workers:
         rows = multihost_utils.process_allgather(values.view(np.uint8))  # (workers, 8 N)
         return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)
 
-    def _reduced(self, values: tf.Tensor) -> tf.Tensor:
-        local = len(self.strategy.extended.worker_devices)
+    def _reduce(self, values: tf.Tensor) -> tf.Tensor:
+        local_devices = len(self.strategy.extended.worker_devices)
 
-        def contributed() -> tf.Tensor:
+        def contribute() -> tf.Tensor:
             # The first replica of a worker contributes the values. Its other replicas add zeros.
-            number = tf.distribute.get_replica_context().replica_id_in_sync_group
-            return tf.where(number % local == 0, values, tf.zeros_like(values))
+            replica_index = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return tf.where(replica_index % local_devices == 0, values, tf.zeros_like(values))
 
-        return self.strategy.reduce("SUM", self.strategy.run(contributed), axis=None)
+        return self.strategy.reduce("SUM", self.strategy.run(contribute), axis=None)

@@ -15,7 +15,7 @@ from macaron_tf.tasks.base import TaskKind
 from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.tasks.sets import SetOutputs
 
-_TOGETHER = 32  # examples in a batch
+_BATCH_SIZE = 32  # examples in a batch
 
 
 class Accuracy:
@@ -41,46 +41,46 @@ class Accuracy:
         self._task, self._source = task, source
         self._examples = task.read(splits[0], Tfds(), source)
         encoded = task.encoded(task.vocabulary, self._examples, task.limits)
-        self._encoded, self._data = encoded, ExampleBatches(encoded, _TOGETHER)
-        self._exact: np.ndarray | None = None  # outputs of the network itself
+        self._encoded, self._data = encoded, ExampleBatches(encoded, _BATCH_SIZE)
+        self._network_outputs: np.ndarray | None = None  # outputs of the network itself
 
     def facts(self) -> dict[str, Any]:
         """Returns a dict with the source and the number of the examples, for an export's record."""
         return {"source": self._source, "examples": len(self._examples)}
 
-    def of_network(self) -> dict[str, float]:
+    def network_metrics(self) -> dict[str, float]:
         """Computes the metrics of the network with its current weights and dtype policy."""
-        outputs = SetOutputs(self._task, _TOGETHER)
-        self._exact = outputs.logits(self._data)
-        return self._measured(self._exact)
+        outputs = SetOutputs(self._task, _BATCH_SIZE)
+        self._network_outputs = outputs.logits(self._data)
+        return self._compute_metrics(self._network_outputs)
 
-    def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
+    def engine_metrics(self, engine: OpenedNetwork) -> dict[str, float]:
         """Computes the metrics of an exported network.
 
-        The caller must call `of_network` first. For rows that are too long for a LiteRT file, this
-        method uses the outputs that `of_network` computed.
+        The caller must call `network_metrics` first. For rows that are too long for a LiteRT file,
+        this method uses the outputs that `network_metrics` computed.
 
         Args:
-            opened: exported network that a runtime has loaded.
+            engine: exported network that a runtime has loaded.
         """
-        logits = self._exact.copy()
-        for numbers, rows in self._rows(opened):
-            found = opened.compute(rows)
-            logits[(numbers, *map(slice, found.shape[1:]))] = found
-        return self._measured(logits)
+        logits = self._network_outputs.copy()
+        for indices, rows in self._rows(engine):
+            outputs = engine.compute(rows)
+            logits[(indices, *map(slice, outputs.shape[1:]))] = outputs
+        return self._compute_metrics(logits)
 
-    def _rows(self, opened: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    def _rows(self, engine: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yields the examples as batches of indices `(B,)` and rows of token ids.
 
-        Rows that are too long for `opened` are left out.
+        Rows that are too long for `engine` are left out.
         """
-        for numbers, batch in SetOutputs(self._task, _TOGETHER).batches(self._data):
-            taken = numbers >= 0
-            if isinstance(opened, LiteNetwork):
-                taken &= opened.fits(batch)
-            if taken.any():
-                yield numbers[taken], {name: ids[taken] for name, ids in batch.items()}
+        for indices, batch in SetOutputs(self._task, _BATCH_SIZE).batches(self._data):
+            selected = indices >= 0
+            if isinstance(engine, LiteNetwork):
+                selected &= engine.fits(batch)
+            if selected.any():
+                yield indices[selected], {name: ids[selected] for name, ids in batch.items()}
 
-    def _measured(self, logits: np.ndarray) -> dict[str, float]:
+    def _compute_metrics(self, logits: np.ndarray) -> dict[str, float]:
         task, examples = self._task, self._examples
         return task.measure(task.outputs(logits, self._encoded, examples, task.limits), examples)

@@ -47,13 +47,13 @@ TEXTS = (
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # rows per request for timing LiteRT and the graph
-_PATIENCE = 0.25  # seconds of timing per request size, after which no further run begins
-_REFUSED = "the model rejects every test text"
+_MAX_SECONDS = 0.25  # seconds of timing per request size, after which no further run begins
+_REJECTED = "the model rejects every test text"
 # For comparing decoders: maximum number of prompt tokens to read one by one, and number of tokens
 # to generate.
-_PROMPT, _TOKENS = 64, 12
-_ABSENT = -1e8  # outputs below this value belong to padding
-_SERVED = "serving_default"
+_MAX_PROMPT, _NUM_TOKENS = 64, 12
+_PADDING_BOUND = -1e8  # outputs below this value belong to padding
+_SIGNATURE = "serving_default"
 
 
 class Certificate:
@@ -75,25 +75,27 @@ class Certificate:
         self.task, self._accuracy, self._expected = task, accuracy, {}
         columns = [TEXTS[i:] + TEXTS[:i] for i in range(len(task.texts))]
         # `check` times the first text that the task accepts, so `LINE` comes first.
-        self._asked = [(LINE,) * len(columns), *zip(*columns, strict=True)]
-        self._known: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
+        self._examples = [(LINE,) * len(columns), *zip(*columns, strict=True)]
+        self._references: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
         if not isinstance(task, OnePass):
             return
         self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
-        with contextlib.nullcontext() if self._quantized else self._exact():
-            for texts in self._asked:
+        with contextlib.nullcontext() if self._quantized else self._in_float32():
+            for texts in self._examples:
                 try:
                     rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
                 except tf.errors.InvalidArgumentError:  # the task does not accept the text
                     continue
-                with _unless_refused():
+                with _skip_rejected():
                     computed = task.compute(rows)
                     answers = task.conclude(computed, kept)
-                    self._known.append((texts, _arrays(rows), computed.numpy(), _arrays(answers)))
+                    self._references.append(
+                        (texts, _to_arrays(rows), computed.numpy(), _to_arrays(answers))
+                    )
             if accuracy:
-                self._expected = accuracy.of_network()
+                self._expected = accuracy.network_metrics()
 
-    def _exact(self) -> contextlib.AbstractContextManager[None]:
+    def _in_float32(self) -> contextlib.AbstractContextManager[None]:
         return under_policy(self.task.network, "float32", "the network")
 
     def check(
@@ -105,7 +107,7 @@ class Certificate:
     ) -> dict[str, Any]:
         """Opens, compares, times and scores each file in a version's folder.
 
-        For a LiteRT file, this method also sets `lite.most_rows` to the largest request that LiteRT
+        For a LiteRT file, this method also sets `lite.max_rows` to the largest request that LiteRT
         answers faster than the SavedModel.
 
         Args:
@@ -130,30 +132,35 @@ class Certificate:
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
-            row, taken = self._saved_model(graph, folder, model)
-            found, small = [row], None
+            row, accepted = self._saved_model_row(graph, folder, model)
+            rows, engine = [row], None
             if isinstance(lite, LiteDecoder):
-                small = LiteTexts(self.task.asking(lite))
-                found.append(self._decoder(lite, small, taken, folder / EXTRA / DECODER))
+                engine = LiteTexts(self.task.with_decoder(lite))
+                rows.append(self._decoder_row(lite, engine, accepted, folder / EXTRA / DECODER))
             elif lite:
-                small, files = LiteModel(lite, model), [folder / EXTRA / NETWORK]
-                found.append(self._opened(f"LiteRT {lite.kind}", lite.kind, lambda: lite, files))
-            if lite and small:
-                ask = lambda count: self._request(taken[0], count)  # noqa: E731
-                facts["lite"] = {"measured": break_even(model, lite, small, ask) if taken else []}
+                engine, files = LiteModel(lite, model), [folder / EXTRA / NETWORK]
+                rows.append(
+                    self._network_row(
+                        f"LiteRT {lite.precision}", lite.precision, lambda: lite, files
+                    )
+                )
+            if lite and engine:
+                make_request = lambda count: self._request(accepted[0], count)  # noqa: E731
+                measured = break_even(model, lite, engine, make_request) if accepted else []
+                facts["lite"] = {"measured": measured}
         if "onnx" in formats:
             files = [*(folder / "onnx").iterdir()]
-            found.append(self._opened("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
+            rows.append(self._network_row("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
         if "openvino" in formats:
             files = [*(folder / "openvino").iterdir()]
             opening = {"OpenVINO": "fp32", "OpenVINO with its default settings": "default"}
-            for target, kind in opening.items():
-                settings = ({},) if kind == "default" else ()
-                open_it = lambda given=settings: OpenVinoNetwork(folder, *given)  # noqa: E731
-                found.append(self._opened(target, kind, open_it, files))
+            for target, precision in opening.items():
+                settings = ({},) if precision == "default" else ()
+                open_network = lambda args=settings: OpenVinoNetwork(folder, *args)  # noqa: E731
+                rows.append(self._network_row(target, precision, open_network, files))
         if self._accuracy:
             facts["check"] = {**self._accuracy.facts(), "metrics": self._expected}
-        return {"certificate": found, **facts}
+        return {"certificate": rows, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
         """Returns the inputs of a `serving_default` request with `count` copies of one example.
@@ -165,11 +172,11 @@ class Certificate:
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
             key: tf.TensorSpec([count], dtype)
-            for key, dtype in self.task.functions()[_SERVED][1].items()
+            for key, dtype in self.task.functions()[_SIGNATURE][1].items()
         }
         return {key: typical(key, spec, strings.get(key, "")) for key, spec in specs.items()}
 
-    def _saved_model(
+    def _saved_model_row(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
         """Compares, times and scores the SavedModel.
@@ -178,42 +185,43 @@ class Certificate:
             A dict about the SavedModel with the keys that `check` documents, and a list of the
             examples that the SavedModel accepts.
         """
-        kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
-        pairs, taken, metrics = [], [], {}
+        precision = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
+        pairs, accepted, metrics = [], [], {}
         if isinstance(self.task, OnePass):
-            kind = "int8" if self._quantized else kind
-            for texts, _, _, answers in self._known:
-                pairs += _numbers(model.run(_SERVED, self._request(texts, 1)), answers)
-                taken.append(texts)
+            precision = "int8" if self._quantized else precision
+            for texts, _, _, answers in self._references:
+                pairs += _float_pairs(model.run(_SIGNATURE, self._request(texts, 1)), answers)
+                accepted.append(texts)
             if self._accuracy:
+                metrics = {"metrics": self._expected}
                 # Only bfloat16 can change the scores that the constructor computed.
-                again = kind == "bfloat16"
-                metrics = {"metrics": self._accuracy.of_network() if again else self._expected}
+                if precision == "bfloat16":
+                    metrics = {"metrics": self._accuracy.network_metrics()}
         else:  # for a model that generates text, the reference is the graph before the export
-            for texts in self._asked:
-                with _unless_refused():
-                    given = self._request(texts, 1)
-                    answers = graph.signatures[_SERVED](**_tensors(given))
-                    pairs += _numbers(model.run(_SERVED, given), _arrays(answers))
-                    taken.append(texts)
+            for texts in self._examples:
+                with _skip_rejected():
+                    inputs = self._request(texts, 1)
+                    answers = graph.signatures[_SIGNATURE](**_to_tensors(inputs))
+                    pairs += _float_pairs(model.run(_SIGNATURE, inputs), _to_arrays(answers))
+                    accepted.append(texts)
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        facts = {"target": "SavedModel, from text to answer", "bytes": _bytes(files)}
-        if not taken:
-            return {**facts, "not_checked": _REFUSED}, taken
-        judged = _judged("SavedModel", kind, pairs)
-        given = {count: self._request(taken[0], count) for count in (1, 32)}
-        timed = _timed(lambda count: model.run(_SERVED, given[count]))
-        return {**facts, **judged, **timed, **metrics}, taken
+        facts = {"target": "SavedModel, from text to answer", "bytes": _total_bytes(files)}
+        if not accepted:
+            return {**facts, "not_checked": _REJECTED}, accepted
+        difference = _compare("SavedModel", precision, pairs)
+        requests = {count: self._request(accepted[0], count) for count in (1, 32)}
+        times = _measure_times(lambda count: model.run(_SIGNATURE, requests[count]))
+        return {**facts, **difference, **times, **metrics}, accepted
 
-    def _decoder(
-        self, lite: LiteDecoder, small: LiteTexts, taken: Sequence, file: pathlib.Path
+    def _decoder_row(
+        self, lite: LiteDecoder, engine: LiteTexts, accepted: Sequence, file: pathlib.Path
     ) -> dict[str, Any]:
         """Compares next-token logits of LiteRT and the network during greedy generation.
 
         Args:
             lite: opened LiteRT file.
-            small: engine that answers requests with `lite`.
-            taken: examples that the task accepts. The first example is timed.
+            engine: engine that answers requests with `lite`.
+            accepted: examples that the task accepts. The first example is timed.
             file: path of the LiteRT file.
 
         Returns:
@@ -222,63 +230,71 @@ class Certificate:
             LiteRT and the network prefer different tokens at some step. `log_prob` is the largest
             difference in the log-probability of the network's preferred token.
         """
-        target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
+        target, task = f"LiteRT {lite.precision}, from text to answer", self.task.with_decoder(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
         step = tf.function(self.task.decoder.decode_step, autograph=False, reduce_retracing=True)
-        pairs, count, parted, log_prob = [], 0, 0, 0.0
-        for texts in self._asked:
-            with self._exact(), _unless_refused(), warnings.catch_warnings():
+        pairs, num_compared, num_parted, log_prob = [], 0, 0, 0.0
+        for texts in self._examples:
+            with self._in_float32(), _skip_rejected(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a softmax over a single token
                 try:
-                    begun = [one.begin(tf.constant(texts)) for one in (task, self.task)]
+                    searches = [each.begin(tf.constant(texts)) for each in (task, self.task)]
                 except tf.errors.InvalidArgumentError:  # the task does not accept the text
                     continue
-                steps = [*_steps(begun, (lite.decode_step, step), lite.config.longest)]
+                steps = [*_steps(searches, (lite.decode_step, step), lite.config.longest)]
             pairs += steps
-            count += bool(steps)
-            parted += any(found.argmax() != expected.argmax() for found, expected in steps)
-            for found, expected in steps:
-                own, exact = tf.nn.log_softmax([found, expected]).numpy()[:, expected.argmax()]
-                log_prob = max(log_prob, float(abs(own - exact)))
-        facts = {"target": target, "bytes": _bytes([file])}
+            num_compared += bool(steps)
+            num_parted += any(outputs.argmax() != expected.argmax() for outputs, expected in steps)
+            for logits in steps:
+                preferred = logits[1].argmax()  # the network's token
+                from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
+                log_prob = max(log_prob, float(abs(from_lite - from_network)))
+        facts = {"target": target, "bytes": _total_bytes([file])}
         if not pairs:
-            return {**facts, "not_checked": _REFUSED}
-        judged = _judged(target, lite.kind, pairs)
-        judged |= {"texts": count, "parted": parted, "log_prob": _rounded(log_prob)}
-        given = {count: self._request(taken[0], count) for count in (1, 32)}
-        return {**facts, **judged, **_timed(lambda count: small.serve(given[count]))}
+            return {**facts, "not_checked": _REJECTED}
+        difference = _compare(target, lite.precision, pairs)
+        difference |= {"texts": num_compared, "parted": num_parted, "log_prob": _round(log_prob)}
+        requests = {count: self._request(accepted[0], count) for count in (1, 32)}
+        times = _measure_times(lambda count: engine.serve(requests[count]))
+        return {**facts, **difference, **times}
 
-    def _opened(
-        self, target: str, kind: str, open_it: Callable[[], OpenedNetwork], files: Iterable
+    def _network_row(
+        self,
+        target: str,
+        precision: str,
+        open_network: Callable[[], OpenedNetwork],
+        files: Iterable,
     ) -> dict[str, Any]:
-        facts = {"target": target, "bytes": _bytes(files)}
+        facts = {"target": target, "bytes": _total_bytes(files)}
         try:
-            opened = open_it()
+            network = open_network()
         except UserError as error:
             if isinstance(error.__cause__, ImportError):
                 return {**facts, "not_checked": str(error)}
             raise
         pairs = []
-        for _, rows, expected, _ in self._known:
-            if not isinstance(opened, LiteNetwork):
-                pairs.append((opened.compute(rows), expected))
-            elif opened.takes(rows):
+        for _, rows, expected, _ in self._references:
+            if not isinstance(network, LiteNetwork):
+                pairs.append((network.compute(rows), expected))
+            elif network.takes(rows):
                 # LiteRT pads the outputs of gaps to the row's length; no answer reads the padding.
-                found = opened.compute(rows)[tuple(map(slice, expected.shape))]
-                pairs.append((found, expected))
+                outputs = network.compute(rows)[tuple(map(slice, expected.shape))]
+                pairs.append((outputs, expected))
         if not pairs:
-            return {**facts, "not_checked": _REFUSED}
-        given = {
-            count: _arrays(self.task.prepare(*(tf.fill([count], c) for c in self._known[0][0]))[0])
+            return {**facts, "not_checked": _REJECTED}
+        texts = self._references[0][0]
+        inputs = {
+            count: _to_arrays(self.task.prepare(*(tf.fill([count], text) for text in texts))[0])
             for count in (1, 32)
         }
-        judged = _judged(target, kind, pairs)
-        metrics = {"metrics": self._accuracy.of_engine(opened)} if self._accuracy else {}
-        return {**facts, **judged, **_timed(lambda count: opened.compute(given[count])), **metrics}
+        difference = _compare(target, precision, pairs)
+        metrics = {"metrics": self._accuracy.engine_metrics(network)} if self._accuracy else {}
+        times = _measure_times(lambda count: network.compute(inputs[count]))
+        return {**facts, **difference, **times, **metrics}
 
 
 @contextlib.contextmanager
-def _unless_refused() -> Iterator[None]:
+def _skip_rejected() -> Iterator[None]:
     """Skips the rest of the `with` block if a graph rejects a text as invalid.
 
     Raises:
@@ -294,62 +310,68 @@ def _unless_refused() -> Iterator[None]:
             ) from error
 
 
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+def _to_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
 def _steps(
-    begun: Sequence[tuple[Prompts, Any, State]], functions: Sequence[Callable], longest: int | None
+    searches: Sequence[tuple[Prompts, Any, State]],
+    functions: Sequence[Callable],
+    max_length: int | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields next-token logits `(V,)` of LiteRT and of the network at each step of generation.
 
     Both decoders continue with the token that the network prefers. This function yields nothing if
-    a decoder would have to read more than `_PROMPT` tokens of the prompt one by one.
+    a decoder would have to read more than `_MAX_PROMPT` tokens of the prompt one by one.
 
     Args:
-        begun: results of `Decoding.begin` for LiteRT and for the network.
+        searches: results of `Decoding.begin` for LiteRT and for the network.
         functions: `decode_step` of LiteRT and of the network.
-        longest: maximum number of tokens in a row; `None` means no limit.
+        max_length: maximum number of tokens in a row; `None` means no limit.
     """
-    ids = begun[1][0].ids[0].numpy().tolist()
+    ids = searches[1][0].ids[0].numpy().tolist()
     # `begin` may have read the first tokens of the prompt already, in one or both decoders.
-    caches, read = [state.cache for *_, state in begun], [int(state.index) for *_, state in begun]
-    last = min(len(ids) + _TOKENS, longest or np.inf)
-    if len(ids) - min(read) > _PROMPT:
+    caches = [state.cache for *_, state in searches]
+    positions = [int(state.index) for *_, state in searches]
+    last = min(len(ids) + _NUM_TOKENS, max_length or np.inf)
+    if len(ids) - min(positions) > _MAX_PROMPT:
         return
-    while (index := min(read)) < last:
+    while (index := min(positions)) < last:
         token, scores = tf.constant([[ids[index]]]), {}
-        for number, (function, (_, context, _)) in enumerate(zip(functions, begun, strict=True)):
-            if read[number] == index:
-                given = token, tf.constant(index), context, caches[number]
-                logits, caches[number] = function(*given)
-                scores[number], read[number] = logits.numpy()[0, 0], index + 1
+        for decoder_index, (function, (_, context, _)) in enumerate(
+            zip(functions, searches, strict=True)
+        ):
+            if positions[decoder_index] == index:
+                logits, caches[decoder_index] = function(
+                    token, tf.constant(index), context, caches[decoder_index]
+                )
+                scores[decoder_index], positions[decoder_index] = logits.numpy()[0, 0], index + 1
         if index + 1 == len(ids):
             yield scores[0], scores[1]
             ids.append(int(scores[1].argmax()))
 
 
-def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+def _to_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
+def _float_pairs(outputs: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns a pair of the found and the expected value for each floating-point output."""
-    return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
+    return [(outputs[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
-def _bytes(files: Iterable[pathlib.Path]) -> int:
+def _total_bytes(files: Iterable[pathlib.Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _judged(
-    target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
+def _compare(
+    target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
     """Compares outputs of an exported file with outputs of the network.
 
     Args:
         target: description of the file, for the error message.
-        kind: key of `BOUNDS`.
+        precision: key of `BOUNDS`.
         pairs: output of the file and output of the network, for each comparison.
 
     Returns:
@@ -360,96 +382,97 @@ def _judged(
         UserError: the difference exceeds `BOUNDS[kind]`.
     """
     worst = scale = 0.0
-    for found, expected in pairs:
-        if found.shape != expected.shape:
+    for output, expected in pairs:
+        if output.shape != expected.shape:
             worst = np.inf
             continue
-        real = (expected > _ABSENT) & (found > _ABSENT) | np.isnan(found) & ~np.isnan(expected)
-        if real.any():
-            worst = np.maximum(worst, np.abs(found - expected)[real].max())
-            scale = np.maximum(scale, np.abs(expected)[real].max())
-        elif (expected > _ABSENT).any():
+        is_real = (expected > _PADDING_BOUND) & (output > _PADDING_BOUND)
+        is_real |= np.isnan(output) & ~np.isnan(expected)
+        if is_real.any():
+            worst = np.maximum(worst, np.abs(output - expected)[is_real].max())
+            scale = np.maximum(scale, np.abs(expected)[is_real].max())
+        elif (expected > _PADDING_BOUND).any():
             worst = np.inf
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
-    if not np.isfinite(difference) or difference > BOUNDS[kind]:
+    if not np.isfinite(difference) or difference > BOUNDS[precision]:
         raise UserError(
             f"the outputs of {target} differ from the network's outputs by {difference:.2g} times "
-            f"the largest output, but at most {BOUNDS[kind]:g} is allowed: leave this format out "
-            "(nothing was written)"
+            f"the largest output, but at most {BOUNDS[precision]:g} is allowed: leave this format "
+            "out (nothing was written)"
         )
-    return {"difference": _rounded(difference)}
+    return {"difference": _round(difference)}
 
 
-def _timed(run: Callable[[int], Any]) -> dict[str, float]:
+def _measure_times(function: Callable[[int], Any]) -> dict[str, float]:
     """Measures the milliseconds per line for batches of 1 and 32 lines.
 
     Each time is the median of up to five runs, after a warm-up run.
 
     Args:
-        run: function that processes a batch of the given number of lines.
+        function: function that processes a batch of the given number of lines.
 
     Returns:
         Dict with the keys `ms_1` and `ms_32`.
     """
-    found = {}
+    milliseconds = {}
     for count in (1, 32):
-        run(count)
+        function(count)
         times: list[float] = []
-        while not times or (len(times) < 5 and sum(times) < _PATIENCE):
+        while not times or (len(times) < 5 and sum(times) < _MAX_SECONDS):
             begin = time.perf_counter()
-            run(count)
+            function(count)
             times.append(time.perf_counter() - begin)
-        found[f"ms_{count}"] = _rounded(1000 * statistics.median(times) / count)
-    return found
+        milliseconds[f"ms_{count}"] = _round(1000 * statistics.median(times) / count)
+    return milliseconds
 
 
 def break_even(
     model: SessionModel,
     lite: LiteNetwork | LiteDecoder,
-    small: SmallEngine,
-    ask: Callable[[int], dict[str, np.ndarray]],
+    engine: SmallEngine,
+    make_request: Callable[[int], dict[str, np.ndarray]],
 ) -> list[dict[str, float]]:
     """Times requests of increasing size in LiteRT and in the graph, until the graph is faster.
 
-    This function sets `lite.most_rows` to the size of the largest request for which LiteRT was
+    This function sets `lite.max_rows` to the size of the largest request for which LiteRT was
     faster than the graph. Each time is the minimum of a few interleaved runs, because other
     programs can only slow a run down.
 
     Args:
         model: SavedModel with the graph.
         lite: network in LiteRT.
-        small: engine that answers requests with `lite`.
-        ask: function that returns the inputs of a request with the given number of rows.
+        engine: engine that answers requests with `lite`.
+        make_request: function that returns the inputs of a request with the given number of rows.
 
     Returns:
         List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
         last two are times in milliseconds per request. The list is empty if LiteRT does not accept
         a request.
     """
-    found = []
-    default, lite.most_rows = lite.most_rows, ROWS[-1]
+    measured = []
+    default, lite.max_rows = lite.max_rows, ROWS[-1]
     for rows in ROWS:
-        given = ask(rows)
-        if small.answer(given) is None:
-            lite.most_rows = default
+        inputs = make_request(rows)
+        if engine.answer(inputs) is None:
+            lite.max_rows = default
             return []
-        model.run(_SERVED, given)
+        model.run(_SIGNATURE, inputs)
         times: list[tuple[float, float]] = []
-        while not times or (len(times) < 5 and np.sum(times) < 2 * _PATIENCE):
+        while not times or (len(times) < 5 and np.sum(times) < 2 * _MAX_SECONDS):
             begin = time.perf_counter()
-            small.answer(given)
+            engine.answer(inputs)
             middle = time.perf_counter()
-            model.run(_SERVED, given)
+            model.run(_SIGNATURE, inputs)
             times.append((middle - begin, time.perf_counter() - middle))
-        least = 1000 * np.min(times, axis=0)
-        found.append({"rows": rows, "lite": _rounded(least[0]), "graph": _rounded(least[1])})
-        if least[0] >= least[1]:
+        fastest = 1000 * np.min(times, axis=0)
+        measured.append({"rows": rows, "lite": _round(fastest[0]), "graph": _round(fastest[1])})
+        if fastest[0] >= fastest[1]:
             break
-    lite.most_rows = max((row["rows"] for row in found if row["lite"] < row["graph"]), default=0)
-    return found
+    lite.max_rows = max((row["rows"] for row in measured if row["lite"] < row["graph"]), default=0)
+    return measured
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
@@ -458,61 +481,65 @@ def certificate_text(record: Mapping[str, Any]) -> str:
 
     The text has a table of the files, and sentences about LiteRT and about the scores.
     """
-    found = [certificate_table(record["certificate"])]
+    parts = [certificate_table(record["certificate"])]
     lite, check = record.get("lite", {}), record.get("check")
     if lite.get("measured"):
-        found.append(_switch(lite["measured"]))
+        parts.append(_describe_limit(lite["measured"]))
     if check:
-        found.append(
+        parts.append(
             f"The scores are for {check['examples']:,} examples of {check['source']}. Before the "
-            f"export, the network scored {_metrics(check['metrics'])}.\n"
+            f"export, the network scored {_format_metrics(check['metrics'])}.\n"
         )
-    return "\n".join(found)
+    return "\n".join(parts)
 
 
 def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats the dicts in `certificate` (see `Certificate.check`) as a Markdown table."""
-    scored = any("metrics" in row for row in rows)
+    has_scores = any("metrics" in row for row in rows)
     names = ("target", "largest difference", "ms per line, 1 line", "ms per line, 32 lines", "MB")
-    names += ("score",) * scored
+    names += ("score",) * has_scores
     lines = [names, ("---",) * len(names)]
     for row in rows:
         size = f"{row['bytes'] / 1e6:.3g}"
         if "not_checked" in row:
             cells = (row["target"], f"not checked: {row['not_checked']}", "", "", size)
         else:
-            numbers = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
+            measures = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
             target = row["target"]
             if "parted" in row:
                 target += (
                     f" (log-probabilities differ by up to {row['log_prob']:g}, and tokens differ "
                     f"in {row['parted']} of {row['texts']} texts)"
                 )
-            cells = (target, *numbers, size)
-        lines.append((*cells, *(_metrics(row.get("metrics", {})),) * scored))
+            cells = (target, *measures, size)
+        lines.append((*cells, *(_format_metrics(row.get("metrics", {})),) * has_scores))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _metrics(metrics: Mapping[str, float]) -> str:
+def _format_metrics(metrics: Mapping[str, float]) -> str:
     """Formats metrics in one line. Omits "score", which is the mean of the other metrics."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
 
 
-def _switch(measured: Sequence[Mapping[str, float]]) -> str:
+def _describe_limit(measured: Sequence[Mapping[str, float]]) -> str:
     """Describes in a sentence up to which size LiteRT answers requests.
 
     Args:
         measured: result of `break_even`, not empty.
     """
-    last, shown = measured[-1], {}
+    last, descriptions = measured[-1], {}
     for row in measured:
-        shown[row["rows"]] = f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"
+        descriptions[row["rows"]] = (
+            f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"
+        )
     if last["lite"] < last["graph"]:
-        return f"LiteRT answers requests of up to {last['rows']} rows: {shown[last['rows']]}.\n"
+        return (
+            f"LiteRT answers requests of up to {last['rows']} rows: {descriptions[last['rows']]}.\n"
+        )
     if len(measured) == 1:
-        return f"The graph answers all requests: 1 row takes {shown[1]}.\n"
-    most = measured[-2]["rows"]
+        return f"The graph answers all requests: 1 row takes {descriptions[1]}.\n"
+    max_rows = measured[-2]["rows"]
     return (
-        f"LiteRT answers requests of up to {most} rows: {most} take {shown[most]}, and "
-        f"{last['rows']} take {shown[last['rows']]}.\n"
+        f"LiteRT answers requests of up to {max_rows} rows: {max_rows} take "
+        f"{descriptions[max_rows]}, and {last['rows']} take {descriptions[last['rows']]}.\n"
     )

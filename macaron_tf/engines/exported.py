@@ -17,7 +17,7 @@ from macaron_tf.io.serving import EXTRA, MODEL_FILE, RECORD, version_of
 if TYPE_CHECKING:
     from macaron_tf.tasks.base import Decoding
 
-_DEFAULT = "serving_default"
+_SIGNATURE = "serving_default"
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -35,24 +35,25 @@ class ExportedModel:
 
     Attributes:
         signature_defs: dict mapping signature name to signature definition.
-        small: LiteRT engine for small requests to `serving_default`. `None` means that the version
-            has no LiteRT file, that the file cannot be opened, or that LiteRT was not faster.
+        small_engine: LiteRT engine for small requests to `serving_default`. `None` means that the
+            version has no LiteRT file, that the file cannot be opened, or that LiteRT was not
+            faster.
         warning: error from opening the LiteRT file, or `None`.
     """
 
     def __init__(self, path: str | os.PathLike):
         self._model = SessionModel(path)
         self.signature_defs = self._model.signature_defs
-        self.small: LiteModel | LiteTexts | None = None
+        self.small_engine: LiteModel | LiteTexts | None = None
         self.warning: UserError | None = None
         extra = pathlib.Path(path, EXTRA)
         try:
             if (extra / NETWORK).is_file():
                 network = LiteNetwork(extra)
-                self.small = LiteModel(network, self._model) if network.most_rows else None
+                self.small_engine = LiteModel(network, self._model) if network.max_rows else None
             elif (extra / DECODER).is_file():
-                texts = LiteTexts.opened(extra)
-                self.small = texts if texts.most_rows else None
+                texts = LiteTexts.from_folder(extra)
+                self.small_engine = texts if texts.max_rows else None
         except UserError as error:
             self.warning = error
 
@@ -61,9 +62,9 @@ class ExportedModel:
 
         This method is thread-safe.
         """
-        small = self.small if signature == _DEFAULT else None
-        found = small.answer(inputs) if small else None
-        return self._model.run(signature, inputs) if found is None else found
+        small = self.small_engine if signature == _SIGNATURE else None
+        outputs = small.answer(inputs) if small else None
+        return self._model.run(signature, inputs) if outputs is None else outputs
 
     def close(self) -> None:
         """Frees the model. No thread may be running `run` at that time."""
@@ -78,19 +79,21 @@ class LiteTexts:
     """
 
     def __init__(self, task: "Decoding"):
-        from macaron_tf.engines.graph import checked
+        from macaron_tf.engines.graph import with_utf8_check
 
         self._decoder, self._inputs = task.decoder, tuple(task.inputs)
         specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
-        self._graph = tf.function(checked(task.serve), input_signature=specs, autograph=False)
+        self._graph = tf.function(
+            with_utf8_check(task.serve), input_signature=specs, autograph=False
+        )
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Maximum number of texts in a request that `answer` accepts."""
-        return self._decoder.most_rows
+        return self._decoder.max_rows
 
     @classmethod
-    def opened(cls, folder: pathlib.Path) -> Self:
+    def from_folder(cls, folder: pathlib.Path) -> Self:
         """Opens the LiteRT decoder in an exported SavedModel.
 
         Args:
@@ -108,22 +111,22 @@ class LiteTexts:
         decoder, mend = LiteDecoder(folder), "export the model again"
         record = read_json(folder / RECORD, mend=mend, kind=str)
         with refuse_damage(folder / RECORD, mend):
-            kind = DECODING[record["kind"]]
-            return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
+            task_class = DECODING[record["kind"]]
+            return cls(task_class.from_exported(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Computes the outputs of `TaskKind.serve` for a request of any size."""
         with self._decoder.alone():
-            found = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
-        return {name: value.numpy() for name, value in found.items()}
+            outputs = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
+        return {name: value.numpy() for name, value in outputs.items()}
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
         """Computes the outputs of `serve` for a small request.
 
-        Returns `None` for a request without texts or with more than `most_rows` texts.
+        Returns `None` for a request without texts or with more than `max_rows` texts.
         """
         count = len(inputs[self._inputs[0]])
-        return self.serve(inputs) if 0 < count <= self.most_rows else None
+        return self.serve(inputs) if 0 < count <= self.max_rows else None
 
 
 def find_version(folder: str | os.PathLike, version: int | None = None) -> pathlib.Path:
@@ -139,13 +142,13 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     folder = pathlib.Path(folder)
     if version is None and (folder / MODEL_FILE).is_file():
         return folder
-    found = {version_of(file.parent.name): file.parent for file in folder.glob(f"*/{MODEL_FILE}")}
-    found.pop(None, None)
-    if not found:
+    folders = {version_of(file.parent.name): file.parent for file in folder.glob(f"*/{MODEL_FILE}")}
+    folders.pop(None, None)
+    if not folders:
         raise UserError(
             f"{folder} contains no exported model: export one with `python -m export.saved_model`"
         )
-    if version is not None and version not in found:
-        versions = ", ".join(map(str, sorted(found)))
+    if version is not None and version not in folders:
+        versions = ", ".join(map(str, sorted(folders)))
         raise UserError(f"{folder} contains no version {version}: choose one of {versions}")
-    return found[max(found) if version is None else version]
+    return folders[max(folders) if version is None else version]

@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
 from macaron_tf.engines.session import STEPS
-from macaron_tf.errors import TextError, UserError, check_whole, diverged, plural
+from macaron_tf.errors import TextError, UserError, check_encodable, diverged, plural
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 
-_TOGETHER = 32  # maximum number of texts in a batch
+_BATCH_SIZE = 32  # maximum number of texts in a batch
 
 
 class SmallEngine(Protocol):
@@ -41,15 +41,15 @@ class TaskGraph:
 
     Args:
         task: task with its network.
-        small: engine for small requests; `None` means that the graphs answer all requests.
+        small_engine: engine for small requests; `None` means that the graphs answer all requests.
     """
 
-    def __init__(self, task: TaskKind, small: SmallEngine | None = None):
-        self.task, self._small = task, small
+    def __init__(self, task: TaskKind, small_engine: SmallEngine | None = None):
+        self.task, self._small_engine = task, small_engine
         self._scope = keras.StatelessScope()  # holds values used in place of the network's weights
 
     @contextlib.contextmanager
-    def in_bfloat16(self, place: str) -> Iterator[None]:
+    def in_bfloat16(self, network_name: str) -> Iterator[None]:
         """Runs the network under Keras's policy `mixed_bfloat16` within a `with` block.
 
         The kernels of dense layers are stored in bfloat16, because for a request of one line, the
@@ -57,12 +57,12 @@ class TaskGraph:
         float32. Norms, softmax and recurrences are computed in float32.
 
         Args:
-            place: name of the network for the error message.
+            network_name: name of the network for the error message.
 
         Raises:
             UserError: the network is quantized.
         """
-        with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
+        with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
                 print(
                     "warning: this CPU has no bfloat16 instructions, so the exported model runs "
@@ -82,8 +82,11 @@ class TaskGraph:
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
                 # The functions need no autograph, because they call tf.while_loop themselves.
-                name: tf.function(checked(function), autograph=False).get_concrete_function(
-                    *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
+                name: tf.function(with_utf8_check(function), autograph=False).get_concrete_function(
+                    *(
+                        tf.TensorSpec((None,), dtype, input_name)
+                        for input_name, dtype in inputs.items()
+                    )
                 )
                 for name, (function, inputs) in self.task.functions().items()
             }
@@ -110,28 +113,28 @@ class TaskGraph:
             rows, kept = task.prepare(*inputs)
             return {
                 **rows,
-                **{name: part for name, part in _numbered(kept).items() if part is not None},
+                **{name: part for name, part in _kept_tensors(kept).items() if part is not None},
             }
 
         def conclude(computed: tf.Tensor, **parts: tf.Tensor) -> dict[str, tf.Tensor]:
-            flat = [parts.get(name) for name in _numbered(kept)]
+            flat = [parts.get(name) for name in _kept_tensors(kept)]
             return task.conclude(
                 computed, tf.nest.pack_sequence_as(kept, flat, expand_composites=True)
             )
 
         specs = (tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items())
-        first = tf.function(checked(prepare), autograph=False).get_concrete_function(*specs)
+        first = tf.function(with_utf8_check(prepare), autograph=False).get_concrete_function(*specs)
         parts = {
             name: tf.TensorSpec(part.shape, part.dtype, name)
-            for name, part in _numbered(kept).items()
+            for name, part in _kept_tensors(kept).items()
             if part is not None
         }
-        last = tf.function(conclude, autograph=False).get_concrete_function(
+        second = tf.function(conclude, autograph=False).get_concrete_function(
             tf.TensorSpec(output, tf.float32, "computed"), **parts
         )
-        return dict(zip(STEPS, (first, last), strict=True))
+        return dict(zip(STEPS, (first, second), strict=True))
 
-    def restored(self) -> tf.Module:
+    def saved_module(self) -> tf.Module:
         """Returns a module that holds the network's variables and the tokenizer's resources.
 
         A SavedModel stores this module.
@@ -163,7 +166,7 @@ class TaskGraph:
             UserError: the model does not accept a value in `controls`, or an answer is NaN.
         """
         for column in columns:
-            check_whole(column)
+            check_encodable(column)
         inputs = self.task.functions()[signature][1]
         texts = [name for name, dtype in inputs.items() if dtype == tf.string]
         if unknown := [name for name in controls if name not in inputs]:
@@ -176,40 +179,42 @@ class TaskGraph:
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        batches = [order[i : i + _TOGETHER] for i in range(0, len(order), _TOGETHER)]
-        found: list[Any] = [None] * len(sizes)
+        batches = [order[i : i + _BATCH_SIZE] for i in range(0, len(order), _BATCH_SIZE)]
+        answers: list[Any] = [None] * len(sizes)
         sized = ((len(batch), batch) for batch in batches)
         # A single batch has no progress bar, because starting the bar's thread takes 0.2 ms.
-        shown = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
-        for batch in shown:
-            given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
+        tracked = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
+        for batch in tracked:
+            values = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
             for name, dtype in inputs.items():
-                if name not in given:
-                    given[name] = _repeated(name, settings[name], dtype, len(batch))
-            outputs = self._run(signature, [given[name] for name in inputs], batch)
+                if name not in values:
+                    values[name] = _repeat(name, settings[name], dtype, len(batch))
+            outputs = self._run(signature, [values[name] for name in inputs], batch)
             if any(v.dtype.kind == "f" and np.isnan(v).any() for v in outputs.values()):
                 raise diverged("the model")
             for index, row in zip(batch, self.task.rows(outputs), strict=True):
-                found[index] = row
-        return found
+                answers[index] = row
+        return answers
 
-    def _run(self, signature: str, given: list, batch: list[int]) -> dict[str, np.ndarray]:
-        inputs = dict(zip(self.task.functions()[signature][1], given, strict=True))
+    def _run(self, signature: str, values: list, batch: list[int]) -> dict[str, np.ndarray]:
+        inputs = dict(zip(self.task.functions()[signature][1], values, strict=True))
         try:
-            if self._small is not None and signature == "serving_default":
+            if self._small_engine is not None and signature == "serving_default":
                 texts = {
                     name: np.array([*map(str.encode, x)], object) for name, x in inputs.items()
                 }
-                if (answers := self._small.answer(texts)) is not None:
+                if (answers := self._small_engine.answer(texts)) is not None:
                     return answers
-            found = self.signatures[signature](*map(tf.constant, given))
+            outputs = self.signatures[signature](*map(tf.constant, values))
         except tf.errors.InvalidArgumentError as error:
             sentence = failed_check(error.message)
             if sentence is None:
                 raise
-            bad = sorted(batch[row] + 1 for row in failed_rows(error.message) if row < len(batch))
-            raise (TextError(bad[0], sentence) if bad else UserError(sentence)) from error
-        return {name: value.numpy() for name, value in found.items()}
+            rejected = sorted(
+                batch[row] + 1 for row in failed_rows(error.message) if row < len(batch)
+            )
+            raise (TextError(rejected[0], sentence) if rejected else UserError(sentence)) from error
+        return {name: value.numpy() for name, value in outputs.items()}
 
 
 @contextlib.contextmanager
@@ -236,20 +241,20 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
             layer.dtype_policy = policy
         yield
     finally:
-        for layer, own in zip(layers, policies, strict=True):
-            layer.dtype_policy = own
+        for layer, layer_policy in zip(layers, policies, strict=True):
+            layer.dtype_policy = layer_policy
 
 
-def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
+def _kept_tensors(kept: Any) -> dict[str, tf.Tensor | None]:
     """Returns a dict mapping `kept_0`, `kept_1`, ... to the tensors in a nested structure.
 
     A ragged tensor counts as several tensors, its values and its row splits.
     """
     flat = tf.nest.flatten(kept, expand_composites=True)
-    return {f"kept_{number}": part for number, part in enumerate(flat)}
+    return {f"kept_{index}": part for index, part in enumerate(flat)}
 
 
-def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
+def _repeat(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
     """Returns an array `(count,)` that repeats the value of input `name`.
 
     Raises:
@@ -261,36 +266,38 @@ def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
         raise UserError(f"{name}={value!r} must be a number of type {dtype.name}") from error
 
 
-def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
+def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[list[str]], bool]:
     """Converts the arguments of `predict` to one list of texts for each input.
 
     Args:
         names: names of the inputs.
-        given: arguments of `predict`. Either there is one argument for each input, which is a text
-            or an iterable of N texts. Or there is a single argument, which is an example or an
+        arguments: arguments of `predict`. Either there is one argument for each input, which is a
+            text or an iterable of N texts. Or there is a single argument, which is an example or an
             iterable of N examples. An example is a text, a tuple of texts, or a dict mapping input
             name to text. An iterable is a list, a NumPy array, a pandas column, or a batched or
             unbatched `tf.data.Dataset`.
 
     Returns:
-        List of N texts for each input, and whether `given` holds a single example.
+        List of N texts for each input, and whether `arguments` holds a single example.
 
     Raises:
-        UserError: `given` has another form, or a value is not a text.
+        UserError: `arguments` has another form, or a value is not a text.
     """
-    if len(given) == len(names) > 1 and not any(isinstance(column, dict) for column in given):
-        one = all(isinstance(column, str | bytes) for column in given)
-        lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in given)
+    if len(arguments) == len(names) > 1 and not any(
+        isinstance(column, dict) for column in arguments
+    ):
+        is_single = all(isinstance(column, str | bytes) for column in arguments)
+        lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in arguments)
         columns = [[*map(_as_text, column)] for column in lists]
-    elif len(given) == 1:
-        [examples] = given
-        one = isinstance(examples, str | bytes | dict)
-        one |= isinstance(examples, tuple) and len(names) > 1
-        rows = [_row(names, r) for r in ([examples] if one else _examples_of(examples))]
+    elif len(arguments) == 1:
+        [examples] = arguments
+        is_single = isinstance(examples, str | bytes | dict)
+        is_single |= isinstance(examples, tuple) and len(names) > 1
+        rows = [_row(names, r) for r in ([examples] if is_single else _examples_of(examples))]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
-            f"predict received {len(given)} texts or lists of texts, but the task takes "
+            f"predict received {len(arguments)} texts or lists of texts, but the task takes "
             f"{len(names)} {plural('text', len(names))}: pass {' and '.join(names)}, or one list "
             "of examples"
         )
@@ -304,7 +311,7 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
                     f"{name} {number} is {text!r:.60}, but must be a string: remove {name} "
                     f"{number}, or pass ''"
                 )
-    return columns, one
+    return columns, is_single
 
 
 def _examples_of(examples: Any) -> Iterable[Any]:
@@ -317,8 +324,8 @@ def _examples_of(examples: Any) -> Iterable[Any]:
                 f"{repr(examples)[:60]} is not a string: pass a string or a list of strings"
             ) from None
     spec = tf.nest.flatten(examples.element_spec)[0]
-    batched = examples.unbatch() if spec.shape.rank == 1 else examples
-    return batched.as_numpy_iterator()
+    rows = examples.unbatch() if spec.shape.rank == 1 else examples
+    return rows.as_numpy_iterator()
 
 
 def _row(names: Sequence[str], example: Any) -> list[Any]:
@@ -351,21 +358,23 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, np.str_) else value
 
 
-def checked(function: Callable) -> Callable:
+def with_utf8_check(function: Callable) -> Callable:
     """Wraps a function of tensors, and adds a check that all string inputs are UTF-8.
 
     The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8.
     """
     return lambda *inputs: function(
-        *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
+        *(_check_utf8(value) if value.dtype == tf.string else value for value in inputs)
     )
 
 
-def _checked_text(texts: tf.Tensor) -> tf.Tensor:
+def _check_utf8(texts: tf.Tensor) -> tf.Tensor:
     """Returns the texts `(B,)` unchanged if all texts are UTF-8.
 
     Raises:
         tf.errors.InvalidArgumentError: a text is not UTF-8.
     """
-    mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    return require(tf.equal(mended, texts), "a text is not UTF-8: encode the text in UTF-8", texts)
+    transcoded = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    return require(
+        tf.equal(transcoded, texts), "a text is not UTF-8: encode the text in UTF-8", texts
+    )

@@ -23,8 +23,8 @@ from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
 DECODER = "decode.tflite"  # see `lite_decoding`
-_THREADS = 4  # maximum; more threads do not speed up matrix products with few rows
-_UNKNOWN = -1e9  # output at padded positions; evaluation uses the same value
+_MAX_THREADS = 4  # maximum; more threads do not speed up matrix products with few rows
+_PADDING_OUTPUT = -1e9  # output at padded positions; evaluation uses the same value
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -33,10 +33,10 @@ def signature_of(length: int) -> str:
     return f"length_{length}"
 
 
-def keep_rows(record: pathlib.Path, rows: int) -> None:
+def save_max_rows_to(record: pathlib.Path, rows: int) -> None:
     """Writes the maximum number of rows in a request into the JSON file `record`."""
-    kept = {**json.loads(record.read_text()), "rows": rows}
-    record.write_text(json.dumps(kept, indent=2) + "\n")
+    fields = {**json.loads(record.read_text()), "rows": rows}
+    record.write_text(json.dumps(fields, indent=2) + "\n")
 
 
 class LiteNetwork:
@@ -51,10 +51,10 @@ class LiteNetwork:
             to this process, but at most 4.
 
     Attributes:
-        kind: `"fp32"` or `"int8"`, as in `write_lite`.
+        precision: `"fp32"` or `"int8"`, as in `write_lite`.
         lengths: supported row lengths in ascending order. A row is padded to the shortest length
             that is sufficient.
-        most_rows: maximum number of rows in a request that `takes` accepts.
+        max_rows: maximum number of rows in a request that `takes` accepts.
         inputs: dict mapping input name to the input's shape for one row, with -1 for the length.
 
     Raises:
@@ -70,10 +70,12 @@ class LiteNetwork:
         record = read_json(
             folder / RECORD, mend=mend, kind=str, lengths=list, rows=int, inputs=dict, output=list
         )
-        self.kind, self.lengths, self._output = (record[n] for n in ("kind", "lengths", "output"))
-        self.most_rows: int = record["rows"]
+        self.precision, self.lengths, self._output = (
+            record[n] for n in ("kind", "lengths", "output")
+        )
+        self.max_rows: int = record["rows"]
         self.inputs: Mapping[str, list[int]] = record["inputs"]
-        threads = threads or min(len(os.sched_getaffinity(0)), _THREADS)
+        threads = threads or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         try:
             with silenced():
                 self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
@@ -92,20 +94,20 @@ class LiteNetwork:
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def facts(self) -> dict[str, Any]:
-        """Returns a dict with `kind`, `lengths` and `most_rows`, for the record of an export."""
-        return {"kind": self.kind, "lengths": self.lengths, "rows": self.most_rows}
+        """Returns the fields `kind`, `lengths` and `rows` for the record of an export."""
+        return {"kind": self.precision, "lengths": self.lengths, "rows": self.max_rows}
 
-    def keep_most_rows(self, folder: pathlib.Path) -> None:
-        """Writes `most_rows` into the record file in `folder`."""
-        keep_rows(folder / RECORD, self.most_rows)
+    def save_max_rows(self, folder: pathlib.Path) -> None:
+        """Writes `max_rows` into the record file in `folder`."""
+        save_max_rows_to(folder / RECORD, self.max_rows)
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.
 
-        The result is `True` for a request of 1 to `most_rows` rows that are all short enough for
+        The result is `True` for a request of 1 to `max_rows` rows that are all short enough for
         `compute` (see `fits`).
         """
-        return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
+        return 0 < len(rows["token_ids"]) <= self.max_rows and self.fits(rows).all()
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns booleans `(B,)`: whether each row is at most as long as the last of `lengths`."""
@@ -120,17 +122,19 @@ class LiteNetwork:
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
         sizes = [length if size == -1 else size for size in self._output[1:]]
-        computed = np.full((len(ids), *sizes), _UNKNOWN, np.float32)
-        for row, own in enumerate(_row_lengths(ids, shape)):
-            room = next(length for length in self.lengths if length >= own)
-            given = {
-                name: _fitted(rows[name][row], [room if n == -1 else n for n in sizes[1:]])
+        computed = np.full((len(ids), *sizes), _PADDING_OUTPUT, np.float32)
+        for row, row_length in enumerate(_row_lengths(ids, shape)):
+            padded_length = next(length for length in self.lengths if length >= row_length)
+            inputs = {
+                name: _fit_to_batch(
+                    rows[name][row], [padded_length if n == -1 else n for n in sizes[1:]]
+                )
                 for name, sizes in self.inputs.items()
             }
             with self._lock:
-                found = self._runners[room](**given)["computed"][0]
-            kept = tuple(map(slice, map(min, found.shape, computed.shape[1:])))
-            computed[(row, *kept)] = found[kept]
+                outputs = self._runners[padded_length](**inputs)["computed"][0]
+            region = tuple(map(slice, map(min, outputs.shape, computed.shape[1:])))
+            computed[(row, *region)] = outputs[region]
         return computed
 
 
@@ -156,15 +160,15 @@ class LiteModel:
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
         """Computes the outputs of `OnePass.serve` for a small request.
 
-        Returns `None` if the request has more than `network.most_rows` rows, or if a row is longer
+        Returns `None` if the request has more than `network.max_rows` rows, or if a row is longer
         than the last of `network.lengths`.
         """
         prepare, conclude = STEPS
-        found = self._model.run(prepare, inputs)
-        if not self.network.takes(found):
+        prepared = self._model.run(prepare, inputs)
+        if not self.network.takes(prepared):
             return None
-        kept = {name: value for name, value in found.items() if name not in self.network.inputs}
-        answers = self._model.run(conclude, {"computed": self.network.compute(found), **kept})
+        kept = {name: value for name, value in prepared.items() if name not in self.network.inputs}
+        answers = self._model.run(conclude, {"computed": self.network.compute(prepared), **kept})
         return {name: answers[name] for name in self._outputs}
 
 
@@ -176,14 +180,14 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
         shape: shape of one row of `ids`, with -1 for the length.
     """
     axis = shape.index(-1)
-    others = tuple(n for n in range(1, ids.ndim) if n != axis)
-    real = (ids != 0).any(axis=others) if others else ids != 0  # (B, L)
-    return real.shape[1] - np.argmax(real[:, ::-1], axis=1)
+    other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)
+    is_real = (ids != 0).any(axis=other_axes) if other_axes else ids != 0  # (B, L)
+    return is_real.shape[1] - np.argmax(is_real[:, ::-1], axis=1)
 
 
-def _fitted(row: np.ndarray, sizes: list[int]) -> np.ndarray:
+def _fit_to_batch(row: np.ndarray, sizes: list[int]) -> np.ndarray:
     """Returns `row` as a batch `(1, *sizes)`, truncated or padded with zeros."""
-    given = np.zeros((1, *sizes), row.dtype)
-    kept = tuple(map(slice, map(min, row.shape, sizes)))
-    given[(0, *kept)] = row[kept]
-    return given
+    batch = np.zeros((1, *sizes), row.dtype)
+    region = tuple(map(slice, map(min, row.shape, sizes)))
+    batch[(0, *region)] = row[region]
+    return batch

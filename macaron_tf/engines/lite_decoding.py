@@ -27,8 +27,8 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.lite import DECODER, keep_rows
-from macaron_tf.engines.lite_writer import ROWS, in_one_file
+from macaron_tf.engines.lite import DECODER, save_max_rows_to
+from macaron_tf.engines.lite_writer import ROWS, lite_file
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
@@ -43,7 +43,7 @@ _CHUNKS = (16, 64, 256)
 # A full cache is copied into a cache with this many more positions. Each step reads the whole
 # cache, so the number is small: for 128 rows of width 512 in int8, a step takes 24 ms of CPU time
 # with 16 positions and 34 ms with 64.
-_ROOM = 16
+_CAPACITY_MULTIPLE = 16
 # `Interpreter.invoke` runs the first function of the file, so "decode" must sort first.
 _DECODE, _ENCODE = "decode", "encode"
 
@@ -51,7 +51,7 @@ _DECODE, _ENCODE = "decode", "encode"
 def write_decoder(
     network: LanguageModel | EncoderDecoder,
     folder: pathlib.Path,
-    kind: str,
+    precision: str,
     threads: int | None = None,
 ) -> "LiteDecoder":
     """Converts the decoding of a network to LiteRT, and opens the written files.
@@ -59,7 +59,7 @@ def write_decoder(
     Args:
         network: network to convert.
         folder: existing folder for the files `DECODER` and `RECORD`.
-        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
+        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
         threads: number of threads for a matrix product, as in `LiteDecoder`.
 
     Raises:
@@ -68,21 +68,24 @@ def write_decoder(
     """
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
-    if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
+    if (
+        not isinstance(network, LanguageModel | EncoderDecoder)
+        or not _decoder(network).takes_cache_mask
+    ):
         raise UserError(
             "LiteRT cannot decode this model, because it has sliding-window attention, attention "
             "biases, relative positions or an unsupported layer: omit with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
-        parts = _Parts(network)
-        contents = in_one_file(dict(sorted(parts.functions())), network, kind)
+        traced = _Functions(network)
+        contents = lite_file(dict(sorted(traced.functions())), network, precision)
     (folder / DECODER).write_bytes(contents)
     config = network.config
     record = {
-        "kind": kind,
-        "rows": ROWS[kind],
-        "caches": parts.caches,
-        "sizes": parts.sizes,
+        "kind": precision,
+        "rows": ROWS[precision],
+        "caches": traced.caches,
+        "sizes": traced.sizes,
         "vocab_size": config.vocab_size,
         "longest": config.longest,
     }
@@ -90,20 +93,20 @@ def write_decoder(
     return LiteDecoder(folder, threads)
 
 
-def converted_decoder(
-    network: LanguageModel | EncoderDecoder, kind: str, threads: int | None = None
+def convert_decoder(
+    network: LanguageModel | EncoderDecoder, precision: str, threads: int | None = None
 ) -> "LiteDecoder":
     """Converts the decoding of a network to LiteRT in memory (see `write_decoder`)."""
     with tempfile.TemporaryDirectory() as folder:
         # The interpreter memory-maps the file, which stays readable after its removal.
-        return write_decoder(network, pathlib.Path(folder), kind, threads)
+        return write_decoder(network, pathlib.Path(folder), precision, threads)
 
 
 def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
     return network.decoder if isinstance(network, EncoderDecoder) else network.encoder.stack
 
 
-class _Parts:
+class _Functions:
     """Functions that decode with a network, for any number of texts and any cache length.
 
     Attributes:
@@ -115,40 +118,40 @@ class _Parts:
 
     def __init__(self, network: LanguageModel | EncoderDecoder):
         self.network = network
-        self._translates = isinstance(network, EncoderDecoder)
-        small, large = (_decoder(network).init_cache(1, 1, room) for room in (2, 3))
+        self._is_encoder_decoder = isinstance(network, EncoderDecoder)
+        small, large = (_decoder(network).init_cache(1, 1, capacity) for capacity in (2, 3))
         self._structure = small
         self.caches = [
-            [-1 if one != other else one for one, other in zip(a.shape, b.shape, strict=True)][1:]
+            [-1 if m != n else m for m, n in zip(a.shape, b.shape, strict=True)][1:]
             for a, b in zip(*map(tf.nest.flatten, (small, large)), strict=True)
         ]
-        longest = network.config.longest
+        max_length = network.config.longest
         chunks = _CHUNKS
-        if self._translates or any(-1 not in shape for shape in self.caches):
+        if self._is_encoder_decoder or any(-1 not in shape for shape in self.caches):
             chunks = ()
-        self.sizes = [size for size in chunks if longest is None or size <= longest]
+        self.sizes = [size for size in chunks if max_length is None or size <= max_length]
 
     def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
         """Traces the functions, and yields pairs of a name and a concrete function."""
         token = {"tokens": _int32(None, 1), **self._state(None)}
-        if not self._translates:
-            yield _DECODE, _traced(self._decode, token)
+        if not self._is_encoder_decoder:
+            yield _DECODE, _trace(self._decode, token)
             for size in self.sizes:
                 yield (
                     f"prefill_{size}",
-                    _traced(self._prefill, {"tokens": _int32(1, size), **self._state(1)}),
+                    _trace(self._prefill, {"tokens": _int32(1, size), **self._state(1)}),
                 )
             return
-        memory = tf.nest.flatten(self._some_memory())
+        memory = tf.nest.flatten(self._dummy_memory())
         shapes = {
             f"memory_{i:03}": tf.TensorSpec((None, part.shape[1], None, part.shape[3]), tf.float32)
             for i, part in enumerate(memory)
         }
         mask = {"memory_mask": tf.TensorSpec((None, None), tf.bool)}
-        yield _DECODE, _traced(self._decode, {**token, **shapes, **mask})
-        yield _ENCODE, _traced(self._encode, {"source": _int32(None, None)})
+        yield _DECODE, _trace(self._decode, {**token, **shapes, **mask})
+        yield _ENCODE, _trace(self._encode, {"source": _int32(None, None)})
 
-    def _some_memory(self) -> Any:
+    def _dummy_memory(self) -> Any:
         """Returns attention keys and values of a dummy source of two tokens.
 
         Only the nested structure and the shapes matter.
@@ -164,12 +167,14 @@ class _Parts:
         return {"index": _int32(), "held": tf.TensorSpec((None,), tf.bool), **caches}
 
     def _decode(self, tokens, index, held, **tensors):
-        context: dict[str, Any] = {"held": held}
-        if self._translates:
-            like = self._some_memory()
+        context: dict[str, Any] = {"cache_mask": held}
+        if self._is_encoder_decoder:
+            structure = self._dummy_memory()
             context |= {
                 "rows": {
-                    "memory_keys": tf.nest.pack_sequence_as(like, _numbered(tensors, "memory_0")),
+                    "memory_keys": tf.nest.pack_sequence_as(
+                        structure, _in_order(tensors, "memory_0")
+                    ),
                     "memory_mask": tensors["memory_mask"],
                 },
                 "kernel": None,
@@ -179,7 +184,9 @@ class _Parts:
         return {"logits": logits[:, 0], **self._new(state)}
 
     def _prefill(self, tokens, index, held, **tensors):
-        return self._new(self.network.prefill(tokens, index, {"held": held}, self._cache(tensors)))
+        return self._new(
+            self.network.prefill(tokens, index, {"cache_mask": held}, self._cache(tensors))
+        )
 
     def _encode(self, source):
         memory = self.network.encode(source, training=False)
@@ -187,7 +194,7 @@ class _Parts:
         return {f"memory_{i:03}": part for i, part in enumerate(keys)}
 
     def _cache(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
-        return {"fixed": tf.nest.pack_sequence_as(self._structure, _numbered(tensors, "cache_"))}
+        return {"fixed": tf.nest.pack_sequence_as(self._structure, _in_order(tensors, "cache_"))}
 
     def _new(self, state: dict[str, Any]) -> dict[str, tf.Tensor]:
         return {f"new_{i:03}": part for i, part in enumerate(tf.nest.flatten(state))}
@@ -197,12 +204,12 @@ def _int32(*shape: int | None) -> tf.TensorSpec:
     return tf.TensorSpec(shape, tf.int32)
 
 
-def _traced(function: Callable, specs: dict[str, tf.TensorSpec]):
-    named = {n: tf.TensorSpec(spec.shape, spec.dtype, n) for n, spec in specs.items()}
-    return tf.function(function, autograph=False).get_concrete_function(**named)
+def _trace(function: Callable, specs: dict[str, tf.TensorSpec]):
+    named_specs = {n: tf.TensorSpec(spec.shape, spec.dtype, n) for n, spec in specs.items()}
+    return tf.function(function, autograph=False).get_concrete_function(**named_specs)
 
 
-def _numbered(tensors: Mapping[str, Any], start: str) -> list[Any]:
+def _in_order(tensors: Mapping[str, Any], start: str) -> list[Any]:
     return [tensors[name] for name in sorted(tensors) if name.startswith(start)]
 
 
@@ -216,16 +223,16 @@ class _Search:
             first token and while the interpreter holds the caches.
         memory: keys and values for B sources, each of shape `(B, H, S, d)` with H heads, source
             length S and head size d. The list is empty for a language model.
-        real: mask of the sources, booleans `(B, S)` with False at padding.
-        sentences: indices of the sources whose keys and values the interpreter holds; `None` means
+        source_mask: mask of the sources, booleans `(B, S)` with False at padding.
+        sources: indices of the sources whose keys and values the interpreter holds; `None` means
             that the interpreter holds no sources of this search.
     """
 
     filled: int = 0
     caches: list[np.ndarray] = dataclasses.field(default_factory=list)
     memory: list[np.ndarray] = dataclasses.field(default_factory=list)
-    real: np.ndarray | None = None
-    sentences: np.ndarray | None = None
+    source_mask: np.ndarray | None = None
+    sources: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,8 +263,8 @@ class LiteDecoder:
 
     Attributes:
         config: fields of the network's configuration that a search needs.
-        kind: weight format, `"fp32"` or `"int8"`.
-        most_rows: maximum number of texts in a request that this decoder should answer.
+        precision: weight format, `"fp32"` or `"int8"`.
+        max_rows: maximum number of texts in a request that this decoder should answer.
         can_prefill: whether `prefill` reads several prompt tokens at once.
         reads_sources: whether the network is an encoder-decoder.
 
@@ -274,12 +281,12 @@ class LiteDecoder:
         record = read_json(
             folder / RECORD, mend=mend, kind=str, rows=int, caches=list, sizes=list, vocab_size=int
         )
-        self.kind, self._shapes, self._sizes = (record[n] for n in ("kind", "caches", "sizes"))
-        self.most_rows: int = record["rows"]
+        self.precision, self._shapes, self._sizes = (record[n] for n in ("kind", "caches", "sizes"))
+        self.max_rows: int = record["rows"]
         self.config = _Config(record["vocab_size"], record.get("longest"))
         try:
-            small = (folder / DECODER).stat().st_size < 2**22
-            threads = threads or (1 if small else min(len(os.sched_getaffinity(0)), 4))
+            is_small = (folder / DECODER).stat().st_size < 2**22
+            threads = threads or (1 if is_small else min(len(os.sched_getaffinity(0)), 4))
             with silenced():  # XNNPACK prints a notice
                 self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
                 self._interpreter.allocate_tensors()
@@ -294,25 +301,25 @@ class LiteDecoder:
             if name.startswith("memory_0")
         }
         self._outputs = {n: d["index"] for n, d in runner.get_output_details().items()}
-        self._caches = _numbered(self._inputs, "cache_")
-        self._memory = _numbered(self._inputs, "memory_0")
-        self._new = _numbered(self._outputs, "new_")
+        self._caches = _in_order(self._inputs, "cache_")
+        self._memory = _in_order(self._inputs, "memory_0")
+        self._new = _in_order(self._outputs, "new_")
         self.can_prefill, self.reads_sources = bool(self._sizes), bool(self._memory)
-        self._turn, self._lock = threading.Lock(), threading.Lock()
-        self._copying = concurrent.futures.ThreadPoolExecutor(threads)
+        self._graph_lock, self._lock = threading.Lock(), threading.Lock()
+        self._copy_pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._searches: dict[int, _Search] = {}
-        # Numbers of the latest search, of the search whose caches the interpreter holds, and of the
-        # latest search in a graph. The number 0 stands for no search.
-        self._number = self._current = self._graphs = 0
-        self._rows = self._room = 0  # rows and positions of the interpreter's caches
+        # Ids of the latest search, of the search whose caches the interpreter holds, and of the
+        # latest search in a graph. The id 0 stands for no search.
+        self._last_search = self._loaded_search = self._graph_search = 0
+        self._num_rows = self._capacity = 0  # rows and positions of the interpreter's caches
 
     def facts(self) -> dict[str, Any]:
-        """Returns a dict with `kind` and `most_rows`, for the record of an export."""
-        return {"kind": self.kind, "rows": self.most_rows}
+        """Returns the fields `kind` and `rows` for the record of an export."""
+        return {"kind": self.precision, "rows": self.max_rows}
 
-    def keep_most_rows(self, folder: pathlib.Path) -> None:
-        """Writes `most_rows` into the record file in `folder`."""
-        keep_rows(folder / RECORD, self.most_rows)
+    def save_max_rows(self, folder: pathlib.Path) -> None:
+        """Writes `max_rows` into the record file in `folder`."""
+        save_max_rows_to(folder / RECORD, self.max_rows)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -320,11 +327,11 @@ class LiteDecoder:
 
         At the end of the `with` block, the caches of the latest search in a graph are freed.
         """
-        with self._turn:
+        with self._graph_lock:
             try:
                 yield
             finally:
-                self._searches.pop(self._graphs, None)
+                self._searches.pop(self._graph_search, None)
 
     # A search calls the next three methods, in a graph or eagerly.
 
@@ -342,35 +349,35 @@ class LiteDecoder:
         """
         del max_length
         count = tf.shape(source)[0] if self._memory else source
-        streams = tf.executing_eagerly()
-        number = tf.numpy_function(self._begin, [source, streams], tf.int32)
-        context = {"search": tf.ensure_shape(number, ()), "rows": {"sentences": tf.range(count)}}
-        if streams:
-            weakref.finalize(context["search"], self._searches.pop, int(number), None)
+        is_stream = tf.executing_eagerly()
+        search_id = tf.numpy_function(self._begin, [source, is_stream], tf.int32)
+        context = {"search": tf.ensure_shape(search_id, ()), "rows": {"sources": tf.range(count)}}
+        if is_stream:
+            weakref.finalize(context["search"], self._searches.pop, int(search_id), None)
         return context, {"texts": tf.zeros((count, beams), tf.int32)}
 
     def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
         """Computes the logits of the next token (see `EncoderDecoder.decode_step`)."""
-        texts, sentences = cache["texts"], context["rows"]["sentences"]
-        logits, after = tf.numpy_function(
-            self._step, [context["search"], sentences, texts, tokens, index], (tf.float32, tf.int32)
+        texts, sources = cache["texts"], context["rows"]["sources"]
+        logits, new_texts = tf.numpy_function(
+            self._step, [context["search"], sources, texts, tokens, index], (tf.float32, tf.int32)
         )
         shape = (*tokens.shape, self.config.vocab_size)  # (B, K, V)
         logits = tf.reshape(logits, [-1 if size is None else size for size in shape])
-        return logits, {"texts": tf.ensure_shape(after, texts.shape)}
+        return logits, {"texts": tf.ensure_shape(new_texts, texts.shape)}
 
     def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
         """Appends several prompt tokens to the caches at once (see `LanguageModel.prefill`)."""
         texts = cache["texts"]
-        after = tf.numpy_function(
+        new_texts = tf.numpy_function(
             self._prefill, [context["search"], texts, tokens, index], tf.int32
         )
-        return {"texts": tf.ensure_shape(after, texts.shape)}
+        return {"texts": tf.ensure_shape(new_texts, texts.shape)}
 
     # `tf.numpy_function` calls the next three methods with NumPy arrays.
 
-    def _begin(self, source: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Starts a search and returns its number.
+    def _begin(self, source: np.ndarray, is_stream: np.ndarray) -> np.ndarray:
+        """Starts a search and returns its id.
 
         A search in a graph replaces the previous search in a graph.
         """
@@ -378,41 +385,41 @@ class LiteDecoder:
             search = _Search()
             if self._memory:
                 encode = self._interpreter.get_signature_runner(_ENCODE)
-                search.memory = _numbered(encode(source=source), "memory_")
-                search.real = source != PAD
-            self._number += 1
-            if not streams:
-                self._searches.pop(self._graphs, None)
-                self._graphs = self._number
-            self._searches[self._number] = search
-            return np.int32(self._number)
+                search.memory = _in_order(encode(source=source), "memory_")
+                search.source_mask = source != PAD
+            self._last_search += 1
+            if not is_stream:
+                self._searches.pop(self._graph_search, None)
+                self._graph_search = self._last_search
+            self._searches[self._last_search] = search
+            return np.int32(self._last_search)
 
-    def _step(self, number, sentences, texts, tokens, index) -> tuple[np.ndarray, np.ndarray]:
+    def _step(self, search_id, sources, texts, tokens, index) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
-            search = self._arranged(int(number), texts, int(index) + 1)
+            search = self._arrange_caches(int(search_id), texts, int(index) + 1)
             if search.memory:
-                self._remember(search, sentences)
-            logits = self._token(search, tokens.reshape(-1, 1), int(index))
+                self._load_sources(search, sources)
+            logits = self._read_token(search, tokens.reshape(-1, 1), int(index))
         return logits, np.arange(texts.size, dtype=np.int32).reshape(texts.shape)
 
-    def _prefill(self, number, texts, tokens, index) -> np.ndarray:
+    def _prefill(self, search_id, texts, tokens, index) -> np.ndarray:
         index, (count, length) = int(index), tokens.shape
         with self._lock:
-            search = self._arranged(int(number), texts, index + length)
-            end, longest = index + length, self.config.longest
+            search = self._arrange_caches(int(search_id), texts, index + length)
+            end, max_length = index + length, self.config.longest
             while index < end:
                 size = next((n for n in self._sizes if n >= end - index), self._sizes[-1])
                 part = tokens[:, length - (end - index) :][:, :size]
-                if longest is not None and index + size > longest:
-                    self._token(search, part[:, :1], index)
+                if max_length is not None and index + size > max_length:
+                    self._read_token(search, part[:, :1], index)
                     index += 1
                     continue
-                self._read(size, part, index)
+                self._read_part(size, part, index)
                 index += part.shape[1]
                 search.filled = index
         return np.arange(count, dtype=np.int32)[:, None]
 
-    def _token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
+    def _read_token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
         """Appends one token per text to the caches, and returns the next token's logits `(R, V)`.
 
         Args:
@@ -424,7 +431,7 @@ class LiteDecoder:
         interpreter.set_tensor(self._inputs["tokens"], tokens)
         interpreter.set_tensor(self._inputs["index"], np.int32(index))
         if "held" in self._inputs:
-            interpreter.set_tensor(self._inputs["held"], np.arange(self._room) < index)
+            interpreter.set_tensor(self._inputs["held"], np.arange(self._capacity) < index)
         interpreter.invoke()
         for cache, new, shape in zip(self._caches, self._new, self._shapes, strict=True):
             # No view of the interpreter's memory may be alive at `invoke`, or LiteRT raises.
@@ -435,7 +442,7 @@ class LiteDecoder:
         search.filled = index + 1
         return interpreter.get_tensor(self._outputs["logits"])
 
-    def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
+    def _read_part(self, size: int, tokens: np.ndarray, index: int) -> None:
         """Appends L tokens of each of R texts to the caches by a prefill function.
 
         Args:
@@ -449,77 +456,82 @@ class LiteDecoder:
         past = max(index, 1)
         for row, ids in enumerate(tokens):
             padded[0, :length] = ids
-            held = {
+            caches = {
                 f"cache_{i:03}": interpreter.tensor(cache)()[row : row + 1, ..., :past, :]
                 for i, cache in enumerate(self._caches)
             }
-            new = runner(tokens=padded, index=np.int32(index), held=np.arange(past) < index, **held)
-            del held
-            for cache, part in zip(self._caches, _numbered(new, "new_"), strict=True):
-                places = slice(index, index + length)
-                interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
+            new = runner(
+                tokens=padded, index=np.int32(index), held=np.arange(past) < index, **caches
+            )
+            del caches
+            for cache, part in zip(self._caches, _in_order(new, "new_"), strict=True):
+                positions = slice(index, index + length)
+                interpreter.tensor(cache)()[row, ..., positions, :] = part[0, ..., :length, :]
 
-    def _remember(self, search: _Search, sentences: np.ndarray) -> None:
+    def _load_sources(self, search: _Search, sources: np.ndarray) -> None:
         """Copies the keys and values of sources into the interpreter.
 
         Does nothing if the interpreter already holds the keys and values of the same sources.
 
         Args:
             search: search that has the keys and values.
-            sentences: indices of the sources to copy.
+            sources: indices of the sources to copy.
         """
-        if search.sentences is not None and np.array_equal(search.sentences, sentences):
+        if search.sources is not None and np.array_equal(search.sources, sources):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
-            self._interpreter.set_tensor(index, part[sentences])
-        self._interpreter.set_tensor(self._inputs["memory_mask"], search.real[sentences])
-        search.sentences = sentences
+            self._interpreter.set_tensor(index, part[sources])
+        self._interpreter.set_tensor(self._inputs["memory_mask"], search.source_mask[sources])
+        search.sources = sources
 
-    def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
+    def _arrange_caches(self, search_id: int, texts: np.ndarray, capacity: int) -> _Search:
         """Copies the caches of a search into the interpreter, reordered for the next step.
 
         Args:
-            number: number of the search.
+            search_id: id of the search.
             texts: `(B, K)` indices into the rows of the caches. Each of the K new texts of a source
                 continues the text at its index.
-            room: minimum number of positions in the caches.
+            capacity: minimum number of positions in the caches.
         """
-        search, sentences, texts = self._searches[number], len(texts), texts.ravel()
-        if self._current != number:
-            self._set_aside()
-        here = self._current == number
-        if here and len(texts) == self._rows and room <= self._room:
-            moved = np.flatnonzero(texts != np.arange(len(texts)))
-            if len(moved):
-                origins, filled = texts[moved], search.filled
-                # `_move` frees its view of the interpreter's memory, as `_token` requires.
-                move = lambda cache: self._move(cache, filled, origins, moved)  # noqa: E731
-                [*self._copying.map(move, self._caches)]
+        search, num_sources, texts = self._searches[search_id], len(texts), texts.ravel()
+        if self._loaded_search != search_id:
+            self._unload_search()
+        is_loaded = self._loaded_search == search_id
+        if is_loaded and len(texts) == self._num_rows and capacity <= self._capacity:
+            targets = np.flatnonzero(texts != np.arange(len(texts)))
+            if len(targets):
+                origins, filled = texts[targets], search.filled
+                # `_copy_rows` frees its view of the interpreter's memory, as `_read_token`
+                # requires.
+                move = lambda cache: self._copy_rows(cache, filled, origins, targets)  # noqa: E731
+                [*self._copy_pool.map(move, self._caches)]
             return search
-        caches = self._taken(search) if here else search.caches
-        width = search.real.shape[1] if search.memory else 0
-        self._resize(len(texts), -(-room // _ROOM) * _ROOM, sentences, width)
-        for number_, cache in enumerate(self._caches):
+        caches = self._copy_caches(search) if is_loaded else search.caches
+        width = search.source_mask.shape[1] if search.memory else 0
+        self._resize(
+            len(texts), -(-capacity // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE, num_sources, width
+        )
+        for index, cache in enumerate(self._caches):
             self._interpreter.tensor(cache)()[...] = 0
             if caches:
-                self._filled(cache, search.filled)[...] = caches[number_][texts]
-        search.caches, search.sentences, self._current = [], None, number
+                self._filled(cache, search.filled)[...] = caches[index][texts]
+        search.caches, search.sources, self._loaded_search = [], None, search_id
         return search
 
-    def _move(self, cache: int, filled: int, origins: np.ndarray, texts: np.ndarray) -> None:
+    def _copy_rows(self, cache: int, filled: int, origins: np.ndarray, targets: np.ndarray) -> None:
         view = self._filled(cache, filled)
-        view[texts] = view[origins]
+        view[targets] = view[origins]
 
-    def _set_aside(self) -> None:
+    def _unload_search(self) -> None:
         """Copies the interpreter's caches to the search that uses the interpreter.
 
         Another search can then use the interpreter.
         """
-        if search := self._searches.get(self._current):
-            search.caches, search.sentences = self._taken(search), None
-        self._current = 0
+        if search := self._searches.get(self._loaded_search):
+            search.caches, search.sources = self._copy_caches(search), None
+        self._loaded_search = 0
 
-    def _taken(self, search: _Search) -> list[np.ndarray]:
+    def _copy_caches(self, search: _Search) -> list[np.ndarray]:
         return [self._filled(cache, search.filled).copy() for cache in self._caches]
 
     def _filled(self, cache: int, filled: int) -> np.ndarray:
@@ -528,18 +540,18 @@ class LiteDecoder:
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view
 
-    def _resize(self, rows: int, room: int, sentences: int, width: int) -> None:
+    def _resize(self, rows: int, capacity: int, num_sources: int, width: int) -> None:
         sizes: dict[int, Sequence[int]] = {self._inputs["tokens"]: (rows, 1)}
         if "held" in self._inputs:
-            sizes[self._inputs["held"]] = (room,)
+            sizes[self._inputs["held"]] = (capacity,)
         for cache, shape in zip(self._caches, self._shapes, strict=True):
-            sizes[cache] = (rows, *(room if size == -1 else size for size in shape))
+            sizes[cache] = (rows, *(capacity if size == -1 else size for size in shape))
         for index in self._memory:
             heads, head_dim = self._heads[index]
-            sizes[index] = (sentences, heads, width, head_dim)
+            sizes[index] = (num_sources, heads, width, head_dim)
         if self._memory:
-            sizes[self._inputs["memory_mask"]] = (sentences, width)
+            sizes[self._inputs["memory_mask"]] = (num_sources, width)
         for index, size in sizes.items():
             self._interpreter.resize_tensor_input(index, size)
         self._interpreter.allocate_tensors()
-        self._rows, self._room = rows, room
+        self._num_rows, self._capacity = rows, capacity

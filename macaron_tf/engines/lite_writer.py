@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
-from macaron_tf.engines.networks import TaskNetwork, one_pass
+from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io.noise import silenced
@@ -24,41 +24,41 @@ LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
 # time of LiteRT relative to the graph is 0.67 for 1 row and 1.07 for 8 rows in fp32, and 0.37 to
 # 0.42 for 1 to 32 rows in int8 (BERT mini, one thread).
 ROWS = {"fp32": 4, "int8": 64}
-KINDS = tuple(ROWS)
+PRECISIONS = tuple(ROWS)
 
 
-def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNetwork:
+def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> LiteNetwork:
     """Converts a network to LiteRT, and opens the written files.
 
     Args:
         network: network to convert.
         folder: existing folder for the files `NETWORK` and `RECORD`.
-        kind: weight format, `"fp32"` or `"int8"`. With `"int8"`, matrices are stored in int8, and
-            each row of activations is quantized before a matrix product.
+        precision: weight format, `"fp32"` or `"int8"`. With `"int8"`, matrices are stored in int8,
+            and each row of activations is quantized before a matrix product.
 
     Raises:
         UserError: the network cannot be converted, or LiteRT is not installed.
     """
-    one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
+    require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     lengths = _lengths(task.longest)
     with under_policy(task.network, "float32", "LiteRT: the network"):
         functions = {
-            signature_of(length): _function(task, network.rows, length) for length in lengths
+            signature_of(length): _traced_network(task, network.rows, length) for length in lengths
         }
-        contents = in_one_file(functions, task.network, kind)
+        contents = lite_file(functions, task.network, precision)
     (folder / NETWORK).write_bytes(contents)
     short, long = (functions[signature_of(length)] for length in (lengths[0], lengths[-1]))
     record = {
-        "kind": kind,
+        "kind": precision,
         "lengths": lengths,
-        "rows": ROWS[kind],
+        "rows": ROWS[precision],
         "inputs": {
-            name: _open_shape(spec.shape, long.structured_input_signature[1][name].shape)
+            name: _shape_with_length(spec.shape, long.structured_input_signature[1][name].shape)
             for name, spec in short.structured_input_signature[1].items()
         },
-        "output": _open_shape(
+        "output": _shape_with_length(
             short.structured_outputs["computed"].shape, long.structured_outputs["computed"].shape
         ),
     }
@@ -66,10 +66,10 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNet
     return LiteNetwork(folder)
 
 
-def in_one_file(
+def lite_file(
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
     network: keras.Model,
-    kind: str,
+    precision: str,
 ) -> bytes:
     """Returns the content of a LiteRT file with one signature per function.
 
@@ -78,17 +78,17 @@ def in_one_file(
     Args:
         functions: dict mapping signature name to concrete function.
         network: network that has the weights.
-        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
+        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
 
     Raises:
         UserError: LiteRT cannot convert an operation of the network.
     """
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         module = tf.Module()
         module.weights = [weight.value for weight in network.weights]
-        tf.saved_model.save(module, place, signatures=functions)
-        converter = tf.lite.TFLiteConverter.from_saved_model(place, [*functions])
-        if kind == "int8":
+        tf.saved_model.save(module, folder, signatures=functions)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, [*functions])
+        if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         try:
             with silenced():
@@ -102,19 +102,19 @@ def in_one_file(
             ) from error
 
 
-def _lengths(longest: int | None) -> list[int]:
+def _lengths(max_length: int | None) -> list[int]:
     """Returns the row lengths for which a LiteRT file gets signatures.
 
-    The greatest length is `longest`, but at most the last of `LENGTHS`. There are at least two
+    The greatest length is `max_length`, but at most the last of `LENGTHS`. There are at least two
     lengths, because the conversion compares the tensor shapes for two lengths to find the axis of
     the length.
     """
-    longest = min(longest or LENGTHS[-1], LENGTHS[-1])
-    lengths = [*(length for length in LENGTHS if length < longest), longest]
-    return lengths if len(lengths) > 1 else [longest - 1, longest]
+    max_length = min(max_length or LENGTHS[-1], LENGTHS[-1])
+    lengths = [*(length for length in LENGTHS if length < max_length), max_length]
+    return lengths if len(lengths) > 1 else [max_length - 1, max_length]
 
 
-def _function(
+def _traced_network(
     task: OnePass, rows: Mapping[str, tf.Tensor], length: int
 ) -> tf.types.experimental.ConcreteFunction:
     """Traces the network for one row of `length` token ids.
@@ -133,19 +133,19 @@ def _function(
         return tf.function(compute, autograph=False).get_concrete_function(**specs)
 
 
-def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
+def _shape_with_length(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
     return [a if a == b else -1 for a, b in zip(short, long, strict=True)]
 
 
-def converted(graph: TaskGraph, kind: str) -> LiteModel:
+def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:
     """Converts a task's network to LiteRT in memory.
 
     Args:
         graph: graphs of the task.
-        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
+        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), kind)
+        network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), precision)
         steps, module = graph.steps(network.output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)

@@ -53,7 +53,7 @@ class TaskNetwork(keras.Model):
         ]
 
 
-def one_pass(task: TaskKind, where: str, mend: str) -> None:
+def require_one_pass(task: TaskKind, where: str, mend: str) -> None:
     """Raises a UserError for a task that decodes token by token.
 
     Args:

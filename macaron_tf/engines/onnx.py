@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork, require_one_pass
 from macaron_tf.errors import UserError, needed
 from macaron_tf.models.onnx_file import onnx_file
 
@@ -21,7 +21,7 @@ def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
         UserError: the network is quantized, decodes token by token or cannot be converted, or
             tf2onnx is not installed.
     """
-    one_pass(network.task, "--onnx", "leave the flag out")
+    require_one_pass(network.task, "--onnx", "leave the flag out")
     path = folder / FILE
     path.parent.mkdir(parents=True)
     with onnx_file(path), under_policy(network.network, "float32", "the network for --onnx"):
@@ -55,5 +55,5 @@ class OnnxNetwork:
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Computes the network's outputs in float32 from rows of ids (see `OnePass.compute`)."""
-        given = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
-        return self._session.run([OUTPUT], given)[0]
+        inputs = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
+        return self._session.run([OUTPUT], inputs)[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
+from macaron_tf.engines.networks import OUTPUT, TaskNetwork, require_one_pass
 from macaron_tf.errors import UserError, needed
 
 # Path within a version's folder; a .bin file beside it has the weights.
@@ -27,7 +27,7 @@ def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
     with needed("--openvino"):
         import openvino  # noqa: F401
 
-    one_pass(network.task, "--openvino", "leave the flag out")
+    require_one_pass(network.task, "--openvino", "leave the flag out")
     path = folder / FILE
     path.parent.mkdir(parents=True)
     with under_policy(network.network, "float32", "the network for --openvino"):

@@ -47,7 +47,7 @@ name of the file says otherwise.
 
 
 @contextlib.contextmanager
-def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
+def _staging_folder(out: epath.Path) -> Iterator[pathlib.Path]:
     """Yields an empty folder for writing a version.
 
     If `out` is local, the folder is inside `out`, so that the finished version can be renamed. If
@@ -109,47 +109,51 @@ def write_version(
             graph, the network cannot be converted to a format, or the outputs of a file differ too
             much from the network.
     """
-    out, task, restored = paths.as_path(out), graph.task, graph.restored()
+    out, task, module = paths.as_path(out), graph.task, graph.saved_module()
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another path"):
         paths.make_folders(out)
-        with Progress("exporting"), _aside(out) as folder, _claimed(out, version) as version:
-            aside, network = folder / str(version), TaskNetwork(task)
+        with (
+            Progress("exporting"),
+            _staging_folder(out) as folder,
+            _reserved_version(out, version) as version,
+        ):
+            staging, network = folder / str(version), TaskNetwork(task)
             for name in formats:
-                WRITERS[name](network, aside)
-            extra = aside / "assets.extra"
+                WRITERS[name](network, staging)
+            extra = staging / "assets.extra"
             extra.mkdir(parents=True)
-            signatures, engines = dict(graph.signatures), {}
-            opened: LiteNetwork | LiteDecoder | None = None
+            signatures, facts = dict(graph.signatures), {}
+            lite_engine: LiteNetwork | LiteDecoder | None = None
             if lite and isinstance(task, Decoding):
-                opened = write_decoder(task.network, extra, lite)
+                lite_engine = write_decoder(task.network, extra, lite)
             elif lite:
-                opened = write_lite(network, extra, lite)
-                signatures |= graph.steps(opened.output)
-            tf.saved_model.save(restored, str(aside), signatures=signatures)
+                lite_engine = write_lite(network, extra, lite)
+                signatures |= graph.steps(lite_engine.output)
+            tf.saved_model.save(module, str(staging), signatures=signatures)
             task.vocabulary.save(extra)
-            computed = {"compute_dtype": task.network.compute_dtype}
+            dtypes = {"compute_dtype": task.network.compute_dtype}
             if certificate:
-                engines = certificate.check(graph, aside, opened, formats)
-                card += f"\n{_SECTION}{certificate_text(engines)}"
-            if opened:
-                opened.keep_most_rows(extra)
-                engines["lite"] = {**opened.facts(), **engines.pop("lite", {})}
+                facts = certificate.check(graph, staging, lite_engine, formats)
+                card += f"\n{_SECTION}{certificate_text(facts)}"
+            if lite_engine:
+                lite_engine.save_max_rows(extra)
+                facts["lite"] = {**lite_engine.facts(), **facts.pop("lite", {})}
             if card:
-                (aside / "README.md").write_text(card)
-            record = {**record, **computed, **engines, "vocabulary": task.vocabulary.hash}
+                (staging / "README.md").write_text(card)
+            record = {**record, **dtypes, **facts, "vocabulary": task.vocabulary.hash}
             record |= {"kind": task.name, "texts": task.texts}
             (extra / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-            write_warm_up(aside, graph.signatures, task.typical_texts())
+            write_warm_up(staging, graph.signatures, task.typical_texts())
             if paths.is_remote(out):
-                paths.upload(aside, out / str(version), last=MODEL_FILE)
+                paths.upload(staging, out / str(version), last=MODEL_FILE)
             else:
-                aside.rename(out / str(version))
+                staging.rename(out / str(version))
     return out / str(version)
 
 
 @contextlib.contextmanager
-def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
+def _reserved_version(out: epath.Path, requested: int | None) -> Iterator[int]:
     """Yields a version number that no other export uses during the `with` block.
 
     A bucket has no locks. An export to a bucket therefore writes a file with the number in its
@@ -158,53 +162,53 @@ def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
 
     Args:
         out: folder of the model.
-        given: version number from the user; `None` means one more than the greatest number.
+        requested: version number from the user; `None` means one more than the greatest number.
 
     Raises:
         UserError: the number is used, reserved or out of range.
     """
     if not paths.is_remote(out):
-        yield _free(out, given)
+        yield _choose_version(out, requested)
         return
     while True:
-        version = _free(out, given)
-        mine = out / f"{_CLAIM}{version}-{uuid.uuid4().hex}"
-        mine.write_text("")
-        versions, claimed = _taken(out)
-        if version not in versions and claimed.count(version) == 1:
+        version = _choose_version(out, requested)
+        claim = out / f"{_CLAIM}{version}-{uuid.uuid4().hex}"
+        claim.write_text("")
+        versions, reserved = _used_versions(out)
+        if version not in versions and reserved.count(version) == 1:
             break
-        mine.unlink()
+        claim.unlink()
         time.sleep(random.uniform(0, 1))  # so that two exports do not collide again
     try:
         yield version
     finally:
-        mine.unlink()
+        claim.unlink()
 
 
-def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
+def _used_versions(out: epath.Path) -> tuple[list[int], list[int]]:
     """Returns the numbers of the versions in a folder, and the numbers reserved by exports."""
     names = [entry.name for entry in out.iterdir()]
     claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
     claims = (claim.partition("-")[0] for claim in claims)
-    versions, claimed = ([*map(version_of, found)] for found in (names, claims))
-    return [n for n in versions if n is not None], [n for n in claimed if n is not None]
+    versions, reserved = ([*map(version_of, group)] for group in (names, claims))
+    return [n for n in versions if n is not None], [n for n in reserved if n is not None]
 
 
-def _free(out: epath.Path, given: int | None) -> int:
-    """Returns `given`, or one more than the greatest version number if `given` is `None`.
+def _choose_version(out: epath.Path, requested: int | None) -> int:
+    """Returns `requested`, or one more than the greatest version number if `requested` is `None`.
 
     Raises:
         UserError: the number is used, reserved by another export, or out of range.
     """
-    versions, claimed = _taken(out)
-    version = given if given is not None else max([*versions, *claimed], default=0) + 1
+    versions, reserved = _used_versions(out)
+    version = requested if requested is not None else max([*versions, *reserved], default=0) + 1
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version} is not valid: give a number from 1 to {MAX_VERSION}")
     if version in versions:
         raise UserError(
             f"--version {version} already exists in {out}: give another number, or omit --version"
         )
-    if version in claimed:
+    if version in reserved:
         raise UserError(
             f"--version {version} is reserved by another export, or a killed export left the file "
             f"{out}/{_CLAIM}{version}-...: give another number, or remove that file"

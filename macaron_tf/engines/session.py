@@ -59,11 +59,11 @@ class SessionModel:
         during the run.
         """
         definition = self.signature_defs[signature]
-        found = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
+        outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
         # A scalar string is `bytes`. NumPy's string type would drop zero bytes at the end.
         return {
             name: np.asarray(value, object if isinstance(value, bytes) else None)
-            for name, value in zip(sorted(definition.outputs), found, strict=True)
+            for name, value in zip(sorted(definition.outputs), outputs, strict=True)
         }
 
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:

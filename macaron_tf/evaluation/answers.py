@@ -59,22 +59,26 @@ def score_answers(
             f"({len(answers)},): pass one score for each question"
         )
     # Right answers that have only punctuation and articles are ignored.
-    right = [[words for words in map(_words, options) if words] for options in truths]
-    answerable = np.array([bool(options) for options in right])  # (N,)
-    pairs = [(_words(answer), o or [[]]) for answer, o in zip(answers, right, strict=True)]
+    right = [[words for words in map(_words, truth) if words] for truth in truths]
+    answerable = np.array([bool(truth) for truth in right])  # (N,)
+    pairs = [(_words(answer), truth or [[]]) for answer, truth in zip(answers, right, strict=True)]
     values = {
-        "exact": np.array([float(words in options) for words, options in pairs]),
-        "f1": np.array([max(_f1(words, one) for one in options) for words, options in pairs]),
+        "exact": np.array([float(words in truth) for words, truth in pairs]),
+        "f1": np.array([max(_f1(words, other) for other in truth) for words, truth in pairs]),
     }  # (N,) each
     if no_answer is None:
         return {name: float(value.mean()) for name, value in values.items()}
-    withheld = np.asarray(no_answer) > threshold
-    given = {name: np.where(withheld, ~answerable, value) for name, value in values.items()}
+    is_withheld = np.asarray(no_answer) > threshold
+    thresholded = {
+        name: np.where(is_withheld, ~answerable, value) for name, value in values.items()
+    }
     scores = {}
-    parts = {"": np.ones(len(answers), bool), "HasAns_": answerable, "NoAns_": ~answerable}
-    for prefix, among in parts.items():
-        if among.any():
-            scores |= {prefix + name: float(given[name][among].mean()) for name in given}
+    subsets = {"": np.ones(len(answers), bool), "HasAns_": answerable, "NoAns_": ~answerable}
+    for prefix, in_subset in subsets.items():
+        if in_subset.any():
+            scores |= {
+                prefix + name: float(value[in_subset].mean()) for name, value in thresholded.items()
+            }
     # Raise the threshold step by step, so that each step adds one answer. The answer to an
     # answerable question adds its score. The answer to an unanswerable question costs one point.
     order = np.argsort(no_answer, kind="stable")
@@ -106,8 +110,8 @@ def score_words(
     The accuracy is 0 if there are no words.
     """
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
-    right = [found == true for found, true in pairs]
-    return {"accuracy": float(np.mean(right)) if right else 0.0}
+    is_right = [predicted == true for predicted, true in pairs]
+    return {"accuracy": float(np.mean(is_right)) if is_right else 0.0}
 
 
 def score_tags(
@@ -137,46 +141,48 @@ def score_tags(
             "predictions and truths differ in the number of sentences or words: pass one tag for "
             "each word"
         )
-    found, true = _entities(predictions), _entities(truths)
-    lenient = _rates({*found}, {*true})["f1"]
+    predicted, true = _entities(predictions), _entities(truths)
+    lenient = _rates({*predicted}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"
-    found, true = (
-        {place for place, letters in side.items() if letters[0] in "BS" and letters[-1] in ends}
-        for side in (found, true)
+    predicted, true = (
+        {entity for entity, letters in side.items() if letters[0] in "BS" and letters[-1] in ends}
+        for side in (predicted, true)
     )
-    metrics = {**_rates(found, true), "conlleval_f1": lenient}
-    for kind in sorted({place[0] for place in found | true}):
-        of_kind = [{place for place in side if place[0] == kind} for side in (found, true)]
-        metrics |= {f"{kind}_{name}": value for name, value in _rates(*of_kind).items()}
+    metrics = {**_rates(predicted, true), "conlleval_f1": lenient}
+    for entity_type in sorted({entity[0] for entity in predicted | true}):
+        of_type = [
+            {entity for entity in side if entity[0] == entity_type} for side in (predicted, true)
+        ]
+        metrics |= {f"{entity_type}_{name}": value for name, value in _rates(*of_type).items()}
     return metrics
 
 
 def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
-    """Finds entities as runs of adjacent tags with one type, as in the CoNLL script.
+    """Finds entities as spans of adjacent tags with one type, as in the CoNLL script.
 
-    A run also ends before a tag B or S, and after a tag E or S.
+    A span also ends before a tag B or S, and after a tag E or S.
 
     Returns:
-        Dict mapping (type, sentence index, start, end) to the BIOES letters of the run. The end is
+        Dict mapping (type, sentence index, start, end) to the BIOES letters of the span. The end is
         exclusive.
     """
-    found = {}
-    for number, tags in enumerate(sentences):
-        start, letters, kind = 0, "", ""
-        for place, tag in enumerate([*tags, "O"]):
+    entities = {}
+    for sentence, tags in enumerate(sentences):
+        start, letters, entity_type = 0, "", ""
+        for position, tag in enumerate([*tags, "O"]):
             letter = tag[0].translate(_AS_BIOES)
-            if not (letters[-1:] in ("B", "I") and letter in "IE" and tag[2:] == kind):
+            if not (letters[-1:] in ("B", "I") and letter in "IE" and tag[2:] == entity_type):
                 if letters:
-                    found[kind, number, start, place] = letters
-                start, letters, kind = place, "", tag[2:]
+                    entities[entity_type, sentence, start, position] = letters
+                start, letters, entity_type = position, "", tag[2:]
             letters += letter if letter != "O" else ""
-    return found
+    return entities
 
 
-def _rates(found: set, true: set) -> dict[str, float]:
-    right = len(found & true)
+def _rates(predicted: set, true: set) -> dict[str, float]:
+    right = len(predicted & true)
     return {
-        "f1": overlap_f1(right, len(found), len(true)),
-        "precision": right / len(found) if found else 0.0,
+        "f1": overlap_f1(right, len(predicted), len(true)),
+        "precision": right / len(predicted) if predicted else 0.0,
         "recall": right / len(true) if true else 0.0,
     }

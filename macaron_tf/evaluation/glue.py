@@ -78,12 +78,13 @@ def score(
         )
     names = (*task.metrics, *task.more_metrics)
     unknown = [name for name in names if name not in METRICS and name != "em"]
-    known = ", ".join([*METRICS, "em"])
+    choices = ", ".join([*METRICS, "em"])
     if not task.metrics:
-        raise UserError(f"the task {task.name!r} names no metric: choose one or more of {known}")
+        raise UserError(f"the task {task.name!r} names no metric: choose one or more of {choices}")
     if unknown:
         raise UserError(
-            f"the task {task.name!r} names the unknown metric {unknown[0]!r}: choose one of {known}"
+            f"the task {task.name!r} names the unknown metric {unknown[0]!r}: choose one of "
+            f"{choices}"
         )
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
@@ -96,14 +97,14 @@ def score(
         raise UserError(
             f"the split contains no examples of the task {task.name!r}: give a larger split"
         )
-    found = {
+    values = {
         name: exact_match(predictions, labels, groups)
         if name == "em"
         else METRICS[name](predictions, labels)
         for name in names
     }
-    found["score"] = float(np.mean([found[name] for name in task.metrics]))
-    return found
+    values["score"] = float(np.mean([values[name] for name in task.metrics]))
+    return values
 
 
 def _scikit_learn():
@@ -263,17 +264,17 @@ def write_submission(
         lines = _paragraphs(predictions, indices, groups)
     else:
         order = np.argsort(indices)
-        answers = [(int(indices[i]), _spelled(task, predictions[i])) for i in order]
+        answers = [(int(indices[i]), _prediction_text(task, predictions[i])) for i in order]
         if file.name.endswith(".jsonl"):
             lines = [json.dumps({"idx": index, "label": answer}) for index, answer in answers]
         else:
             lines = ["index\tprediction"] + [f"{index}\t{answer}" for index, answer in answers]
     path = storage.as_path(folder) / file.name
-    storage.write_aside(path, "".join(f"{line}\n" for line in lines).encode())
+    storage.write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
     return path
 
 
-def _spelled(task: Task, prediction: float) -> str:
+def _prediction_text(task: Task, prediction: float) -> str:
     if not task.regression:
         return task.server_labels[int(prediction)] if task.server_labels else str(int(prediction))
     if task.score_range is not None:
@@ -285,7 +286,7 @@ def _paragraphs(predictions, indices, groups) -> list[str]:
     """Returns one JSON line per MultiRC paragraph, with questions and answers as nested lists."""
     paragraphs: dict[int, dict[int, list[dict]]] = {}
     for i in np.lexsort((indices, groups[:, 1], groups[:, 0])):
-        paragraph, question = (int(number) for number in groups[i])
+        paragraph, question = (int(index) for index in groups[i])
         answer = {"idx": int(indices[i]), "label": int(predictions[i])}
         paragraphs.setdefault(paragraph, {}).setdefault(question, []).append(answer)
     lines = []

@@ -56,38 +56,38 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
         )
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        ours, theirs = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
-        sums["rouge1"] += _of_ngrams(ours, theirs, 1)
-        sums["rouge2"] += _of_ngrams(ours, theirs, 2)
-        sums["rougeL"] += overlap_f1(_common_subsequence(ours, theirs), len(ours), len(theirs))
+        first, second = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
+        sums["rouge1"] += _ngram_f1(first, second, 1)
+        sums["rouge2"] += _ngram_f1(first, second, 2)
+        sums["rougeL"] += overlap_f1(_common_subsequence(first, second), len(first), len(second))
     return {name: value / len(references) for name, value in sums.items()}
 
 
-def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
+def _ngram_f1(first: list[str], second: list[str], n: int) -> float:
     counts = [
-        Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (ours, theirs)
+        Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (first, second)
     ]
     return overlap_f1((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
 
 
-def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
+def _common_subsequence(first: list[str], second: list[str]) -> int:
     """Computes the length of the longest common subsequence of two lists of words."""
-    lengths = [0] * (len(theirs) + 1)  # lengths[n] is the result for the first n of `theirs`
-    for word in ours:
+    lengths = [0] * (len(second) + 1)  # lengths[n] is the result for the first n of `second`
+    for word in first:
         before = 0  # the value of lengths[n - 1] without this word
-        for n, other in enumerate(theirs, start=1):
+        for n, other in enumerate(second, start=1):
             above = lengths[n]
             lengths[n] = before + 1 if word == other else max(above, lengths[n - 1])
             before = above
     return lengths[-1]
 
 
-def overlap_f1(common: int, ours: int, theirs: int) -> float:
-    """Computes F1 = 2 `common` / (`ours` + `theirs`) from counts of n-grams or words.
+def overlap_f1(common: int, predicted: int, true: int) -> float:
+    """Computes F1 = 2 `common` / (`predicted` + `true`) from counts of n-grams, words or entities.
 
     The result is 0 if `common` is 0.
     """
-    return 2.0 * common / (ours + theirs) if common else 0.0
+    return 2.0 * common / (predicted + true) if common else 0.0
 
 
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
@@ -113,8 +113,8 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
             "content_free with one or more rows"
         )
     # If all choices are -inf, their normalized probabilities are equal instead of NaN.
-    scores, free = (_log_softmax(np.maximum(s, -1e30)) for s in (scores, content_free))
-    return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # (N, C) - (C,)
+    scores, free_scores = (_log_softmax(np.maximum(x, -1e30)) for x in (scores, content_free))
+    return scores - np.log(np.maximum(np.exp(free_scores).mean(axis=0), 1e-30))  # (N, C) - (C,)
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -134,12 +134,13 @@ def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 
 
-def majority(metric: Metric, labels: np.ndarray, known: np.ndarray) -> float:
+def majority(metric: Metric, labels: np.ndarray, training_labels: np.ndarray) -> float:
     """Computes the majority-class baseline of a metric on `labels`.
 
     Args:
         metric: function of predictions and labels.
         labels: `(N,)` true classes.
-        known: training labels. Their most frequent class is the prediction for every example.
+        training_labels: `(M,)` true classes of the training set. The most frequent class is the
+            prediction for every example.
     """
-    return metric(np.full(len(labels), np.bincount(known).argmax()), labels)
+    return metric(np.full(len(labels), np.bincount(training_labels).argmax()), labels)

@@ -32,10 +32,10 @@ def similarity_metrics(
     Returns:
         Dict of "spearman" and "pearson", from -1 to 1. Both are NaN if a vector is not finite.
     """
-    found = cosines(first, second)
-    if not np.isfinite(found).all():
+    similarities = cosines(first, second)
+    if not np.isfinite(similarities).all():
         return {"spearman": float("nan"), "pearson": float("nan")}
-    return {"spearman": spearman(found, labels), "pearson": pearson(found, labels)}
+    return {"spearman": spearman(similarities, labels), "pearson": pearson(similarities, labels)}
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
@@ -75,11 +75,12 @@ def nearest(
     scores = np.empty((len(queries), 0), np.float32)
     indices = np.empty((len(queries), 0), np.int64)
     for start in range(0, len(corpus), chunk):
-        found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
-        numbers = np.broadcast_to(np.arange(start, start + found.shape[1]), found.shape)
+        similarities = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
+        new_indices = np.arange(start, start + similarities.shape[1])
+        new_indices = np.broadcast_to(new_indices, similarities.shape)
         # New columns are appended, because `top_k` prefers the first of several equal scores.
-        indices = np.concatenate([indices, numbers], axis=1)
-        scores = np.concatenate([scores, found], axis=1)
+        indices = np.concatenate([indices, new_indices], axis=1)
+        scores = np.concatenate([scores, similarities], axis=1)
         best, order = tf.math.top_k(scores, min(top, scores.shape[1]))
         scores, indices = best.numpy(), np.take_along_axis(indices, order.numpy(), axis=1)
     return scores, indices

@@ -27,10 +27,10 @@ _COMPOUND = re.compile(r"(\S)-(\S)")
 
 # Default tokenizers of target languages. All other languages use 13a. We chose "char" for languages
 # whose tokenizers in sacreBLEU need a download.
-_OF_LANGUAGES = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-_OF_LANGUAGES |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
+_LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+_LANGUAGE_TOKENIZERS |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
 # Han, kana, and other scripts without spaces between words.
-_SCRIPTS = (
+_SCRIPT_PATTERNS = (
     r"\p{Han}",
     r"[\p{Hiragana}\p{Katakana}]",
     r"[\p{Line_Break=Complex_Context}\p{Tibetan}\p{Yi}\p{Javanese}\p{Balinese}]",
@@ -89,7 +89,9 @@ class TranslationMetric(Settings):
         sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that BLEU, which
         counts sequences of 4 tokens, would be 0.
         """
-        name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
+        name, reason = self.tokenize, ""
+        if not name:
+            name, reason = _default_tokenizer(self.language, references)
         if reason:
             print(f"note: BLEU uses metric.tokenize={name}, because {reason}", file=sys.stderr)
         _tokenizer(name)
@@ -98,7 +100,7 @@ class TranslationMetric(Settings):
     @property
     def tokenizer(self):
         """sacreBLEU tokenizer for tokenized BLEU. `None` means the Moses tokenizer."""
-        name = self.tokenize or _default(self.language)[0]
+        name = self.tokenize or _default_tokenizer(self.language)[0]
         return None if name in ("13a", "intl") else _tokenizer(name)
 
     @property
@@ -111,25 +113,25 @@ class TranslationMetric(Settings):
         if self.tokenizer and not self.tokenized:
             tokenizer = self.tokenizer.signature()
             version = f"sacrebleu:{_sacrebleu().__version__}"
-        chosen = "|norm:moses" if self.normalize_punctuation else ""
-        chosen += "|hyphens:split" if self.split_hyphens else ""
-        chosen += "|compounds:split" if self.split_compounds else ""
+        options = "|norm:moses" if self.normalize_punctuation else ""
+        options += "|hyphens:split" if self.split_hyphens else ""
+        options += "|compounds:split" if self.split_compounds else ""
         return (
-            f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{chosen}"
+            f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{options}"
             f"|smooth:none|{version}"
         )
 
 
-def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
+def _default_tokenizer(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
     """Returns the default tokenizer for a language, and why sacreBLEU's default is not used.
 
     The reason is "" if sacreBLEU has the same default. For a language that has no entry in
-    `_OF_LANGUAGES`, the script of `references` determines the tokenizer.
+    `_LANGUAGE_TOKENIZERS`, the script of `references` determines the tokenizer.
     """
-    known = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0])
-    name = known or _by_script(references)
-    own = name in ("13a", known) and name != "char"  # whether sacreBLEU has the same default
-    reason = "" if own else "the text has no spaces between words"
+    language_default = _LANGUAGE_TOKENIZERS.get(re.split("[-_]", language.lower())[0])
+    name = language_default or _tokenizer_of_script(references)
+    is_sacrebleu_default = name in ("13a", language_default) and name != "char"
+    reason = "" if is_sacrebleu_default else "the text has no spaces between words"
     if name.endswith("-mecab"):
         try:
             _tokenizer(name)
@@ -139,13 +141,13 @@ def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
     return name, reason
 
 
-def _by_script(lines: Sequence[str]) -> str:
+def _tokenizer_of_script(lines: Sequence[str]) -> str:
     """Returns the name of the sacreBLEU tokenizer for the main script of the first 2,000 lines."""
     text = "".join("".join(lines[:2_000]).split())
-    han, kana, others = (len(regex.findall(script, text)) for script in _SCRIPTS)
-    if 2 * (han + kana + others) <= len(text):
+    han, kana, other = (len(regex.findall(script, text)) for script in _SCRIPT_PATTERNS)
+    if 2 * (han + kana + other) <= len(text):
         return "13a"
-    return "char" if others > han + kana else "ja-mecab" if 10 * kana > han else "zh"
+    return "char" if other > han + kana else "ja-mecab" if 10 * kana > han else "zh"
 
 
 def _sacrebleu():
@@ -254,7 +256,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
-    cut = metric.tokenizer
+    sacrebleu_tokenizer = metric.tokenizer
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
     result = []
     for line in lines:
@@ -263,8 +265,8 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
         # The published scores also escape & and quotes, which does not change BLEU.
         if metric.tokenized:
             line = detokenizer.unescape_xml(line)
-        elif cut:
-            line = cut(line)
+        elif sacrebleu_tokenizer:
+            line = sacrebleu_tokenizer(line)
         else:
             line = tokenizer.tokenize(
                 line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
@@ -374,9 +376,9 @@ def paired_bootstrap(
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
-    for name, value, least in (("resamples", resamples, 1), ("seed", seed, 0)):
-        if value < least:
-            raise UserError(f"{name}={value} must be a whole number of at least {least}")
+    for name, value, minimum in (("resamples", resamples, 1), ("seed", seed, 0)):
+        if value < minimum:
+            raise UserError(f"{name}={value} must be a whole number of at least {minimum}")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
     metric = (metric or TranslationMetric()).for_references(references)
@@ -388,15 +390,15 @@ def paired_bootstrap(
     )  # (2, N, 10)
     bleu_a, bleu_b = _bleu(counts.sum(axis=1)).tolist()
     rng = np.random.default_rng(seed)
-    drawn = []
+    chunk_scores = []
     for start in range(0, resamples, _CHUNK):
         size = (min(_CHUNK, resamples - start), len(references))
-        # `times` is the number of draws of each sentence. Its product with `counts` sums the counts
-        # over each resample.
+        # `draw_counts` is the number of draws of each sentence. Its product with `counts` sums the
+        # counts over each resample.
         chosen = rng.integers(len(references), size=size)
-        times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
-        drawn.append(_bleu(times @ counts))  # (2, R)
-    scores = np.concatenate(drawn, axis=1)  # (2, resamples)
+        draw_counts = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
+        chunk_scores.append(_bleu(draw_counts @ counts))  # (2, R)
+    scores = np.concatenate(chunk_scores, axis=1)  # (2, resamples)
     differences, difference = scores[1] - scores[0], bleu_b - bleu_a
     not_better = np.sum(differences * np.sign(difference) <= 0)
     return PairedBootstrap(
@@ -424,7 +426,7 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
     scorer = tokenized_bleu(effective_order=True)
     pairs = zip(lines, references, strict=True)
     scores = [scorer.sentence_score(line, [reference]) for line, reference in pairs]
-    rows = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in scores]
+    rows = [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
     return np.array(rows, np.int64)
 
 

@@ -46,22 +46,25 @@ class Verdict:
     reason: str = ""
 
 
-def is_guessing(
-    scores: Sequence[float], higher_is_better: bool, guessing: float | None, margin: float
+def is_at_chance(
+    scores: Sequence[float], higher_is_better: bool, chance_level: float | None, margin: float
 ) -> bool:
     """Returns whether any score is at chance level.
 
-    A score is at chance level if it is not better than `guessing` by more than `margin`. The result
-    is False if `guessing` is `None`.
+    A score is at chance level if it is not better than `chance_level` by more than `margin`. The
+    result is False if `chance_level` is `None`.
     """
     sign = 1 if higher_is_better else -1
-    return guessing is not None and min(sign * (one - guessing) for one in scores) <= margin
+    return (
+        chance_level is not None
+        and min(sign * (score - chance_level) for score in scores) <= margin
+    )
 
 
 def judge(
     arms: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     higher_is_better: bool,
-    guessing: float | None = None,
+    chance_level: float | None = None,
     margin: float = 0.0,
 ) -> dict[str, Verdict]:
     """Returns the verdict on each arm of a study, by the rule in `RULE`.
@@ -70,36 +73,36 @@ def judge(
         arms: dict mapping arm name to a tuple (scores of the arm, scores of its baseline). Both
             sequences have one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
-        guessing: chance level, the score of a model that has learnt nothing, such as the
-            majority-class score. `None` means that this score is unknown.
-        margin: difference by which scores must be better than `guessing`. An arm gets no verdict
-            unless all scores of the arm and of its baseline are better by more than this
+        chance_level: score of a model that has learnt nothing, such as the majority-class score.
+            `None` means that this score is unknown.
+        margin: difference by which scores must be better than `chance_level`. An arm gets no
+            verdict unless all scores of the arm and of its baseline are better by more than this
             difference.
     """
-    sign, found = 1 if higher_is_better else -1, {}
-    known = higher_is_better, guessing, margin
+    sign, verdicts = 1 if higher_is_better else -1, {}
+    chance = higher_is_better, chance_level, margin
     for name, (scores, baseline) in arms.items():
         differences = tuple(a - b for a, b in zip(scores, baseline, strict=True))
         mean, reason = statistics.mean(differences), ""
         if len(differences) < SEEDS:
             reason = f"fewer than {SEEDS} seeds"
-        elif is_guessing(scores, *known) or is_guessing(baseline, *known):
-            who = "it" if is_guessing(scores, *known) else "the baseline"
-            reason = f"{who} is at chance level"
+        elif is_at_chance(scores, *chance) or is_at_chance(baseline, *chance):
+            subject = "it" if is_at_chance(scores, *chance) else "the baseline"
+            reason = f"{subject} is at chance level"
         elif np.ptp(differences) <= 1e-9 * max(map(abs, (*scores, *baseline))):
             reason = "the differences of all seeds are equal"
-        found[name] = Verdict(differences, mean, reason=reason)
+        verdicts[name] = Verdict(differences, mean, reason=reason)
         if not reason:
             test = scipy.stats.ttest_1samp(differences, 0.0)
             interval = tuple(map(float, test.confidence_interval(0.95)))
-            found[name] = Verdict(differences, mean, interval, float(test.pvalue))
-    tested = [name for name in found if found[name].p is not None]
-    tested.sort(key=lambda name: found[name].p or 0.0)
-    least = 0.0  # largest corrected p so far, because Holm's corrected p never decrease
+            verdicts[name] = Verdict(differences, mean, interval, float(test.pvalue))
+    tested = [name for name in verdicts if verdicts[name].p is not None]
+    tested.sort(key=lambda name: verdicts[name].p or 0.0)
+    corrected = 0.0  # largest corrected p so far, because Holm's corrected p never decrease
     for rank, name in enumerate(tested):
-        verdict = found[name]
-        least = max(least, min((len(tested) - rank) * verdict.p, 1.0))
+        verdict = verdicts[name]
+        corrected = max(corrected, min((len(tested) - rank) * verdict.p, 1.0))
         word = "better" if sign * verdict.difference > 0 else "worse"
-        word = word if least < _LEVEL else "not decided"
-        found[name] = dataclasses.replace(verdict, corrected=least, word=word)
-    return found
+        word = word if corrected < _LEVEL else "not decided"
+        verdicts[name] = dataclasses.replace(verdict, corrected=corrected, word=word)
+    return verdicts

@@ -8,9 +8,9 @@ library. In both, `{}` stands for the index of a block:
     "embeddings/segments": Raw("segments.weight")
 
 If the key is the end of a layer's path, the value is the name of a layer in the other library, or a
-tuple of layer names. The kernels of several layers are concatenated. `Arrays.part` converts each
-array to macaron_tf's layout. If the key is the end of a variable's path, the value is a `Raw`: the
-name of an array and an optional transformation.
+tuple of layer names. The kernels of several layers are concatenated. `Arrays.layer_array` converts
+each array to macaron_tf's layout. If the key is the end of a variable's path, the value is a `Raw`:
+the name of an array and an optional transformation.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ ACTIVATIONS = {
 
 
 # Dict mapping a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
-ROPES = {
+ROPE_TYPES = {
     "default": (),
     "linear": ("factor",),
     "llama3": (
@@ -52,12 +52,12 @@ ROPES = {
 }
 
 
-def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
+def check_files(directory: pathlib.Path, description: str, *names: str) -> None:
     """Checks that a directory contains certain files.
 
     Args:
         directory: directory to check.
-        kind: noun for the directory in the error message, such as "KerasHub preset".
+        description: noun for the directory in the error message, such as "KerasHub preset".
         names: names of the required files.
 
     Raises:
@@ -66,8 +66,8 @@ def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
     for name in names:
         if not (directory / name).is_file():
             raise UserError(
-                f"{directory} is not a {kind}, because it has no {name}: give the model's whole "
-                "folder"
+                f"{directory} is not a {description}, because it has no {name}: give the model's "
+                "whole folder"
             )
 
 
@@ -114,7 +114,10 @@ class ForeignConfig:
         return self.fields.get(field, default)
 
     def number(
-        self, field: str, default: int | float | None = None, kind: type[int] | type[float] = int
+        self,
+        field: str,
+        default: int | float | None = None,
+        value_type: type[int] | type[float] = int,
     ) -> int | float:
         """Returns the value of a numeric field.
 
@@ -122,33 +125,36 @@ class ForeignConfig:
             field: name of the field.
             default: value to return if the field is missing. The field must have the type of
                 `default`. `None` means that the field is required.
-            kind: type that the field must have if `default` is `None`.
+            value_type: type that the field must have if `default` is `None`.
 
         Raises:
             UserError: a required field is missing, or the value is not a number of the required
                 type.
         """
-        kind = kind if default is None else type(default)
+        value_type = value_type if default is None else type(default)
         value = self._required(field, default)
-        if type(value) not in {int, kind}:  # not isinstance, because a bool is an int in Python
-            wanted = "a whole number" if kind is int else "a number"
+        if type(value) not in {
+            int,
+            value_type,
+        }:  # not isinstance, because a bool is an int in Python
+            expected = "a whole number" if value_type is int else "a number"
             raise UserError(
-                f"{self.where} has {field}={value!r}, but {field} must be {wanted}: correct this "
+                f"{self.where} has {field}={value!r}, but {field} must be {expected}: correct this "
                 "field"
             )
-        return kind(value)
+        return value_type(value)
 
-    def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
+    def settings(self, table: Mapping[str, tuple]) -> dict[str, Any]:
         """Reads settings, and returns a dict mapping macaron_tf setting to value.
 
         Args:
-            names: settings to read, in the format of `Family.settings`.
+            table: settings to read, in the format of `Family.settings`.
         """
         return {
-            ours: self.choice(theirs[0], theirs[2], theirs[1])
-            if theirs[2:]
-            else self.number(*theirs)
-            for ours, theirs in names.items()
+            setting: self.choice(field, choices[0], default)
+            if choices
+            else self.number(field, default)
+            for setting, (field, default, *choices) in table.items()
         }
 
     def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
@@ -171,13 +177,13 @@ class ForeignConfig:
             )
         return choices[name]
 
-    def require(self, needed: Mapping[str, Any]) -> None:
+    def require(self, required: Mapping[str, Any]) -> None:
         """Raises a UserError if a field has an unsupported value.
 
         Args:
-            needed: dict mapping a field to its only supported value. A missing field is accepted.
+            required: dict mapping a field to its only supported value. A missing field is accepted.
         """
-        for field, value in needed.items():
+        for field, value in required.items():
             if self.fields.get(field, value) != value:
                 raise UserError(
                     f"{self.where} has {field}={self.fields[field]!r}, but only {value!r} can be "
@@ -196,21 +202,21 @@ class ForeignConfig:
 class Arrays:
     """Named weight arrays of another library's model, with a record of the arrays read so far.
 
-    A subclass defines two things. The method `part(layer, variable)` returns an array of the other
-    library's layer in macaron_tf's layout, where `variable` is the variable's name in macaron_tf,
-    such as "kernel" or "gamma". The class attribute `kernel` is the suffix in the name of a linear
-    layer's kernel.
+    A subclass defines two things. The method `layer_array(layer, variable)` returns an array of the
+    other library's layer in macaron_tf's layout, where `variable` is the variable's name in
+    macaron_tf, such as "kernel" or "gamma". The class attribute `kernel_suffix` is the suffix in
+    the name of a linear layer's kernel.
 
     Attributes:
         arrays: dict mapping name to array.
-        read: names of the arrays that were read.
+        names_read: names of the arrays that were read.
     """
 
-    kernel: typing.ClassVar[str]
+    kernel_suffix: typing.ClassVar[str]
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.arrays = arrays
-        self.read: set[str] = set()
+        self.names_read: set[str] = set()
 
     def find(self, name: str) -> list[str]:
         """Returns the full names of all arrays that match `name`.
@@ -229,7 +235,7 @@ class Arrays:
 
         For `None`, the result is False.
         """
-        return layer is not None and self.has(f"{layer}{self.kernel}")
+        return layer is not None and self.has(f"{layer}{self.kernel_suffix}")
 
     def array(self, *names: str) -> np.ndarray:
         """Returns the array of the first name that matches, and records that the array was read.
@@ -240,15 +246,15 @@ class Arrays:
         Raises:
             UserError: no array matches a name in `names`, or several arrays match the same name.
         """
-        found = next(filter(None, map(self.find, names)), [])
-        if len(found) != 1:
-            several = f"{len(found)} arrays" if found else "no array"
+        matches = next(filter(None, map(self.find, names)), [])
+        if len(matches) != 1:
+            several = f"{len(matches)} arrays" if matches else "no array"
             raise UserError(
                 f"the weights file contains {several} called {names[0]}, but must contain exactly "
                 "one: check that the configuration and the weights belong to the same model"
             )
-        self.read.add(found[0])
-        return self.arrays[found[0]]
+        self.names_read.add(matches[0])
+        return self.arrays[matches[0]]
 
 
 class TorchArrays(Arrays):
@@ -257,21 +263,23 @@ class TorchArrays(Arrays):
     Args:
         state: dict mapping name to array, as in a `state_dict`.
         prefix: prefix to remove from the names.
-        linear: whether kernels have the shape (outputs, inputs), as in PyTorch's `Linear`, instead
-            of (inputs, outputs), as in transformers' `Conv1D`.
+        transpose_kernels: whether kernels have the shape (outputs, inputs), as in PyTorch's
+            `Linear`, instead of (inputs, outputs), as in transformers' `Conv1D`.
     """
 
-    kernel = ".weight"
+    kernel_suffix = ".weight"
 
-    def __init__(self, state: Mapping[str, np.ndarray], prefix: str = "", linear: bool = True):
+    def __init__(
+        self, state: Mapping[str, np.ndarray], prefix: str = "", transpose_kernels: bool = True
+    ):
         super().__init__({name.removeprefix(prefix): value for name, value in state.items()})
-        self.linear = linear
+        self.transpose_kernels = transpose_kernels
 
-    def part(self, layer: str, variable: str) -> np.ndarray:
+    def layer_array(self, layer: str, variable: str) -> np.ndarray:
         name = "bias" if variable in ("bias", "beta") else "weight"
         # Early conversions of BERT kept TensorFlow's names of LayerNorm weights (gamma, beta).
         array = self.array(f"{layer}.{name}", f"{layer}.{variable}")
-        return array.T if self.linear and variable == "kernel" else array
+        return array.T if self.transpose_kernels and variable == "kernel" else array
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -320,14 +328,14 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads a safetensors or PyTorch file as a dict mapping name to float32 array."""
-    tensors = file.suffix == ".safetensors"
+    is_safetensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
-        if tensors:
+        if is_safetensors:
             import safetensors.numpy
         else:
             import torch
     try:
-        if tensors:
+        if is_safetensors:
             state = safetensors.numpy.load_file(file)
             return {name: np.asarray(array, "float32") for name, array in state.items()}
         state = torch.load(file, map_location="cpu", weights_only=True)
@@ -375,19 +383,19 @@ Table = Mapping[str, str | tuple[str, ...] | Raw | np.ndarray]
 
 
 def transformer_layer(
-    theirs: str,
+    prefix: str,
     attention: Sequence[str],
     norm: str,
     feed_forward: Sequence[str],
     feed_forward_norm: str,
     cross: Sequence[str] = (),
     cross_norm: str = "",
-    ours: str = "block_{}",
+    path_prefix: str = "block_{}",
 ) -> Table:
     """Builds the mapping of weight names for a Transformer layer.
 
     Args:
-        theirs: prefix of all names in the other library. The other arguments contain the names
+        prefix: prefix of all names in the other library. The other arguments contain the names
             without this prefix.
         attention: names of the query, key, value and output layers in self-attention. If one layer
             computes queries, keys and values, a single name replaces the first three names.
@@ -397,7 +405,7 @@ def transformer_layer(
         feed_forward_norm: name of the norm in the feed-forward sub-layer.
         cross: names of the layers in cross-attention, in the order of `attention`.
         cross_norm: name of the norm in the cross-attention sub-layer.
-        ours: prefix of the paths in macaron_tf.
+        path_prefix: prefix of the paths in macaron_tf.
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
@@ -414,22 +422,24 @@ def transformer_layer(
         "feed_forward_1/feed_forward/outer": feed_forward[-1:],
         "feed_forward_1/norm": [feed_forward_norm],
     }
-    return {f"{ours}/{path}": tuple(theirs + n for n in names) for path, names in parts.items()}
+    return {
+        f"{path_prefix}/{path}": tuple(prefix + n for n in names) for path, names in parts.items()
+    }
 
 
-def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
+def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
     """Returns the shortest pattern whose repetition, truncated to `len(values)`, equals `values`.
 
     For example, the values (0, 128, 128, 0, 128) give (0, 128, 128).
     """
     sizes = range(1, len(values) + 1)
-    turns = (tuple(values[:size]) for size in sizes)
-    fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
-    return next(fitting, (0,))
+    candidates = (tuple(values[:size]) for size in sizes)
+    periods = (t for t in candidates if all(v == t[n % len(t)] for n, v in enumerate(values)))
+    return next(periods, (0,))
 
 
 def rotary_settings(
-    config: ForeignConfig, rope: Mapping[str, Any], field: str, usual: float
+    config: ForeignConfig, rope: Mapping[str, Any], field: str, default: float
 ) -> dict[str, Any]:
     """Reads the base and the scaling of rotary position embeddings (RoPE).
 
@@ -437,28 +447,36 @@ def rotary_settings(
         config: settings of the other library's model.
         rope: value of the field `rope_parameters` or `rope_scaling` in `config`.
         field: name of the field in `config` that contains the base if `rope` contains no base.
-        usual: base to use if neither `rope` nor `config` contains a base.
+        default: base to use if neither `rope` nor `config` contains a base.
 
     Returns:
         A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
     """
-    kind = rope.get("type", "default")  # the field's name in early versions
-    found = {field: config.get(field, usual), "rope_type": kind, **rope}
-    found = ForeignConfig(found, config.where)
-    found.require({"partial_rotary_factor": 1.0})
-    base = found.number("rope_theta" if "rope_theta" in rope else field, kind=float)
-    kind = found.choice("rope_type", {name: name for name in ROPES})
-    scaling = tuple(found.number(name, kind=float) for name in ROPES[kind])
+    rope_type = rope.get("type", "default")  # the field's name in early versions
+    fields = {field: config.get(field, default), "rope_type": rope_type, **rope}
+    fields = ForeignConfig(fields, config.where)
+    fields.require({"partial_rotary_factor": 1.0})
+    base = fields.number("rope_theta" if "rope_theta" in rope else field, value_type=float)
+    rope_type = fields.choice("rope_type", {name: name for name in ROPE_TYPES})
+    scaling = tuple(fields.number(name, value_type=float) for name in ROPE_TYPES[rope_type])
     return {"rotary_base": base, "rotary_scaling": scaling}
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
     """Builds the value of Hugging Face's `rope_parameters` (the inverse of `rotary_settings`)."""
-    kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
-    return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
+    rope_type = next(
+        rope_type for rope_type, names in ROPE_TYPES.items() if len(names) == len(scaling)
+    )
+    return {
+        "rope_theta": base,
+        "rope_type": rope_type,
+        **dict(zip(ROPE_TYPES[rope_type], scaling, strict=True)),
+    }
 
 
-def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
+def gather_rows(
+    ids: np.ndarray, size: int, missing: float = 0.0
+) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function that reorders the rows of another library's embedding table.
 
     Row n of the result is row `ids[n]` of the original table.
@@ -469,29 +487,29 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
         size: number of rows in the result, at least `len(ids)`.
         missing: value of all entries in result rows that have no row in the original table.
     """
-    known = np.flatnonzero(ids >= 0)
+    valid = np.flatnonzero(ids >= 0)
 
-    def chosen(array: np.ndarray) -> np.ndarray:
+    def gather(array: np.ndarray) -> np.ndarray:
         if ids.max() >= len(array):
             raise UserError(
                 f"the vocabulary has ids up to {ids.max()}, but the model has only {len(array)} "
                 "embeddings: use the tokenizer files that belong to the model"
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
-        table[known] = array[ids[known]]
+        table[valid] = array[ids[valid]]
         return table
 
-    return chosen
+    return gather
 
 
-def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
-    """Prints a note on stderr if the embedding table `tokens` has more than `pieces` rows.
+def note_spare_rows(tokens: np.ndarray, num_tokens: int) -> None:
+    """Prints a note on stderr if the embedding table `tokens` has more than `num_tokens` rows.
 
-    `pieces` is the number of tokens in the vocabulary.
+    `num_tokens` is the number of tokens in the vocabulary.
     """
-    if len(tokens) > pieces:
+    if len(tokens) > num_tokens:
         print(
-            f"note: the model has {len(tokens):,} embeddings and its vocabulary has {pieces:,} "
+            f"note: the model has {len(tokens):,} embeddings and its vocabulary has {num_tokens:,} "
             "tokens: the other embeddings are left out",
             file=sys.stderr,
         )
@@ -508,7 +526,7 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 
 
 def assign_weights(
-    layer: keras.layers.Layer, arrays: Arrays, table: Table, drawn: Collection[str] = ()
+    layer: keras.layers.Layer, arrays: Arrays, table: Table, random_layers: Collection[str] = ()
 ) -> None:
     """Assigns another library's arrays to the variables of a built layer or model.
 
@@ -516,17 +534,17 @@ def assign_weights(
         layer: built layer or model.
         arrays: weights to read.
         table: mapping of weight names.
-        drawn: names of sub-layers whose variables keep their random initial values.
+        random_layers: names of sub-layers whose variables keep their random initial values.
 
     Raises:
         UserError: an array is missing, or its shape differs from the variable's shape.
     """
     for variable in layer.weights:
-        if not any(f"/{part}/" in f"/{variable.path}" for part in drawn):
+        if not any(f"/{name}/" in f"/{variable.path}" for name in random_layers):
             assign(variable, _value(variable.path, arrays, table))
 
 
-def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
+def find_entry(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
     """Looks up the entry for a variable in a mapping of weight names.
 
     Args:
@@ -540,21 +558,21 @@ def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str
         there is no entry. The third value is the last part of `path`, such as "kernel".
     """
     block = re.search(r"block_(\d+)", path)
-    number = int(block[1]) if block else 0
-    ours = "/" + re.sub(r"block_\d+", "block_{}", path)
-    layer, _, part = ours.rpartition("/")
+    index = int(block[1]) if block else 0
+    pattern = "/" + re.sub(r"block_\d+", "block_{}", path)
+    layer, _, variable = pattern.rpartition("/")
     for key, entry in table.items():
-        if ours.endswith(f"/{key}"):
+        if pattern.endswith(f"/{key}"):
             names = entry.names if isinstance(entry, Raw) else ()
-            return entry, [name.format(number) for name in names], part
+            return entry, [name.format(index) for name in names], variable
         if layer.endswith(f"/{key}"):
             names = (entry,) if isinstance(entry, str) else entry
-            return None, [name.format(number) for name in names], part
-    return None, [], part
+            return None, [name.format(index) for name in names], variable
+    return None, [], variable
 
 
 def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
-    entry, names, part = entry_of(path, table)
+    entry, names, variable = find_entry(path, table)
     if isinstance(entry, np.ndarray):
         return entry
     if not names:
@@ -563,7 +581,7 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
             "configuration and weights of the same model"
         )
     if entry is None:
-        parts = [arrays.part(name, part) for name in names]
+        parts = [arrays.layer_array(name, variable) for name in names]
     else:
         parts = [entry.transform(arrays.array(name)) for name in names]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
@@ -574,10 +592,10 @@ class TaskHead:
     """Another library's model class for a task, whose head consists of one or two layers.
 
     Attributes:
-        ending: suffix of the class name, such as "ForTokenClassification".
+        class_suffix: suffix of the class name, such as "ForTokenClassification".
         pipeline: name of the task on the Hugging Face Hub.
         table: mapping of weight names for the layers of the head.
-        pooled: whether the model class also contains the pooler in `Family.table`.
+        has_pooler: whether the model class also contains the pooler in `Family.table`.
         activation: activation after the first layer of a two-layer head.
         activation_field: field of the configuration file that names the activation. If the file
             lacks this field, the activation is `activation`. An empty string means that the
@@ -586,10 +604,10 @@ class TaskHead:
             settings, the exported model would compute other outputs than the macaron_tf model.
     """
 
-    ending: str
+    class_suffix: str
     pipeline: str
     table: Table
-    pooled: bool = False
+    has_pooler: bool = False
     activation: str = "tanh"
     activation_field: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -609,20 +627,21 @@ class Family:
             values), where `values` maps each value of the field to a macaron_tf value. A default of
             `None` means that the field is required. Early versions of `save_pretrained` did not
             save fields with default values.
-        fixed: macaron_tf settings that are the same for all models of this type.
-        derived: function that computes further macaron_tf settings from the other library's
+        fixed_settings: macaron_tf settings that are the same for all models of this type.
+        derive_settings: function that computes further macaron_tf settings from the other library's
             settings.
-        underived: inverse of `derived`, which computes fields from a macaron_tf configuration.
-        required: dict mapping a field to its only supported value.
+        derive_fields: inverse of `derive_settings`, which computes fields from a macaron_tf
+            configuration.
+        required_fields: dict mapping a field to its only supported value.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
-        linear: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
-        output: name of the output layer's kernel, which must equal the token embeddings.
-        body: prefixes of weight names. If a weight with such a prefix remains unread, the model is
-            rejected.
-        repeated: suffixes of array names. Arrays with such a suffix may remain unread.
+        transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
+        output_kernel: name of the output layer's kernel, which must equal the token embeddings.
+        body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
+            model is rejected.
+        ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
         starts: whether texts of a language model begin with a special token.
-        classes: prefix of the model class names, such as "Bert".
+        class_prefix: prefix of the model class names, such as "Bert".
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: name of the field that sets the dropout rate of a task head.
@@ -632,17 +651,17 @@ class Family:
     tokens: tuple[str, ...]
     table: Table
     settings: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    derived: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
-    underived: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
-    required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    derive_settings: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
+    derive_fields: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
+    required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     prefix: str = ""
-    linear: bool = True
-    output: str = ""
-    body: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
+    transpose_kernels: bool = True
+    output_kernel: str = ""
+    body_prefixes: tuple[str, ...] = ()
+    ignored_suffixes: tuple[str, ...] = ()
     starts: bool = True
-    classes: str = ""
+    class_prefix: str = ""
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     head_dropout: str = "classifier_dropout"
 
@@ -652,60 +671,66 @@ class Family:
         Raises:
             UserError: a value has no counterpart in macaron_tf.
         """
-        config.require(self.required)
+        config.require(self.required_fields)
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):
-            derived = self.derived(config)
-        return {**self.fixed, **config.settings(self.settings), **derived}
+            derived = self.derive_settings(config)
+        return {**self.fixed_settings, **config.settings(self.settings), **derived}
 
     def arrays(self, directory: pathlib.Path) -> TorchArrays:
         """Reads the weights in a directory (see `read_state`)."""
-        return TorchArrays(read_state(directory), self.prefix, self.linear)
+        return TorchArrays(read_state(directory), self.prefix, self.transpose_kernels)
 
-    def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
+    def check_unread(self, arrays: Arrays) -> tuple[str, ...]:
         """Checks that all required arrays were read, and returns the names of unread arrays.
 
-        The result leaves out arrays with a suffix in `repeated`.
+        The result leaves out arrays with a suffix in `ignored_suffixes`.
 
         Raises:
             UserError: the output layer differs from the token embeddings, or a weight with a prefix
-                in `body` was not read.
+                in `body_prefixes` was not read.
         """
         tokens = arrays.array(*self.tokens)
-        if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
+        if arrays.has(self.output_kernel) and not np.array_equal(
+            arrays.array(self.output_kernel), tokens
+        ):
             raise UserError(
-                f"the {self.name} model has an output matrix {self.output} that differs from its "
-                "token embeddings, but only tied embeddings can be read: give a model with tied "
-                "embeddings"
+                f"the {self.name} model has an output matrix {self.output_kernel} that differs "
+                "from its token embeddings, but only tied embeddings can be read: give a model "
+                "with tied embeddings"
             )
-        unread = sorted(set(arrays.arrays) - arrays.read)
-        unread = [name for name in unread if not name.endswith(self.repeated)]
-        for left in unread:
-            if left.startswith(self.body):
+        unread = sorted(set(arrays.arrays) - arrays.names_read)
+        unread = [name for name in unread if not name.endswith(self.ignored_suffixes)]
+        for name in unread:
+            if name.startswith(self.body_prefixes):
                 raise UserError(
-                    f"the weight {left} has no counterpart in macaron_tf, so this variant of "
+                    f"the weight {name} has no counterpart in macaron_tf, so this variant of "
                     f"{self.name} is not supported: give a checkpoint of another variant"
                 )
         return tuple(unread)
 
 
-def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
+def build_model(
+    model_class: type[keras.Model], settings: Mapping, *arguments, **options
+) -> keras.Model:
     """Builds a macaron_tf model, and creates its weights.
 
     Args:
-        model: class of the model.
+        model_class: class of the model.
         settings: fields of the model's configuration.
-        arguments, options: further constructor arguments of `model`.
+        arguments, options: further constructor arguments of `model_class`.
 
     Raises:
         UserError: a setting is invalid.
     """
     try:
-        config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
+        config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig)(
+            **settings
+        )
     except ValueError as error:
         raise UserError(
-            f"the model's configuration has settings that {model.__name__} of macaron_tf does not "
-            f"support ({error}): give another model"
+            f"the model's configuration has settings that {model_class.__name__} of macaron_tf "
+            f"does not support ({error}): give another model"
         ) from None
-    network = model(config, *arguments, **options)
+    network = model_class(config, *arguments, **options)
     network.build()
     return network

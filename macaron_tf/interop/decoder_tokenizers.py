@@ -15,7 +15,7 @@ from macaron_tf.interop.tokenizer_files import (
     ANY_LENGTH,
     FIELDS,
     added_token,
-    merged_files,
+    byte_pair_files,
     tokenizer_files,
     unigram_files,
 )
@@ -36,7 +36,7 @@ def language_tokenizer(
     ids: np.ndarray,
     max_length: int | None,
     starts: bool,
-    ends: bool = False,
+    is_framed: bool = False,
 ) -> dict[str, bytes]:
     """Builds the files of a language model's tokenizer.
 
@@ -46,7 +46,7 @@ def language_tokenizer(
             without a Hugging Face id.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         starts: whether a text begins with [CLS].
-        ends: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
+        is_framed: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
             macaron_tf.
 
     Returns:
@@ -55,7 +55,7 @@ def language_tokenizer(
     Raises:
         UserError: GPT's tokenizer lacks the special tokens that a classifier needs.
     """
-    if isinstance(vocabulary, CharacterPairVocabulary) and ends:
+    if isinstance(vocabulary, CharacterPairVocabulary) and is_framed:
         raise UserError(
             "the classifier reads [CLS] before a text and [MASK] after the text, but GPT's "
             "tokenizer has no such tokens: save the model in macaron_tf's own format, or export a "
@@ -63,31 +63,34 @@ def language_tokenizer(
         )
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
-    before = ["cls_token"] if starts or ends else []
+    before = ["cls_token"] if starts or is_framed else []
     unnamed = {"cls_token": None, "sep_token": None}
     if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # from a Llama 2
         special = dict(zip(FIELDS, _NAMES, strict=True))
         files = unigram_files(vocabulary, special, ids, max_length)
         files["tokenizer.model"] = files.pop("spiece.model")
-        return changed(_rows(files, before, after=[]), {}, unnamed)
+        return replace_fields(_set_special_tokens(files, before, after=[]), {}, unnamed)
     if (ids < 0).any():  # from a GPT-2 or Llama 3
         start, end = (
-            next(name for name in names if name not in vocabulary.numbers)
+            next(name for name in names if name not in vocabulary.unit_ids)
             for names in (_STARTS, _ENDS)
         )
-        one = ids[BOS] == ids[EOS]
-        names = [None, None, end if one else start, end, None, *vocabulary.units]
+        shares_token = ids[BOS] == ids[EOS]
+        names = [None, None, end if shares_token else start, end, None, *vocabulary.units]
         special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "sep_token"), end)
         special["cls_token"] = names[BOS]
-        files = merged_files(vocabulary, names, special, ids, max_length)
-        if not one:
-            return changed(_rows(files, before, after=[]), {}, {**unnamed, "unk_token": None})
-        nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        return changed(files, {"post_processor": nothing}, unnamed)  # adds no special tokens
-    files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
-    if ends:
-        return _rows(files, before, after=["mask_token"], between=["sep_token"])
-    return _rows(files, before, after=[])
+        files = byte_pair_files(vocabulary, names, special, ids, max_length)
+        if not shares_token:
+            return replace_fields(
+                _set_special_tokens(files, before, after=[]), {}, {**unnamed, "unk_token": None}
+            )
+        # This post-processor adds no special tokens.
+        processor = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        return replace_fields(files, {"post_processor": processor}, unnamed)
+    files = tokenizer_files(vocabulary, ids, max_length=max_length, has_segments=False)
+    if is_framed:
+        return _set_special_tokens(files, before, after=["mask_token"], between=["sep_token"])
+    return _set_special_tokens(files, before, after=[])
 
 
 def sequence_tokenizer(
@@ -115,27 +118,27 @@ def sequence_tokenizer(
         special = dict(zip(FIELDS[:count], names[:count], strict=True))
         files = unigram_files(vocabulary, special, ids, max_length)
     else:
-        files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
-    files = _rows(files, before=["cls_token"] if starts else [], after=["sep_token"])
+        files = tokenizer_files(vocabulary, ids, max_length=max_length, has_segments=False)
+    files = _set_special_tokens(files, before=["cls_token"] if starts else [], after=["sep_token"])
     if not len(sentinels):
         return files
-    names = {f"<extra_id_{n}>": int(number) for n, number in enumerate(sentinels)}
+    names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
     added = json.loads(files["tokenizer.json"])["added_tokens"]
-    added += [added_token(n, name, special=True) for name, n in names.items()]
+    added += [added_token(token_id, name, special=True) for name, token_id in names.items()]
     added.sort(key=lambda token: token["id"])
-    return changed(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
+    return replace_fields(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
 
 
-def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
+def pad_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
     """Returns a copy of tokenizer files in which the decoder's start token is the padding token.
 
     `files` maps file name to contents.
     """
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
-    return changed(files, {}, {"pad_token": start})
+    return replace_fields(files, {}, {"pad_token": start})
 
 
-def _rows(
+def _set_special_tokens(
     files: dict[str, bytes],
     before: Sequence[str],
     after: Sequence[str],
@@ -153,45 +156,48 @@ def _rows(
         A changed copy of `files`.
     """
     between = (*after, *before) if between is None else between
-    config, whole = (
+    config, tokenizer_json = (
         json.loads(files[name]) for name in ("tokenizer_config.json", "tokenizer.json")
     )
-    numbers = {token["content"]: token["id"] for token in whole["added_tokens"]}
+    token_ids = {token["content"]: token["id"] for token in tokenizer_json["added_tokens"]}
     ends = {"bos_token": config["cls_token"], "eos_token": config["sep_token"]}
 
-    def piece(field: str) -> dict[str, Any]:
+    def special_token(field: str) -> dict[str, Any]:
         return {"SpecialToken": {"id": config[field], "type_id": 0}}
 
     def text(name: str) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": 0}}
 
-    start, end = [*map(piece, before)], [*map(piece, after)]
-    used = {config[field] for field in (*before, *between, *after)}
-    special = {name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in used}
+    start, end = [*map(special_token, before)], [*map(special_token, after)]
+    names = {config[field] for field in (*before, *between, *after)}
+    special_tokens = {
+        name: {"id": name, "ids": [token_ids[name]], "tokens": [name]} for name in names
+    }
     processor = {
         "type": "TemplateProcessing",
         "single": [*start, text("A"), *end],
-        "pair": [*start, text("A"), *map(piece, between), text("B"), *end],
-        "special_tokens": special,
+        "pair": [*start, text("A"), *map(special_token, between), text("B"), *end],
+        "special_tokens": special_tokens,
     }
-    return changed(files, {"post_processor": processor}, ends)
+    return replace_fields(files, {"post_processor": processor}, ends)
 
 
-def changed(
-    files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
+def replace_fields(
+    files: dict[str, bytes], tokenizer_fields: dict[str, Any], config_fields: dict[str, Any]
 ) -> dict[str, bytes]:
     """Returns a copy of tokenizer files with changed fields. The value `None` removes a field.
 
     Args:
         files: dict mapping file name to contents.
-        whole: dict mapping a field of `tokenizer.json` to its new value.
-        config: dict mapping a field of `tokenizer_config.json` to its new value.
+        tokenizer_fields: dict mapping a field of `tokenizer.json` to its new value.
+        config_fields: dict mapping a field of `tokenizer_config.json` to its new value.
     """
     files = dict(files)
-    for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):
+    all_changes = {"tokenizer.json": tokenizer_fields, "tokenizer_config.json": config_fields}
+    for name, changes in all_changes.items():
         fields = {**json.loads(files[name]), **changes}
-        kept = {k: v for k, v in fields.items() if k not in changes or v is not None}
-        files[name] = json_bytes(kept)
+        fields = {k: v for k, v in fields.items() if k not in changes or v is not None}
+        files[name] = json_bytes(fields)
     return files
 
 
@@ -204,7 +210,7 @@ def _gpt(
     `</w>`.
     """
     names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
-    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
+    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
     model = {
         "type": "BPE",
         "dropout": None,
@@ -213,10 +219,10 @@ def _gpt(
         "end_of_word_suffix": WORD_END,
         "fuse_unk": False,
         "byte_fallback": False,
-        "vocab": numbers,
+        "vocab": token_ids,
         "merges": [merge.split(" ") for merge in vocabulary.merges],
     }
-    unknown = added_token(numbers["<unk>"], "<unk>", special=True)
+    unknown = added_token(token_ids["<unk>"], "<unk>", special=True)
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -224,7 +230,7 @@ def _gpt(
         "strip_accents": True,
         "lowercase": True,
     }
-    whole = {
+    tokenizer_json = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -243,8 +249,8 @@ def _gpt(
     }
     merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
     return {
-        "vocab.json": json_bytes(numbers),
+        "vocab.json": json_bytes(token_ids),
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        "tokenizer.json": json_bytes(whole),
+        "tokenizer.json": json_bytes(tokenizer_json),
         "tokenizer_config.json": json_bytes(config),
     }

@@ -16,9 +16,9 @@ from macaron_tf.interop.arrays import (
     Table,
     TorchArrays,
     assign_weights,
-    built,
-    rows,
-    say_spare_rows,
+    build_model,
+    gather_rows,
+    note_spare_rows,
     transformer_layer,
 )
 from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
@@ -31,7 +31,7 @@ _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # BART's position embedding tables begin with two unused rows.
 _BART_OFFSET = 2
 # Dict mapping `model_type` to (name of the catalog model, pre-training objective).
-_KINDS = {
+_CATALOG_MODELS = {
     "t5": ("t5_small", "span_corruption"),
     "bart": ("bart_base", "denoising"),
     "marian": ("transformer_base", None),
@@ -42,14 +42,16 @@ _STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
 
 
 def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
-    given = config.get("num_decoder_layers") is not None
+    layers_field = "num_layers"
+    if config.get("num_decoder_layers") is not None:
+        layers_field = "num_decoder_layers"
     # T5 with tied embeddings divides the decoder's output by sqrt(D), but T5 1.1 does not. Newer
     # files have the field `scale_decoder_outputs`.
-    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     return {
-        "num_decoder_layers": config.number("num_decoder_layers" if given else "num_layers"),
+        "num_decoder_layers": config.number(layers_field),
         "gated": config.get("feed_forward_proj", "relu").startswith("gated-"),
-        "scaled_logits": bool(scaled),
+        "scaled_logits": bool(is_scaled),
     }
 
 
@@ -57,15 +59,18 @@ def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Computes the T5 settings that `Family.settings` does not cover, or not for all values.
 
     The function is the inverse of `_t5_settings`, with one addition: The result contains
-    `tie_word_embeddings`. To find out whether a T5 has tied embeddings, `_read` does not use
+    `tie_word_embeddings`. To find out whether a T5 has tied embeddings, `_convert` does not use
     `tie_word_embeddings`, but compares the output matrix with the token embeddings.
     """
-    proj = {name: ours for name, ours in _FEED_FORWARDS.items() if ours == config.activation}
-    proj = [name for name in proj if name.startswith("gated-") == config.gated]
+    projections = [
+        name
+        for name, activation in _FEED_FORWARDS.items()
+        if activation == config.activation and name.startswith("gated-") == config.gated
+    ]
     return {
         "num_decoder_layers": config.num_decoder_layers,
         "d_kv": config.head_dim or config.hidden_dim // config.num_heads,
-        **({"feed_forward_proj": proj[0]} if proj else {}),
+        **({"feed_forward_proj": projections[0]} if projections else {}),
         "is_gated_act": config.gated,
         "tie_word_embeddings": config.tied,
         "scale_decoder_outputs": config.scaled_logits,
@@ -75,19 +80,19 @@ def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 def t5_table(gated: bool) -> Table:
     table = {}
     for stack in _STACKS:
-        last = 2 if stack == "decoder" else 1  # index of the feed-forward layer in a block
-        inner = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
+        feed_forward_index = 2 if stack == "decoder" else 1  # in a block
+        layers = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
         table |= {
             **transformer_layer(
                 f"{stack}.block.{{}}.layer.",
                 [f"0.SelfAttention.{part}" for part in "qkvo"],
                 "0.layer_norm",
-                [f"{last}.DenseReluDense.{part}" for part in inner],
-                f"{last}.layer_norm",
+                [f"{feed_forward_index}.DenseReluDense.{part}" for part in layers],
+                f"{feed_forward_index}.layer_norm",
                 [f"1.EncDecAttention.{part}" for part in "qkvo"],
                 "1.layer_norm",
-                ours=f"{stack}/block_{{}}",
+                path_prefix=f"{stack}/block_{{}}",
             ),
             f"{stack}/relative_bias_0": bias,
             f"{stack}/final_norm": f"{stack}.final_layer_norm",
@@ -108,14 +113,16 @@ def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _check_equal_sizes(config: ForeignConfig) -> None:
-    for one, other in (
+    for encoder_field, decoder_field in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
         ("vocab_size", "decoder_vocab_size"),
     ):
-        if config.get(other, config.number(one)) != config.number(one):
+        expected = config.number(encoder_field)
+        actual = config.get(decoder_field, expected)
+        if actual != expected:
             raise UserError(
-                f"{config.where} has {one}={config.number(one)} and {other}={config.get(other)!r}, "
+                f"{config.where} has {encoder_field}={expected} and {decoder_field}={actual!r}, "
                 "but only equal values can be read: give another model"
             )
 
@@ -180,7 +187,7 @@ def _bart_table() -> Table:
                 "final_layer_norm",
                 [f"encoder_attn.{part}" for part in parts],
                 "encoder_attn_layer_norm",
-                ours=f"{stack}/block_{{}}",
+                path_prefix=f"{stack}/block_{{}}",
             ),
             f"{stack}/final_norm": f"model.{stack}.layer_norm",
         }
@@ -201,10 +208,10 @@ _BART = Family(
         "num_decoder_layers": ("decoder_layers", None),
         "activation": ("activation_function", None, ACTIVATIONS),
     },
-    fixed={**_POST, "positions": "learned", "embedding_norm": True},
-    derived=_bart_settings,
-    underived=_bart_fields,
-    required={
+    fixed_settings={**_POST, "positions": "learned", "embedding_norm": True},
+    derive_settings=_bart_settings,
+    derive_fields=_bart_fields,
+    required_fields={
         "normalize_before": False,
         "add_final_layer_norm": False,
         "share_encoder_decoder_embeddings": True,
@@ -214,10 +221,14 @@ _BART = Family(
 _MARIAN = dataclasses.replace(
     _BART,
     name="MarianMT",
-    fixed={**_POST, "position_layout": "concatenated"},
-    derived=_marian_settings,
-    underived=_marian_fields,
-    required={**_BART.required, "normalize_embedding": False, "static_position_embeddings": True},
+    fixed_settings={**_POST, "position_layout": "concatenated"},
+    derive_settings=_marian_settings,
+    derive_fields=_marian_fields,
+    required_fields={
+        **_BART.required_fields,
+        "normalize_embedding": False,
+        "static_position_embeddings": True,
+    },
 )
 FAMILIES: Mapping[str, Family] = {
     "t5": Family(
@@ -233,7 +244,7 @@ FAMILIES: Mapping[str, Family] = {
             "head_dim": ("d_kv", None),
             "activation": ("feed_forward_proj", "relu", _FEED_FORWARDS),
         },
-        fixed={
+        fixed_settings={
             "block": "transformer",
             "norm": "pre",
             "norm_type": "rms",
@@ -244,10 +255,13 @@ FAMILIES: Mapping[str, Family] = {
             "embedding_scale": False,
             "initializer": "lecun_normal",
         },
-        derived=_t5_settings,
-        underived=_t5_fields,
-        required={"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
-        output="lm_head.weight",
+        derive_settings=_t5_settings,
+        derive_fields=_t5_fields,
+        required_fields={
+            "relative_attention_num_buckets": 32,
+            "relative_attention_max_distance": 128,
+        },
+        output_kernel="lm_head.weight",
     ),
     "bart": _BART,
     "marian": _MARIAN,
@@ -255,8 +269,12 @@ FAMILIES: Mapping[str, Family] = {
     "pegasus": dataclasses.replace(
         _MARIAN,
         name="Pegasus",
-        fixed={**_MARIAN.fixed, "norm": "pre"},
-        required={**_MARIAN.required, "normalize_before": True, "add_final_layer_norm": True},
+        fixed_settings={**_MARIAN.fixed_settings, "norm": "pre"},
+        required_fields={
+            **_MARIAN.required_fields,
+            "normalize_before": True,
+            "add_final_layer_norm": True,
+        },
     ),
 }
 
@@ -280,20 +298,20 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
-    kind, vocabulary, ids, more = config.get("model_type"), None, None, {}
-    if kind in ("t5", "bart") and any((directory / name).is_file() for name in _TOKENIZERS):
-        if kind == "t5":
-            vocabulary, pieces, sentinels = read_t5_vocabulary(directory)
-            ids, more["sentinels"] = _table_ids(vocabulary, pieces, sentinels), len(sentinels)
+    model_type, vocabulary, ids, fields = config.get("model_type"), None, None, {}
+    if model_type in ("t5", "bart") and any((directory / name).is_file() for name in _TOKENIZERS):
+        if model_type == "t5":
+            vocabulary, piece_ids, sentinels = read_t5_vocabulary(directory)
+            ids, fields["sentinels"] = _table_ids(vocabulary, piece_ids, sentinels), len(sentinels)
         else:
-            vocabulary, pieces = read_vocabulary(directory)
-            ids = _table_ids(vocabulary, pieces)
+            vocabulary, piece_ids = read_vocabulary(directory)
+            ids = _table_ids(vocabulary, piece_ids)
             start, end = vocabulary.cls_id, vocabulary.sep_id
-            if config.get("decoder_start_token_id") != pieces[start]:
+            if config.get("decoder_start_token_id") != piece_ids[start]:
                 # The encoder reads <s> text </s>, and the decoder starts with </s> <s>.
-                more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
-    read = _read(FAMILIES[kind].arrays(directory), config, ids)
-    return dataclasses.replace(read, vocabulary=vocabulary, **more)
+                fields["ends"] = {"source_start": (start,), "answer_start": (end, start)}
+    model = _convert(FAMILIES[model_type].arrays(directory), config, ids)
+    return dataclasses.replace(model, vocabulary=vocabulary, **fields)
 
 
 def import_encoder_decoder(
@@ -311,11 +329,11 @@ def import_encoder_decoder(
         UserError: a weight is missing, or macaron_tf has no counterpart for a part or setting of
             the model.
     """
-    return _read(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
+    return _convert(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
 
 
 def _table_ids(
-    vocabulary: PieceVocabulary, pieces: np.ndarray, sentinels: np.ndarray | tuple = ()
+    vocabulary: PieceVocabulary, piece_ids: np.ndarray, sentinels: np.ndarray | tuple = ()
 ) -> np.ndarray:
     """Returns the Hugging Face id for each row of the converted embedding table, `(V,)` int.
 
@@ -324,11 +342,11 @@ def _table_ids(
 
     Args:
         vocabulary: converted vocabulary.
-        pieces: Hugging Face id for each id of `vocabulary`, or -1 if there is none.
+        piece_ids: Hugging Face id for each id of `vocabulary`, or -1 if there is none.
         sentinels: Hugging Face ids of T5's sentinels.
     """
-    ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, pieces[vocabulary.pad_id])
-    ids[: len(pieces)] = np.where(pieces < 0, pieces[vocabulary.pad_id], pieces)
+    ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, piece_ids[vocabulary.pad_id])
+    ids[: len(piece_ids)] = np.where(piece_ids < 0, piece_ids[vocabulary.pad_id], piece_ids)
     ids[vocabulary.size : vocabulary.size + len(sentinels)] = sentinels
     return ids
 
@@ -344,12 +362,14 @@ def _special_first(config: ForeignConfig) -> np.ndarray:
     elif config.get("model_type") == "bart":
         unknown = 3  # BART's configuration does not contain this id
     else:  # the first unused id, which is 1 in converted Marian vocabularies and 2 in T5
-        unknown = next(number for number in (1, 0, 2, 3, 4) if number not in (pad, start, eos))
+        unknown = next(
+            token_id for token_id in (1, 0, 2, 3, 4) if token_id not in (pad, start, eos)
+        )
     special = [pad, unknown, start, eos]
     return np.array([*special, *np.setdiff1d(np.arange(config.number("vocab_size")), special)])
 
 
-def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
+def _convert(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
     """Builds a macaron_tf model from Hugging Face weights and settings.
 
     Args:
@@ -358,17 +378,21 @@ def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) ->
         ids: Hugging Face id for each row of the converted embedding table; `None` means the order
             of `_special_first`.
     """
-    kind = config.get("model_type")
-    family = FAMILIES[kind]
+    model_type = config.get("model_type")
+    family = FAMILIES[model_type]
     ids = _special_first(config) if ids is None else ids
-    settings, chosen = family.read_settings(config), rows(ids, len(ids))
-    tokens = chosen(arrays.array(*family.tokens))
-    say_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
+    settings, gather = family.read_settings(config), gather_rows(ids, len(ids))
+    tokens = gather(arrays.array(*family.tokens))
+    note_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
         table |= t5_table(gated=True)
-    if family.output:
-        output = chosen(arrays.array(family.output)) if arrays.has(family.output) else tokens
+    if family.output_kernel:
+        output = (
+            gather(arrays.array(family.output_kernel))
+            if arrays.has(family.output_kernel)
+            else tokens
+        )
         settings["tied"] = np.array_equal(output, tokens)
         table["output_projection/kernel"] = output.T
     else:
@@ -376,6 +400,6 @@ def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) ->
         settings["logits_bias"] = bool(np.any(bias))
         if settings["logits_bias"]:
             table["logits_bias"] = bias[ids]
-    network = built(EncoderDecoder, {"vocab_size": len(ids), **settings})
+    network = build_model(EncoderDecoder, {"vocab_size": len(ids), **settings})
     assign_weights(network, arrays, table)
-    return Pretrained(network, *_KINDS[kind], None, ids)
+    return Pretrained(network, *_CATALOG_MODELS[model_type], None, ids)

@@ -14,7 +14,7 @@ from macaron_tf.interop.arrays import (
     TaskHead,
     rotary_fields,
     rotary_settings,
-    shortest_turn,
+    shortest_period,
     transformer_layer,
 )
 from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
@@ -40,28 +40,29 @@ class EncoderFamily(Family):
         code: function that returns a dict mapping file name to contents. An exported folder
             includes these Python files, so that transformers can load the folder with
             `trust_remote_code=True`.
-        masked_class: suffix of the class name for masked language modelling, such as "ForMaskedLM".
+        masked_class_suffix: suffix of the class name for masked language modelling, such as
+            "ForMaskedLM".
         positions, segments: names of the position and the segment embeddings. `table` has no
             entries for these embeddings, because `read_encoder` changes their values.
         bias: possible names of the masked language head's bias.
         head_options: constructor arguments of the masked language head that differ from the
             encoder's settings, such as `activation`.
-        moses: whether the tokenizer splits words by Moses' rules, as in XLM. The folder of such a
-            model may lack the tokenizer files.
-        padding: id of the padding token if `config.json` lacks the field `pad_token_id`.
+        uses_moses: whether the tokenizer splits words by Moses' rules, as in XLM. The folder of
+            such a model may lack the tokenizer files.
+        padding_id: id of the padding token if `config.json` lacks the field `pad_token_id`.
         positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
             table, as in RoBERTa.
     """
 
     heads: Table = dataclasses.field(default_factory=dict)
     code: Callable[[], dict[str, bytes]] = dict
-    masked_class: str = "ForMaskedLM"
+    masked_class_suffix: str = "ForMaskedLM"
     positions: str = ""
     segments: str | None = None
     bias: tuple[str, ...] = ()
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    moses: bool = False
-    padding: int = 0
+    uses_moses: bool = False
+    padding_id: int = 0
     positions_from_padding: bool = False
 
 
@@ -130,9 +131,9 @@ _TAGGER = TaskHead("ForTokenClassification", "token-classification", _LINEAR)
 _READER = TaskHead("ForQuestionAnswering", "question-answering", {"head/dense": "qa_outputs"})
 _BERT = EncoderFamily(
     name="BERT",
-    classes="Bert",
+    class_prefix="Bert",
     prefix="bert.",
-    body=("embeddings.", "encoder."),
+    body_prefixes=("embeddings.", "encoder."),
     tokens=("embeddings.word_embeddings.weight",),
     table={
         "embeddings/norm": "embeddings.LayerNorm",
@@ -145,23 +146,23 @@ _BERT = EncoderFamily(
     },
     tasks={
         EncoderClassifier: TaskHead(
-            "ForSequenceClassification", "text-classification", _LINEAR, pooled=True
+            "ForSequenceClassification", "text-classification", _LINEAR, has_pooler=True
         ),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _LINEAR, pooled=True),
+        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", _LINEAR, has_pooler=True),
         EncoderTagger: _TAGGER,
         EncoderSpanReader: _READER,
     },
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     positions="embeddings.position_embeddings.weight",
     segments="embeddings.token_type_embeddings.weight",
-    output="cls.predictions.decoder.weight",
+    output_kernel="cls.predictions.decoder.weight",
     settings=SETTINGS,
-    required=_REQUIRED,
+    required_fields=_REQUIRED,
 )
 _ROBERTA = dataclasses.replace(
     _BERT,
     name="RoBERTa",
-    classes="Roberta",
+    class_prefix="Roberta",
     prefix="roberta.",
     heads=head_table("lm_head.", "layer_norm"),
     tasks={
@@ -174,15 +175,15 @@ _ROBERTA = dataclasses.replace(
     },
     bias=("lm_head.bias", "lm_head.decoder.bias"),
     head_options={"activation": "gelu"},
-    output="lm_head.decoder.weight",
-    padding=1,
+    output_kernel="lm_head.decoder.weight",
+    padding_id=1,
     positions_from_padding=True,
 )
 _DISTILBERT = EncoderFamily(
     name="DistilBERT",
-    classes="DistilBert",
+    class_prefix="DistilBert",
     prefix="distilbert.",
-    body=("embeddings.", "transformer."),
+    body_prefixes=("embeddings.", "transformer."),
     tokens=("embeddings.word_embeddings.weight",),
     table={
         "embeddings/norm": "embeddings.LayerNorm",
@@ -200,13 +201,13 @@ _DISTILBERT = EncoderFamily(
     },
     tasks={
         **{
-            kind: dataclasses.replace(
-                _BERT.tasks[kind],
+            network_class: dataclasses.replace(
+                _BERT.tasks[network_class],
                 table={"pooler/dense": "pre_classifier", **_LINEAR},
-                pooled=False,
+                has_pooler=False,
                 activation="relu",
             )
-            for kind in (EncoderClassifier, EncoderChooser)
+            for network_class in (EncoderClassifier, EncoderChooser)
         },
         EncoderTagger: _TAGGER,
         EncoderSpanReader: _READER,
@@ -214,7 +215,7 @@ _DISTILBERT = EncoderFamily(
     bias=("vocab_projector.bias",),
     positions="embeddings.position_embeddings.weight",
     head_dropout="seq_classif_dropout",
-    output="vocab_projector.weight",
+    output_kernel="vocab_projector.weight",
     settings={
         "hidden_dim": ("dim", 768),
         "feed_forward_dim": ("hidden_dim", 3072),
@@ -226,13 +227,13 @@ _DISTILBERT = EncoderFamily(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("activation", "gelu", ACTIVATIONS),
     },
-    fixed={"num_segments": 0},
-    required={"tie_word_embeddings": True},
+    fixed_settings={"num_segments": 0},
+    required_fields={"tie_word_embeddings": True},
 )
 _ALBERT = dataclasses.replace(
     _BERT,
     name="ALBERT",
-    classes="Albert",
+    class_prefix="Albert",
     prefix="albert.",
     table={
         "embeddings/norm": "embeddings.LayerNorm",
@@ -249,7 +250,7 @@ _ALBERT = dataclasses.replace(
     heads={**head_table("predictions."), "sentence_pair/dense": "sop_classifier.classifier"},
     bias=("predictions.bias", "predictions.decoder.bias"),
     head_dropout="classifier_dropout_prob",
-    output="predictions.decoder.weight",
+    output_kernel="predictions.decoder.weight",
     settings={
         **SETTINGS,
         "hidden_dim": ("hidden_size", 4096),
@@ -260,15 +261,15 @@ _ALBERT = dataclasses.replace(
         "attention_dropout": ("attention_probs_dropout_prob", 0.0),
         "activation": ("hidden_act", "gelu_new", ACTIVATIONS),
     },
-    fixed={"sharing": "all"},
-    required={**_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1},
+    fixed_settings={"sharing": "all"},
+    required_fields={**_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1},
 )
 _ELECTRA = dataclasses.replace(
     _BERT,
     name="ELECTRA",
-    classes="Electra",
+    class_prefix="Electra",
     prefix="electra.",
-    body=("embeddings", "encoder."),
+    body_prefixes=("embeddings", "encoder."),
     table={
         "embeddings/norm": "embeddings.LayerNorm",
         "encoder/projection": "embeddings_project",
@@ -295,7 +296,7 @@ _ELECTRA = dataclasses.replace(
     },
     bias=("generator_lm_head.bias",),
     head_options={"activation": "gelu"},
-    output="generator_lm_head.weight",
+    output_kernel="generator_lm_head.weight",
     settings={
         **SETTINGS,
         "hidden_dim": ("hidden_size", 256),
@@ -306,10 +307,10 @@ _ELECTRA = dataclasses.replace(
 )
 _XLM = EncoderFamily(
     name="XLM",
-    classes="XLM",
-    masked_class="WithLMHeadModel",
+    class_prefix="XLM",
+    masked_class_suffix="WithLMHeadModel",
     prefix="transformer.",
-    body=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
+    body_prefixes=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
     tokens=("embeddings.weight",),
     table={
         "embeddings/languages": Raw("lang_embeddings.weight"),
@@ -325,7 +326,7 @@ _XLM = EncoderFamily(
     bias=("pred_layer.proj.bias",),
     head_options={"transform": False},
     positions="position_embeddings.weight",
-    output="pred_layer.proj.weight",
+    output_kernel="pred_layer.proj.weight",
     settings={
         "hidden_dim": ("emb_dim", 2048),
         "num_heads": ("n_heads", 16),
@@ -336,16 +337,21 @@ _XLM = EncoderFamily(
         "epsilon": ("layer_norm_eps", 1e-12),
         "initializer_range": ("init_std", 0.02),
     },
-    fixed={"num_segments": 0},
-    derived=_xlm_settings,
-    underived=_xlm_fields,
+    fixed_settings={"num_segments": 0},
+    derive_settings=_xlm_settings,
+    derive_fields=_xlm_fields,
     tasks={
         EncoderTagger: _TAGGER,
-        EncoderSpanReader: dataclasses.replace(_READER, ending="ForQuestionAnsweringSimple"),
+        EncoderSpanReader: dataclasses.replace(_READER, class_suffix="ForQuestionAnsweringSimple"),
     },
-    required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
-    moses=True,
-    padding=2,
+    required_fields={
+        "causal": False,
+        "asm": False,
+        "is_encoder": True,
+        "tie_word_embeddings": True,
+    },
+    uses_moses=True,
+    padding_id=2,
 )
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
@@ -355,23 +361,26 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
     The fields may have the names of older or of newer transformers versions.
     """
-    count, every = (
+    num_layers, global_every = (
         config.number(*names)
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
     )
     window = config.number("local_attention", 128)
-    usual = [_LOCAL if n % max(every, 1) else _GLOBAL for n in range(count)]
-    kinds = config.get("layer_types") or usual
-    if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
+    defaults = [_LOCAL if index % max(global_every, 1) else _GLOBAL for index in range(num_layers)]
+    layer_types = config.get("layer_types") or defaults
+    if len(layer_types) != num_layers or not {*layer_types} <= {_LOCAL, _GLOBAL}:
         raise UserError(
-            f"{config.where} has layer_types={kinds!r:.60}, but must list {_LOCAL} or {_GLOBAL} "
-            f"for each of {count} layers: correct this field"
+            f"{config.where} has layer_types={layer_types!r:.60}, but must list {_LOCAL} or "
+            f"{_GLOBAL} for each of {num_layers} layers: correct this field"
         )
-    windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
+    windows = shortest_period([window if name == _LOCAL else 0 for name in layer_types])
     rope = config.get("rope_parameters") or {}
     bases = {
-        kind: rotary_settings(config, rope.get(kind) or {}, f"{name}_rope_theta", usual)
-        for kind, name, usual in ((_GLOBAL, "global", 160_000.0), (_LOCAL, "local", 10_000.0))
+        layer_type: rotary_settings(config, rope.get(layer_type) or {}, field, default)
+        for layer_type, field, default in (
+            (_GLOBAL, "global_rope_theta", 160_000.0),
+            (_LOCAL, "local_rope_theta", 10_000.0),
+        )
     }
     if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
         raise UserError(
@@ -391,29 +400,30 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
     The function is the inverse of `_modern_settings`. The result contains older and newer field
     names.
     """
-    windows = [config.layer(number)[2] for number in range(config.num_layers)]
-    first, *rest = shortest_turn(windows)
+    windows = [config.layer(index)[2] for index in range(config.num_layers)]
+    first, *others = shortest_period(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
     return {
         "local_attention": next(filter(None, windows), 128),
         "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
         "rope_parameters": {
-            kind: rotary_fields(base, config.rotary_scaling) for kind, base in bases.items()
+            layer_type: rotary_fields(base, config.rotary_scaling)
+            for layer_type, base in bases.items()
         },
         # `None` replaces transformers' defaults, which are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
         # Field names of transformers before version 5.
         "global_rope_theta": bases[_GLOBAL],
         "local_rope_theta": bases[_LOCAL],
-        **({} if first or not all(rest) else {"global_attn_every_n_layers": 1 + len(rest)}),
+        **({} if first or not all(others) else {"global_attn_every_n_layers": 1 + len(others)}),
     }
 
 
 _MODERN_BERT = EncoderFamily(
     name="ModernBERT",
-    classes="ModernBert",
+    class_prefix="ModernBert",
     prefix="model.",
-    body=("embeddings.", "layers", "final_norm."),
+    body_prefixes=("embeddings.", "layers", "final_norm."),
     tokens=("embeddings.tok_embeddings.weight",),
     table={
         "embeddings/norm": "embeddings.norm",
@@ -424,17 +434,17 @@ _MODERN_BERT = EncoderFamily(
     },
     heads=head_table("head.", "norm"),
     tasks={
-        kind: dataclasses.replace(
-            _BERT.tasks[kind],
+        network_class: dataclasses.replace(
+            _BERT.tasks[network_class],
             table={"pooler/dense": "head.dense", "pooler/norm": "head.norm", **_LINEAR},
-            pooled=False,
+            has_pooler=False,
             activation="gelu",
         )
-        for kind in (EncoderClassifier, EncoderChooser)
+        for network_class in (EncoderClassifier, EncoderChooser)
     },
     bias=("decoder.bias",),
     head_options={"activation": "gelu"},
-    output="decoder.weight",
+    output_kernel="decoder.weight",
     settings={
         "hidden_dim": ("hidden_size", 768),
         "feed_forward_dim": ("intermediate_size", 1152),
@@ -447,18 +457,18 @@ _MODERN_BERT = EncoderFamily(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("hidden_activation", "gelu", ACTIVATIONS),
     },
-    fixed={
+    fixed_settings={
         **{"num_segments": 0, "dropout": 0.0, "positions": "rotary", "use_bias": False},
         **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "gated": True},
         "scaled_outputs": True,
     },
-    derived=_modern_settings,
-    underived=_modern_fields,
-    required={
+    derive_settings=_modern_settings,
+    derive_fields=_modern_fields,
+    required_fields={
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
         **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
     },
-    padding=50_283,
+    padding_id=50_283,
 )
 # Encoders with any block of macaron_tf, for `remote/modeling_macaron.py`.
 _POOLED = {
@@ -470,9 +480,9 @@ _POOLED = {
 }
 _OWN = EncoderFamily(
     name="Macaron",
-    classes="Macaron",
+    class_prefix="Macaron",
     prefix="macaron.",
-    body=("embeddings.", "projection.", "stack."),
+    body_prefixes=("embeddings.", "projection.", "stack."),
     tokens=("embeddings.tokens.weight",),
     table=OWN_TABLE,
     heads={
@@ -492,15 +502,15 @@ _OWN = EncoderFamily(
     code=own_code,
     bias=("masked_language.bias",),
     positions="embeddings.positions.weight",
-    derived=own_settings,
-    underived=own_fields,
+    derive_settings=own_settings,
+    derive_fields=own_fields,
 )
 # Dict mapping Hugging Face's `model_type` to the family.
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
     "distilbert": _DISTILBERT,
     "roberta": _ROBERTA,
-    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R", classes="XLMRoberta"),
+    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R", class_prefix="XLMRoberta"),
     "albert": _ALBERT,
     "electra": _ELECTRA,
     "xlm": _XLM,

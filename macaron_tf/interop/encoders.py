@@ -17,11 +17,11 @@ from macaron_tf.interop.arrays import (
     ForeignConfig,
     Raw,
     assign_weights,
-    built,
+    build_model,
     check_files,
+    gather_rows,
+    note_spare_rows,
     read_json,
-    rows,
-    say_spare_rows,
 )
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
 from macaron_tf.interop.task_heads import ReadHead, find_head
@@ -39,7 +39,7 @@ def import_encoder(
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray | None = None,
-    found: ReadHead | None = None,
+    task_head: ReadHead | None = None,
 ) -> Pretrained:
     """Converts another library's encoder to a macaron_tf model.
 
@@ -51,31 +51,35 @@ def import_encoder(
             because no text uses these rows. `None` keeps all rows.
         ids: int array with the encoder's own token id for each new token id. `None` means that the
             ids stay the same.
-        found: task head of a fine-tuned encoder. `None` means that the encoder was only
+        task_head: task head of a fine-tuned encoder. `None` means that the encoder was only
             pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
-    size, pieces = -(-len(tokens) // 8) * 8, 0
+    size, num_tokens = -(-len(tokens) // 8) * 8, 0
     if vocabulary is not None:
-        size, pieces = vocabulary.size, vocabulary.pieces
-        say_spare_rows(tokens, pieces)
-    kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
-    table = {**family.table, **family.heads, "tokens/table": rows(kept, size)(tokens)}
-    if found:
-        network = built(found.kind, {"vocab_size": size, **settings}, **found.options)
-        assign_weights(network, arrays, {**table, **found.head.table})
-        return Pretrained(network, "bert_base", None, vocabulary, ids, **found.fields)
+        size, num_tokens = vocabulary.size, vocabulary.pieces
+        note_spare_rows(tokens, num_tokens)
+    rows = np.arange(max(min(len(tokens), size), num_tokens)) if ids is None else ids
+    table = {**family.table, **family.heads, "tokens/table": gather_rows(rows, size)(tokens)}
+    if task_head:
+        network = build_model(
+            task_head.network_class, {"vocab_size": size, **settings}, **task_head.options
+        )
+        assign_weights(network, arrays, {**table, **task_head.head.table})
+        return Pretrained(network, "bert_base", None, vocabulary, ids, **task_head.fields)
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
-        table["masked_language/bias"] = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
+        table["masked_language/bias"] = Raw(
+            bias, transform=gather_rows(rows, size, UNUSED_TOKEN_BIAS)
+        )
     has_pooler = arrays.has_layer(table.get("pooler/dense"))
-    network = built(
+    network = build_model(
         PretrainingEncoder,
         {"vocab_size": size, **settings},
         has_pooler and arrays.has_layer(table.get("sentence_pair/dense")),
         family.head_options if bias else None,
     )
-    assign_weights(network, arrays, table, drawn=() if bias else ("masked_language",))
+    assign_weights(network, arrays, table, random_layers=() if bias else ("masked_language",))
     heads, config = {}, network.config
     if has_pooler:
         heads["pooler"] = Pooler(name="pooler")
@@ -116,24 +120,24 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
             setting of the model.
     """
     directory = pathlib.Path(directory)
-    pooled = (directory / "modules.json").is_file()
-    if pooled:  # early versions saved the encoder in the subfolder 0_Transformer
+    is_sentence_transformer = (directory / "modules.json").is_file()
+    if is_sentence_transformer:  # early versions saved the encoder in the subfolder 0_Transformer
         directory /= _modules(directory)[0]["path"]
     config = ForeignConfig.of_directory(directory, FAMILIES)
     family = FAMILIES[config.get("model_type")]
     settings = family.read_settings(config)
-    padding = config.number("pad_token_id", family.padding)
+    padding = config.number("pad_token_id", family.padding_id)
     vocabulary = ids = None
     languages = _languages(config)
-    if not family.moses or (directory / "vocab.json").is_file():
-        if family.moses:
+    if not family.uses_moses or (directory / "vocab.json").is_file():
+        if family.uses_moses:
             vocabulary, ids = read_xlm_vocabulary(directory, languages)
         else:
             vocabulary, ids = read_vocabulary(directory, lower_case)
-        found = 0 if ids is None else ids[0]
-        if found != padding:
+        pad_id = 0 if ids is None else ids[0]
+        if pad_id != padding:
             raise UserError(
-                f"{config.where} has pad_token_id={padding}, but the padding token has id {found} "
+                f"{config.where} has pad_token_id={padding}, but the padding token has id {pad_id} "
                 "in the vocabulary: use the tokenizer files that belong to the model"
             )
     arrays = family.arrays(directory)
@@ -145,23 +149,25 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     if family.positions_from_padding:
         settings["max_length"] -= padding + 1
         positions = positions[padding + 1 :]
-    parts: dict[str, Raw | np.ndarray] = {}
+    embedding_entries: dict[str, Raw | np.ndarray] = {}
     if family.segments and settings["num_segments"] == 1:
         # All tokens have the same segment, so its vector is added to every position embedding.
         settings["num_segments"] = 0
         positions = positions + arrays.array(family.segments)
     elif family.segments:
-        parts["embeddings/segments"] = Raw(family.segments)
+        embedding_entries["embeddings/segments"] = Raw(family.segments)
     if learned:
-        parts["embeddings/positions/table"] = positions
-    table = {**parts, **family.table}
+        embedding_entries["embeddings/positions/table"] = positions
+    table = {**embedding_entries, **family.table}
     # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
-    repeated = (*family.bias, "position_ids", "token_type_ids")
-    family = dataclasses.replace(family, table=table, repeated=repeated)
-    found = None if pooled else find_head(family, config, arrays, settings)
-    encoder = import_encoder(arrays, family, settings, vocabulary, ids, found)
-    spoken = languages if settings.get("num_languages") else ()
-    return dataclasses.replace(encoder, unread=family.check_rest(arrays), languages=spoken)
+    ignored = (*family.bias, "position_ids", "token_type_ids")
+    family = dataclasses.replace(family, table=table, ignored_suffixes=ignored)
+    head = None if is_sentence_transformer else find_head(family, config, arrays, settings)
+    encoder = import_encoder(arrays, family, settings, vocabulary, ids, head)
+    model_languages = languages if settings.get("num_languages") else ()
+    return dataclasses.replace(
+        encoder, unread=family.check_unread(arrays), languages=model_languages
+    )
 
 
 def _languages(config: ForeignConfig) -> tuple[str, ...]:
@@ -169,21 +175,21 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
 
     The tuple is empty if the configuration names no languages.
     """
-    numbers = config.get("lang2id") or {}
+    language_ids = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
     # Compared as text, because values of a damaged file may have any type.
-    found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
-    if found is None or found != {*map(repr, range(len(numbers)))}:
+    ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
+    if ids is None or ids != {*map(repr, range(len(language_ids)))}:
         raise UserError(
-            f"{config.where} has lang2id={numbers!r:.60}, but lang2id must number the languages "
-            "from 0 without gaps: correct this field"
+            f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
+            "languages from 0 without gaps: correct this field"
         )
-    if numbers and len(numbers) != count:
+    if language_ids and len(language_ids) != count:
         raise UserError(
-            f"{config.where} has n_langs={count}, but lang2id lists {len(numbers)} languages: use "
-            "the configuration that belongs to the weights"
+            f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} languages: "
+            "use the configuration that belongs to the weights"
         )
-    return tuple(sorted(numbers, key=numbers.get))
+    return tuple(sorted(language_ids, key=language_ids.get))
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:
@@ -194,7 +200,7 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
-    if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
+    if not modules or not all(isinstance(module, dict) and "path" in module for module in modules):
         raise UserError(
             f"{file} must list one or more modules, each with a path: download or copy the file "
             "again"
@@ -226,15 +232,15 @@ def read_sentence_transformer(
     """
     directory = pathlib.Path(directory)
     modules = _modules(directory)
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    module_types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
-            f"{directory / 'modules.json'} lists the modules {', '.join(kinds)}, but only "
+            f"{directory / 'modules.json'} lists the modules {', '.join(module_types)}, but only "
             "Transformer, Pooling and optionally Normalize can be read: give another model"
         )
     encoder = read_encoder(directory, lower_case)
-    transformer, pooling = (directory / module["path"] for module in modules[:2])
-    file = transformer / "sentence_bert_config.json"
+    transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
+    file = transformer_folder / "sentence_bert_config.json"
     config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
     if config.get("do_lower_case"):
         config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
@@ -243,8 +249,8 @@ def read_sentence_transformer(
         max_length = min(max_length, config.number("max_seq_length"))
     return dataclasses.replace(
         encoder,
-        pooling=_pooling(pooling / "config.json"),
-        normalize="Normalize" in kinds,
+        pooling=_pooling(pooling_folder / "config.json"),
+        normalize="Normalize" in module_types,
         max_length=max_length,
     )
 
@@ -257,12 +263,12 @@ def _pooling(file: pathlib.Path) -> str:
     config = read_json(file)
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
     # If there are several poolings, the model concatenates their vectors.
-    found = config.get("pooling_mode") or flags
-    found = [found] if isinstance(found, str) else list(found)
+    poolings = config.get("pooling_mode") or flags
+    poolings = [poolings] if isinstance(poolings, str) else list(poolings)
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
-    if len(found) != 1 or found[0] not in names:
+    if len(poolings) != 1 or poolings[0] not in names:
         raise UserError(
-            f"{file} sets the pooling to {' and '.join(found) or 'nothing'}, but only exactly one "
-            f"of {', '.join(_POOLINGS)} can be read: give another model"
+            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but only exactly "
+            f"one of {', '.join(_POOLINGS)} can be read: give another model"
         )
-    return names[found[0]]
+    return names[poolings[0]]

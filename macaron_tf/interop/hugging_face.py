@@ -23,7 +23,7 @@ from macaron_tf.models.model_card import hub_card
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
-from macaron_tf.training.state import require_room
+from macaron_tf.training.state import require_disk_space
 
 # Network classes, their configuration class, and the function that builds their folder.
 _FOLDERS = (
@@ -41,14 +41,17 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
         UserError: Hugging Face's library has no counterpart for a part or setting of the model.
     """
     model.require_floats()
-    if type(model.network) in XLNET.tasks and model.config.positions == XLNET.fixed["positions"]:
+    if (
+        type(model.network) in XLNET.tasks
+        and model.config.positions == XLNET.fixed_settings["positions"]
+    ):
         return two_stream_folder(model)
-    for networks, config, make in _FOLDERS:
-        if isinstance(model.network, networks) and isinstance(model.config, config):
-            return make(model)
-    kinds = f"{type(model.network).__name__} with {type(model.config).__name__}"
+    for network_classes, config_class, make_folder in _FOLDERS:
+        if isinstance(model.network, network_classes) and isinstance(model.config, config_class):
+            return make_folder(model)
+    description = f"{type(model.network).__name__} with {type(model.config).__name__}"
     raise UserError(
-        f"{kinds} has no counterpart in Hugging Face's transformers: save the model in "
+        f"{description} has no counterpart in Hugging Face's transformers: save the model in "
         "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"
     )
 
@@ -76,15 +79,15 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
         model.card_facts,
         folder.library,
         folder.pipeline,
-        folder.automatic or folder.config["architectures"][0],
+        folder.auto_class or folder.config["architectures"][0],
         folder.notes,
-        code=bool(folder.automatic),
+        code=bool(folder.auto_class),
         tokenizer=bool(folder.tokenizer),
         location=location,
     ).encode()
 
     def write(directory: epath.Path) -> None:
-        require_room(directory, (), state.values())
+        require_disk_space(directory, (), state.values())
         safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
         for name, contents in files.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)

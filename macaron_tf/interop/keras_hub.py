@@ -68,32 +68,34 @@ class _Backbone(keras_hub.models.Backbone):
         self.max_sequence_length = config.max_length
 
     def get_config(self) -> dict[str, Any]:
-        own = {"config": keras.saving.serialize_keras_object(self.config)}
+        extra = {"config": keras.saving.serialize_keras_object(self.config)}
         config = super().get_config()
         if config["dtype"]["class_name"] == "DTypePolicyMap":
-            own["quantized"] = config["dtype"]  # a copy, because KerasHub's loader resets `dtype`
+            extra["quantized"] = config["dtype"]  # a copy, because KerasHub's loader resets `dtype`
         if flags := part_flags(self):
-            own["trainable_parts"] = flags
-        return {**config, **own}
+            extra["trainable_parts"] = flags
+        return {**config, **extra}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
         fields = hints_of(EncoderConfig)
         changes = {name: value for name, value in config.items() if name in fields}
         options = {name: value for name, value in config.items() if name not in fields}
-        own = keras.saving.deserialize_keras_object(options["config"])
+        base_config = keras.saving.deserialize_keras_object(options["config"])
         quantized = options.pop("quantized", None)
         options["dtype"] = options.get("dtype") or quantized
         flags = options.pop("trainable_parts", {})
-        made = super().from_config({**options, "config": dataclasses.replace(own, **changes)})
-        set_part_flags(made, flags)
-        return made
+        backbone = super().from_config(
+            {**options, "config": dataclasses.replace(base_config, **changes)}
+        )
+        set_part_flags(backbone, flags)
+        return backbone
 
     def default_lora_layer_names(self) -> list[str]:
         # KerasHub selects layers by name. These layers project to the attention heads.
-        layers = [one for one in self._flatten_layers() if isinstance(one, keras.layers.Dense)]
+        layers = [x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense)]
         return sorted(
-            {one.name for one in layers if spec_of(one.weights[0]).axes[1:] == ("heads",)}
+            {layer.name for layer in layers if spec_of(layer.weights[0]).axes[1:] == ("heads",)}
         )
 
 
@@ -181,17 +183,17 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         super().__init__(**kwargs)
         self.built = True  # a task can be quantized only if all of its layers are built
         self.kind = vocabulary.kind if vocabulary else kind
-        if self.kind not in Vocabulary.kinds:
+        if self.kind not in Vocabulary.classes:
             raise UserError(
-                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.kinds)} if no vocabulary "
-                "is passed"
+                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.classes)} if no "
+                "vocabulary is passed"
             )
-        self.file_assets = [Vocabulary.kinds[self.kind].contents_name, RECORD]
+        self.file_assets = [Vocabulary.classes[self.kind].contents_name, RECORD]
         self.vocabulary = None
         if vocabulary:
-            self._take(vocabulary)
+            self._set_vocabulary(vocabulary)
 
-    def _take(self, vocabulary: PieceVocabulary) -> None:
+    def _set_vocabulary(self, vocabulary: PieceVocabulary) -> None:
         if vocabulary.cls_last:
             raise UserError(
                 "the vocabulary puts [CLS] after a text, as in XLNet, but KerasHub's packers put "
@@ -208,7 +210,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         self.vocabulary.save(dir_path)
 
     def load_assets(self, dir_path: str) -> None:
-        self._take(PieceVocabulary.load(dir_path))
+        self._set_vocabulary(PieceVocabulary.load(dir_path))
 
     def tokenize(self, inputs):
         lines = tf.convert_to_tensor(inputs)
@@ -238,7 +240,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
         A text includes the token's space. A special token has a name such as "[CLS]".
         """
-        return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
+        return [self.vocabulary.piece_name(token_id) for token_id in range(self.vocabulary.pieces)]
 
     def id_to_token(self, id: int) -> str:
         return self.get_vocabulary()[id]
@@ -273,8 +275,10 @@ class _Sized:
     @classmethod
     def _add_missing_kwargs(cls, loader, kwargs):
         kwargs = super()._add_missing_kwargs(loader, kwargs)
-        longest = keras.saving.deserialize_keras_object(loader.config["config"]["config"]).longest
-        return {"sequence_length": longest, **kwargs} if longest else kwargs
+        max_length = keras.saving.deserialize_keras_object(
+            loader.config["config"]["config"]
+        ).longest
+        return {"sequence_length": max_length, **kwargs} if max_length else kwargs
 
 
 class _Packing(_Sized):
@@ -379,8 +383,8 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"activation": self.activation, "epsilon": self.epsilon}
-        return {**super().get_config(), **own}
+        extra = {"activation": self.activation, "epsilon": self.epsilon}
+        return {**super().get_config(), **extra}
 
 
 @_registered
@@ -418,58 +422,64 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             including the first generated stop token, and False after this token.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
-        given = ops.cast(inputs["padding_mask"], "bool")
+        prompt_mask = ops.cast(inputs["padding_mask"], "bool")
         model = self.backbone.language_model
         context, cache = model.init_decode(token_ids.shape[0], 1, token_ids.shape[1])
-        first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # first generated position
+        first_generated = ops.min(ops.sum(ops.cast(prompt_mask, "int32"), axis=-1))  # a position
 
-        def tokens_of(rows, index, count=1):
+        def slice_tokens(rows, index, count=1):
             return ops.slice(rows, (0, index), (ops.shape(rows)[0], count))  # (B, count)
 
         def next_token(prompt, cache, index):
             # The sampler's index is the position of the next token.
-            tokens = tokens_of(prompt, index - 1)
+            tokens = slice_tokens(prompt, index - 1)
             options = {"with_hidden": True}
             logits, cache, hidden = model.decode_step(tokens, index - 1, context, cache, **options)
             return logits[:, 0], hidden, cache  # (B, 1, V) -> (B, V)
 
         def read_chunk(index, cache):
-            tokens = tokens_of(token_ids, index, _CHUNK)
+            tokens = slice_tokens(token_ids, index, _CHUNK)
             return index + _CHUNK, model.prefill(tokens, index, context, cache)
 
         def read_token(index, cache):
-            tokens = tokens_of(token_ids, index)
+            tokens = slice_tokens(token_ids, index)
             return index + 1, model.decode_step(tokens, index, context, cache)[1]
 
         # Prefill all but the last token of the shortest prompt, in chunks of fixed size, because
         # XLA cannot slice by an unknown length.
-        read = ops.zeros((), "int32"), cache
+        state = ops.zeros((), "int32"), cache
         if model.can_prefill and token_ids.shape[1] > _CHUNK:
-            read = ops.while_loop(lambda index, _: index + _CHUNK < first, read_chunk, read)
-        _, cache = ops.while_loop(lambda index, _: index + 1 < first, read_token, read)
+            state = ops.while_loop(
+                lambda index, _: index + _CHUNK < first_generated, read_chunk, state
+            )
+        _, cache = ops.while_loop(lambda index, _: index + 1 < first_generated, read_token, state)
         token_ids = self.sampler(
             next=next_token,
             prompt=token_ids,
             cache=cache,
-            index=first,
-            mask=given,
+            index=first_generated,
+            mask=prompt_mask,
             stop_token_ids=stop_token_ids,
             # Only the contrastive sampler uses hidden states. With other samplers, TensorFlow
             # prunes their computation from the graph.
-            hidden_states=model.hidden_states({"token_ids": token_ids, "padding_mask": given}),
+            hidden_states=model.hidden_states(
+                {"token_ids": token_ids, "padding_mask": prompt_mask}
+            ),
             model=self,
         )
-        mask = ops.ones_like(given)
+        mask = ops.ones_like(prompt_mask)
         if stop_token_ids is not None:
-            stops = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
-            ends = ops.any(ops.equal(token_ids[..., None], stops), axis=-1)
-            ends = ops.cast(ops.logical_and(ends, ops.logical_not(given)), "int32")
-            mask = ops.equal(ops.cumsum(ends, axis=-1) - ends, 0)  # up to the first stop token
+            stop_tokens = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
+            is_stop = ops.any(ops.equal(token_ids[..., None], stop_tokens), axis=-1)
+            is_stop = ops.cast(ops.logical_and(is_stop, ops.logical_not(prompt_mask)), "int32")
+            mask = ops.equal(
+                ops.cumsum(is_stop, axis=-1) - is_stop, 0
+            )  # up to the first stop token
         return {"token_ids": token_ids, "padding_mask": mask}
 
 
 def task_of(
-    found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
+    model: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
     """Converts a network to a KerasHub task with the same weights, task head and vocabulary.
 
@@ -477,7 +487,7 @@ def task_of(
     masked language modelling.
 
     Args:
-        found: result of `macaron_tf.load`, or a network. The task of a network without a vocabulary
+        model: result of `macaron_tf.load`, or a network. The task of a network without a vocabulary
             takes ids instead of text.
         sequence_length: sequence length of the preprocessor, in tokens; `None` means the network's
             maximum length, or 512 if the network has no maximum.
@@ -491,20 +501,21 @@ def task_of(
         lm.compile(sampler="top_p")
         print(lm.generate("The story of", max_length=64))
     """
-    if isinstance(found, keras.Model):
-        found = Pretrained(found)
-    elif not isinstance(found, Pretrained):
+    if isinstance(model, keras.Model):
+        model = Pretrained(model)
+    elif not isinstance(model, Pretrained):
         raise UserError(
-            f"task_of cannot convert {found!r}: give a network or the result of macaron_tf.load"
+            f"task_of cannot convert {model!r}: give a network or the result of macaron_tf.load"
         )
-    network, settings, encodes = found.network, {}, PretrainingEncoder | EncoderClassifier
+    network, preprocessor_options = model.network, {}
+    encoder_classes = PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:
         network.build()
     if isinstance(network, LanguageModel):
-        kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
+        task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
-        settings["add_start_token"] = found.starts
-    elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
+        preprocessor_options["add_start_token"] = model.starts
+    elif isinstance(network, encoder_classes) and isinstance(network.config, EncoderConfig):
         if network.config.norm_type == "unbiased":
             raise UserError(
                 "norm_type='unbiased' (ModernBERT) needs a head without biases, which KerasHub "
@@ -512,14 +523,14 @@ def task_of(
             )
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
-        pooler = found.pooler or network.pooler
+        pooler = model.pooler or network.pooler
         if pooler:
             backbone.pooler.set_weights(pooler.get_weights())
         if isinstance(network, EncoderClassifier):
-            kind = EncoderTextClassifier
+            task_class = EncoderTextClassifier
             options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
         else:
-            kind, options = EncoderMaskedLM, dict(network.head_options)
+            task_class, options = EncoderMaskedLM, dict(network.head_options)
             if not options.pop("transform", True):
                 raise UserError(
                     "KerasHub has no masked language head without a dense layer, as in XLM: use "
@@ -532,27 +543,29 @@ def task_of(
             "language model or an encoder pre-trained with masked language modelling"
         )
     preprocessor = None
-    if found.vocabulary:
+    if model.vocabulary:
         length = sequence_length or network.config.longest or 512
-        tokenizer = kind.preprocessor_cls.tokenizer_cls(found.vocabulary)
-        preprocessor = kind.preprocessor_cls(tokenizer, sequence_length=length, **settings)
-    task = kind(backbone=backbone, preprocessor=preprocessor, **kwargs)
-    if kind is EncoderTextClassifier:
+        tokenizer = task_class.preprocessor_cls.tokenizer_cls(model.vocabulary)
+        preprocessor = task_class.preprocessor_cls(
+            tokenizer, sequence_length=length, **preprocessor_options
+        )
+    task = task_class(backbone=backbone, preprocessor=preprocessor, **kwargs)
+    if task_class is EncoderTextClassifier:
         task.output_dense.set_weights(network.head.get_weights())
-    elif kind is EncoderMaskedLM:
+    elif task_class is EncoderMaskedLM:
         values = network.masked_language.get_weights()
-        for variable, value in zip(_own_weights(task), values, strict=True):
+        for variable, value in zip(_head_weights(task), values, strict=True):
             variable.assign(value)
     return task
 
 
-def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
+def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
     """Returns the weights of a task's masked language head, without the embedding table.
 
     The order of the weights is the same as in macaron_tf's `MaskedLanguageHead`.
     """
-    table = {id(weight) for weight in task.backbone.token_embedding.weights}
-    return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
+    table_ids = {id(weight) for weight in task.backbone.token_embedding.weights}
+    return [weight for weight in task.masked_lm_head.weights if id(weight) not in table_ids]
 
 
 def read_preset(directory: str | os.PathLike) -> Pretrained:
@@ -562,11 +575,11 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         UserError: a file is missing or damaged.
     """
     folder, preset = pathlib.Path(directory), str(directory)
-    task, kind, vocabulary = folder / "task.json", keras_hub.models.Backbone, None
+    task, cls, vocabulary = folder / "task.json", keras_hub.models.Backbone, None
     if task.is_file():
-        kind = keras.saving.get_registered_object(read_json(task).get("registered_name"))
+        cls = keras.saving.get_registered_object(read_json(task).get("registered_name"))
     try:
-        model = kind.from_preset(preset)
+        model = cls.from_preset(preset)
         if (folder / "tokenizer.json").is_file():
             vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -580,36 +593,41 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         starts = preprocessor is None or preprocessor.add_start_token
         network = backbone.language_model
         return Pretrained(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
-    config, masked = backbone.config, isinstance(model, EncoderMaskedLM)
+    config, has_masked_lm = backbone.config, isinstance(model, EncoderMaskedLM)
     if isinstance(model, keras_hub.models.BertTextClassifier):
         network = EncoderClassifier(
-            config, model.num_classes, model.dropout, dtype=_under("encoder_classifier", backbone)
+            config,
+            model.num_classes,
+            model.dropout,
+            dtype=_dtype_policies("encoder_classifier", backbone),
         )
         network.build()
         network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
-        learnt = {}
+        fields = {}
     else:
-        options = {"activation": model.activation, "epsilon": model.epsilon} if masked else {}
+        options = {}
+        if has_masked_lm:
+            options = {"activation": model.activation, "epsilon": model.epsilon}
         options = {name: value for name, value in options.items() if value is not None}
         network = PretrainingEncoder(
-            config, head_options=options, dtype=_under("pretraining_encoder", backbone)
+            config, head_options=options, dtype=_dtype_policies("pretraining_encoder", backbone)
         )
         network.build()
-        if masked:
-            network.masked_language.set_weights([w.numpy() for w in _own_weights(model)])
-        learnt = {"objective": "masked_language", "has_masked_language": masked}
-        learnt["pooler"] = backbone.pooler
+        if has_masked_lm:
+            network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
+        fields = {"objective": "masked_language", "has_masked_language": has_masked_lm}
+        fields["pooler"] = backbone.pooler
     network.encoder.set_weights(backbone.encoder.get_weights())
-    return Pretrained(network, "bert_base", vocabulary=vocabulary, **learnt)
+    return Pretrained(network, "bert_base", vocabulary=vocabulary, **fields)
 
 
-def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
+def _dtype_policies(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
     """Returns a map from layer path to dtype policy for a model that contains `backbone`.
 
     The map contains the policy of each quantized layer in the backbone, and a default policy for
     all other layers. Each layer path gets the prefix `name/`.
     """
-    quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
-    own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}
-    return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), own)
+    quantized_layers = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
+    policies = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized_layers}
+    return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), policies)

@@ -39,7 +39,7 @@ class KerasArrays(Arrays):
     A search for a name finds every path that ends with this name.
     """
 
-    kernel = "/kernel"
+    kernel_suffix = "/kernel"
 
     @classmethod
     def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
@@ -58,7 +58,7 @@ class KerasArrays(Arrays):
     def find(self, name: str) -> list[str]:
         return [path for path in self.arrays if f"/{path}".endswith(f"/{name}")]
 
-    def part(self, layer: str, variable: str) -> np.ndarray:
+    def layer_array(self, layer: str, variable: str) -> np.ndarray:
         if variable == "table":
             return self.array(f"{layer}/embeddings")
         array = self.array(f"{layer}/{variable}")
@@ -84,9 +84,9 @@ def activation_name(function: Callable | str | None) -> str:
     values = np.asarray(keras.activations.get(function)(points))
     names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
     for name in names:
-        ours = keras.ops.convert_to_numpy(activation(name)(points))
+        outputs = keras.ops.convert_to_numpy(activation(name)(points))
         # The tolerance separates GELU from its tanh approximation, which differ by up to 5e-4.
-        if np.allclose(values, ours, atol=2e-6, rtol=0):
+        if np.allclose(values, outputs, atol=2e-6, rtol=0):
             return name
     raise UserError(
         f"the model has the activation {function}, but only {', '.join(names)} can be read: give "
@@ -146,7 +146,7 @@ _KERAS_HUB = EncoderFamily(
     bias=("masked_lm_head/output_bias",),
 )
 # Dict mapping the class of an encoder backbone to the name of its vocabulary file.
-_ENCODERS = {
+_VOCABULARY_FILES = {
     "BertBackbone": "vocabulary.txt",
     "DistilBertBackbone": "vocabulary.txt",
     "ElectraBackbone": "vocabulary.txt",
@@ -161,8 +161,8 @@ _KERAS_HUB_GPT2 = dataclasses.replace(
         "stack/final_norm": "layer_norm",
         **_keras_hub_layer("self_attention"),
     },
-    output="",
-    body=("transformer_layer_",),
+    output_kernel="",
+    body_prefixes=("transformer_layer_",),
 )
 
 
@@ -200,8 +200,8 @@ def import_keras_hub_encoder(
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
-    segments = layers.get("segment_embedding")
-    settings["num_segments"] = segments.input_dim if segments else 0
+    segment_layer = layers.get("segment_embedding")
+    settings["num_segments"] = segment_layer.input_dim if segment_layer else 0
     if "embeddings_projection" in layers:
         settings["embedding_dim"] = backbone.embedding_dim
     if masked_lm_head is not None:
@@ -233,36 +233,37 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
         import keras_hub
     directory = pathlib.Path(directory)
     check_files(directory, "KerasHub preset", "config.json", "model.weights.h5")
-    kind = read_json(directory / "config.json").get("class_name")
-    known = (*_ENCODERS, "GPT2Backbone")
-    if kind not in known:
+    backbone_class = read_json(directory / "config.json").get("class_name")
+    supported = (*_VOCABULARY_FILES, "GPT2Backbone")
+    if backbone_class not in supported:
         raise UserError(
-            f"{directory}/config.json has class_name={kind!r}, but only {', '.join(known)} can be "
-            "read: give another preset"
+            f"{directory}/config.json has class_name={backbone_class!r}, but only "
+            f"{', '.join(supported)} can be read: give another preset"
         )
     task = directory / "task.json"
-    named = task.is_file() and read_json(task).get("class_name")
-    masked = named == kind.replace("Backbone", "MaskedLM")
-    masked = masked and (directory / "task.weights.h5").is_file()
-    vocabulary, ids = read_keras_hub_vocabulary(directory, _ENCODERS.get(kind, "vocabulary.json"))
+    task_class = task.is_file() and read_json(task).get("class_name")
+    has_masked_lm = task_class == backbone_class.replace("Backbone", "MaskedLM")
+    has_masked_lm = has_masked_lm and (directory / "task.weights.h5").is_file()
+    vocabulary_file = _VOCABULARY_FILES.get(backbone_class, "vocabulary.json")
+    vocabulary, ids = read_keras_hub_vocabulary(directory, vocabulary_file)
     try:
-        reader = keras_hub.models.MaskedLM if masked else keras_hub.models.Backbone
-        model = reader.from_preset(str(directory), dtype="float32")
+        model_class = keras_hub.models.MaskedLM if has_masked_lm else keras_hub.models.Backbone
+        model = model_class.from_preset(str(directory), dtype="float32")
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"{directory} cannot be read ({reason}): download or copy the preset again"
         ) from None
-    if kind == "GPT2Backbone":
-        settings = {**_KERAS_HUB_GPT2.fixed, **_keras_hub_settings(model)}
+    if backbone_class == "GPT2Backbone":
+        settings = {**_KERAS_HUB_GPT2.fixed_settings, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
         return import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary, ids)
-    given = (model.backbone, model.masked_lm_head) if masked else (model, None)
-    return import_keras_hub_encoder(*given, vocabulary, ids)
+    parts = (model.backbone, model.masked_lm_head) if has_masked_lm else (model, None)
+    return import_keras_hub_encoder(*parts, vocabulary, ids)
 
 
 # Attributes of Model Garden's `BertEncoderV2`, which are the names of the layers in a checkpoint.
-_PLACES = (
+_EMBEDDING_LAYERS = (
     "_embedding_layer",
     "_position_embedding_layer",
     "_type_embedding_layer",
@@ -313,20 +314,24 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     file = directory / "bert_config.json"
     config = ForeignConfig(read_json(file), str(file))
     settings = {
-        ours: config.number(theirs, kind=type(default))
-        for ours, (theirs, default, *_) in SETTINGS.items()
-        if ours not in ("epsilon", "activation")
+        setting: config.number(field, value_type=type(default))
+        for setting, (field, default, *_) in SETTINGS.items()
+        if setting not in ("epsilon", "activation")
     }
     if config.get("embedding_size") is not None:
         config.require({"embedding_size": settings["hidden_dim"]})
     settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
     # `BertEncoder` is a functional model, whose checkpoints number the layers. The pooler is last.
-    layers = [f"_transformer_layers/{number}" for number in range(settings["num_layers"])]
-    places = dict(enumerate([*_PLACES, *layers, "_pooler_layer"]))
+    layers = [f"_transformer_layers/{index}" for index in range(settings["num_layers"])]
+    layer_names = dict(enumerate([*_EMBEDDING_LAYERS, *layers, "_pooler_layer"]))
+
+    def layer_name(match: re.Match) -> str:
+        return layer_names.get(int(match[1]), match[0])
+
     arrays = KerasArrays(
         {
-            re.sub(r"layer_with_weights-(\d+)", lambda n: places.get(int(n[1]), n[0]), name): array
+            re.sub(r"layer_with_weights-(\d+)", layer_name, name): array
             for name, array in read_checkpoint(directory).items()
         }
     )

@@ -22,11 +22,11 @@ from macaron_tf.interop.arrays import (
     Table,
     TaskHead,
     assign_weights,
-    built,
+    build_model,
+    gather_rows,
+    note_spare_rows,
     rotary_fields,
     rotary_settings,
-    rows,
-    say_spare_rows,
     transformer_layer,
 )
 from macaron_tf.interop.task_heads import ReadHead, find_head
@@ -48,10 +48,10 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
 
 
-def _inner(config: ForeignConfig) -> dict:
-    given = config.get("n_inner") is not None
-    inner = config.number("n_inner") if given else 4 * config.number("n_embd", 768)
-    return {"feed_forward_dim": inner}
+def _gpt2_settings(config: ForeignConfig) -> dict:
+    if config.get("n_inner") is not None:
+        return {"feed_forward_dim": config.number("n_inner")}
+    return {"feed_forward_dim": 4 * config.number("n_embd", 768)}
 
 
 _LAYERS = transformer_layer(
@@ -63,7 +63,7 @@ _CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_b
 _SCORE = Raw("score.weight", transform=np.transpose, inverse=np.transpose)
 _GPT2 = Family(
     name="GPT-2",
-    classes="GPT2",
+    class_prefix="GPT2",
     tokens=("wte.weight",),
     table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
     settings={
@@ -77,10 +77,10 @@ _GPT2 = Family(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("activation_function", "gelu_new", ACTIVATIONS),
     },
-    fixed={**_CAUSAL, "norm": "pre", "scaled_outputs": True},
-    derived=_inner,
-    underived=lambda config: {"n_inner": config.feed_forward_dim},
-    required={
+    fixed_settings={**_CAUSAL, "norm": "pre", "scaled_outputs": True},
+    derive_settings=_gpt2_settings,
+    derive_fields=lambda config: {"n_inner": config.feed_forward_dim},
+    required_fields={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
@@ -88,11 +88,11 @@ _GPT2 = Family(
     },
     prefix="transformer.",
     # The kernel of Conv1D is (inputs, outputs), with queries, keys and values concatenated.
-    linear=False,
-    output="lm_head.weight",
-    body=("h.",),
+    transpose_kernels=False,
+    output_kernel="lm_head.weight",
+    body_prefixes=("h.",),
     # Some versions also save two buffers: the causal mask and the score of masked positions.
-    repeated=(".attn.bias", ".attn.masked_bias"),
+    ignored_suffixes=(".attn.bias", ".attn.masked_bias"),
     # The head has no bias.
     tasks={
         CausalClassifier: TaskHead(
@@ -102,7 +102,7 @@ _GPT2 = Family(
 )
 
 
-def _rotary(config: ForeignConfig) -> dict[str, Any]:
+def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
     """Converts Llama's settings for RoPE, attention heads and tied embeddings.
 
     The fields for RoPE may have the names of older or of newer transformers versions. The result is
@@ -117,10 +117,10 @@ def _rotary(config: ForeignConfig) -> dict[str, Any]:
     }
 
 
-def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
+def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
     """Computes the Llama settings that `Family.settings` does not cover.
 
-    The function is the inverse of `_rotary`.
+    The function is the inverse of `_llama_settings`.
     """
     return {
         "rope_theta": config.rotary_base,
@@ -133,7 +133,7 @@ def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
 
 _LLAMA = Family(
     name="Llama",
-    classes="Llama",
+    class_prefix="Llama",
     tokens=("embed_tokens.weight",),
     table={
         "stack/final_norm": "norm",
@@ -156,18 +156,18 @@ _LLAMA = Family(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("hidden_act", "silu", {"silu": "silu", **ACTIVATIONS}),
     },
-    fixed={
+    fixed_settings={
         **_CAUSAL,
         **{"norm": "pre", "norm_type": "rms", "positions": "rotary", "gated": True},
         **{"use_bias": False, "dropout": 0.0},
     },
-    derived=_rotary,
-    underived=_rotary_fields,
-    required={"attention_bias": False, "mlp_bias": False},
+    derive_settings=_llama_settings,
+    derive_fields=_llama_fields,
+    required_fields={"attention_bias": False, "mlp_bias": False},
     prefix="model.",
-    output="lm_head.weight",
-    body=("layers.",),
-    repeated=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
+    output_kernel="lm_head.weight",
+    body_prefixes=("layers.",),
+    ignored_suffixes=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
     tasks=_GPT2.tasks,
 )
 # Dict mapping Hugging Face's `model_type` to the family.
@@ -175,12 +175,12 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
         _GPT2,
         name="GPT",
-        classes="OpenAIGPT",
+        class_prefix="OpenAIGPT",
         tokens=("tokens_embed.weight",),
         table={"embeddings/positions": "positions_embed", **_LAYERS},
         settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
-        fixed={**_CAUSAL, "norm": "post"},
-        underived=lambda config: {},  # the feed-forward layer is always four times as wide
+        fixed_settings={**_CAUSAL, "norm": "post"},
+        derive_fields=lambda config: {},  # the feed-forward layer is always four times as wide
         starts=False,
     ),
     "gpt2": _GPT2,
@@ -213,8 +213,8 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     names = ("vocab.json", "tokenizer.json", "tokenizer.model")
-    files = any((directory / name).is_file() for name in names)
-    if files or family is _GPT2:
+    has_tokenizer = any((directory / name).is_file() for name in names)
+    if has_tokenizer or family is _GPT2:
         starts = False
         try:
             vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
@@ -228,8 +228,8 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     elif family is _LLAMA:
         family = dataclasses.replace(family, starts=False)
     # A model that macaron_tf exported has special tokens around a text.
-    found = find_head(family, config, arrays, settings, special=bool(ids[PAD] >= 0))
-    return import_language_model(arrays, family, settings, vocabulary, ids, found)
+    head = find_head(family, config, arrays, settings, has_special_tokens=bool(ids[PAD] >= 0))
+    return import_language_model(arrays, family, settings, vocabulary, ids, head)
 
 
 def import_language_model(
@@ -238,7 +238,7 @@ def import_language_model(
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray,
-    found: ReadHead | None = None,
+    task_head: ReadHead | None = None,
 ) -> Pretrained:
     """Converts another library's language model to a macaron_tf model.
 
@@ -249,10 +249,11 @@ def import_language_model(
         vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
         ids: int array with the model's own token id for each new token id, or -1 for a token that
             the model lacks.
-        found: task head of a fine-tuned model. `None` means that the model was only pre-trained.
+        task_head: task head of a fine-tuned model. `None` means that the model was only
+            pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
-    say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
+    note_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
     size = -(-len(ids) // 8) * 8
     # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
@@ -261,21 +262,25 @@ def import_language_model(
         bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is predicted as [SEP]
     table = {
         **family.table,
-        "tokens/table": rows(ids, size)(tokens),
+        "tokens/table": gather_rows(ids, size)(tokens),
         "language_head/bias": bias,
     }
     if not settings.get("tied", True):
-        table["output_table/table"] = Raw(family.output, transform=rows(ids, size))
-        family = dataclasses.replace(family, output="")
-    kind, options, fields = LanguageModel, {}, {}
-    if found:
-        kind, options, fields = found.kind, found.options, found.fields
-        bias = {"head/dense/bias": np.zeros(found.options["num_classes"], "float32")}
-        table |= {**found.head.table, **bias}
-    network = built(kind, {**settings, "vocab_size": size}, **options)
+        table["output_table/table"] = Raw(family.output_kernel, transform=gather_rows(ids, size))
+        family = dataclasses.replace(family, output_kernel="")
+    network_class, options, fields = LanguageModel, {}, {}
+    if task_head:
+        network_class, options, fields = (
+            task_head.network_class,
+            task_head.options,
+            task_head.fields,
+        )
+        bias = {"head/dense/bias": np.zeros(task_head.options["num_classes"], "float32")}
+        table |= {**task_head.head.table, **bias}
+    network = build_model(network_class, {**settings, "vocab_size": size}, **options)
     assign_weights(network, arrays, table)
-    objective = None if found else "causal_language"
-    unread = family.check_rest(arrays)
+    objective = None if task_head else "causal_language"
+    unread = family.check_unread(arrays)
     model = "llama_base" if family.name == _LLAMA.name else "gpt2_base"
     return Pretrained(
         network, model, objective, vocabulary, ids, unread, starts=family.starts, **fields
@@ -295,28 +300,28 @@ def _per_head(name: str) -> Raw:
     )
 
 
-def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
+def _flattened_heads(*names: str, heads: int, transposed: bool = False) -> Raw:
     """Builds a `Raw` that reshapes XLNet's attention kernels from `(D, H, d)` to `(D, H d)`.
 
     Args:
         names: names of the kernels in XLNet's attention layer, such as "q".
         heads: H, the number of heads. Only an export uses `heads`.
-        turned: whether to also transpose the result to `(H d, D)`.
+        transposed: whether to also transpose the result to `(H d, D)`.
     """
 
     def flat(kernel: np.ndarray) -> np.ndarray:
         kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
-        return kernel.T if turned else kernel
+        return kernel.T if transposed else kernel
 
     def split(kernel: np.ndarray) -> np.ndarray:
-        kernel = kernel.T if turned else kernel
+        kernel = kernel.T if transposed else kernel
         return kernel.reshape(len(kernel), heads, -1)  # (D, H d) -> (D, H, d)
 
-    places = (f"layer.{{}}.rel_attn.{name}" for name in names)
-    return Raw(*places, transform=flat, inverse=split)
+    arrays = (f"layer.{{}}.rel_attn.{name}" for name in names)
+    return Raw(*arrays, transform=flat, inverse=split)
 
 
-def _swapped(vectors: np.ndarray) -> np.ndarray:
+def _swap_axes(vectors: np.ndarray) -> np.ndarray:
     return vectors.transpose(1, 0, 2)  # (2, H, d) -> (H, 2, d), and back
 
 
@@ -326,15 +331,15 @@ def xlnet_attention(heads: int) -> Table:
     `heads` is the number of heads. Only an export uses `heads`.
     """
     return {
-        "attention/query/kernel": _flat("q", heads=heads),
-        "attention/key_value/kernel": _flat("k", "v", heads=heads),
-        "attention/distance/kernel": _flat("r", heads=heads),
-        "attention/output/kernel": _flat("o", heads=heads, turned=True),
+        "attention/query/kernel": _flattened_heads("q", heads=heads),
+        "attention/key_value/kernel": _flattened_heads("k", "v", heads=heads),
+        "attention/distance/kernel": _flattened_heads("r", heads=heads),
+        "attention/output/kernel": _flattened_heads("o", heads=heads, transposed=True),
         "attention/content_bias": _per_head("r_w_bias"),
         "attention/distance_bias": _per_head("r_r_bias"),
         "attention/segment_bias": _per_head("r_s_bias"),
         "attention/segment_vectors": Raw(
-            "layer.{}.rel_attn.seg_embed", transform=_swapped, inverse=_swapped
+            "layer.{}.rel_attn.seg_embed", transform=_swap_axes, inverse=_swap_axes
         ),
     }
 
@@ -343,7 +348,7 @@ _XLNET_POOLED = {"pooler/dense": _XLNET_SUMMARY, "head/dense": "logits_proj"}
 _XLNET_SUMMARIZED = {"table": _XLNET_POOLED, "activation_field": "summary_activation"}
 XLNET = Family(
     name="XLNet",
-    classes="XLNet",
+    class_prefix="XLNet",
     tokens=("word_embedding.weight",),
     table={
         "query_vector": Raw("mask_emb", transform=np.ravel),
@@ -366,16 +371,16 @@ XLNET = Family(
         "initializer_range": ("initializer_range", 0.02),
         "activation": ("ff_activation", "gelu", ACTIVATIONS),
     },
-    fixed={"positions": "transformer_xl", "embedding_norm": False},
-    derived=lambda config: {
+    fixed_settings={"positions": "transformer_xl", "embedding_norm": False},
+    derive_settings=lambda config: {
         "clamp_length": max(config.number("clamp_len", -1), 0) or None,
         "summary": "first" if config.get("summary_type") == "first" else "last",
     },
-    underived=lambda config: {
+    derive_fields=lambda config: {
         "clamp_len": config.clamp_length or -1,
         "summary_type": config.summary,
     },
-    required={
+    required_fields={
         "attn_type": "bi",
         "bi_data": False,
         "same_length": False,
@@ -383,8 +388,8 @@ XLNET = Family(
         "tie_word_embeddings": True,
     },
     prefix="transformer.",
-    output="lm_loss.weight",
-    body=("layer.",),
+    output_kernel="lm_loss.weight",
+    body_prefixes=("layer.",),
     tasks={
         EncoderClassifier: TaskHead(
             "ForSequenceClassification", "text-classification", **_XLNET_SUMMARIZED
@@ -429,9 +434,9 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(ids, XLNET_SPECIAL)])
     vocabulary = None
     if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
-        vocabulary, found = read_vocabulary(directory)
-        found = np.arange(vocabulary.pieces) if found is None else found
-        if not np.array_equal(found, ids):
+        vocabulary, piece_ids = read_vocabulary(directory)
+        piece_ids = np.arange(vocabulary.pieces) if piece_ids is None else piece_ids
+        if not np.array_equal(piece_ids, ids):
             raise UserError(
                 f"the tokenizer in {directory} does not fit the model, because the number of "
                 "tokens or the ids of special tokens differ: use the tokenizer files that belong "
@@ -440,27 +445,29 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     size = -(-len(tokens) // 8) * 8
     table = {
         **XLNET.table,
-        "tokens/table": rows(ids, size)(tokens),
-        "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
+        "tokens/table": gather_rows(ids, size)(tokens),
+        "language_head/bias": Raw(
+            "lm_loss.bias", transform=gather_rows(ids, size, UNUSED_TOKEN_BIAS)
+        ),
     }
     settings["vocab_size"] = size
-    if found := find_head(XLNET, config, arrays, settings):
+    if task_head := find_head(XLNET, config, arrays, settings):
         if config.get("summary_type") != "first":
             config.require({"summary_type": "last"})
-        network = built(found.kind, settings, **found.options)
-        assign_weights(network, arrays, {**table, **found.head.table})
-        unread = XLNET.check_rest(arrays)
-        return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **found.fields)
+        network = build_model(task_head.network_class, settings, **task_head.options)
+        assign_weights(network, arrays, {**table, **task_head.head.table})
+        unread = XLNET.check_unread(arrays)
+        return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **task_head.fields)
     memory_length = config.get("mem_len") or 384  # number of positions; some files lack the field
-    network = built(TwoStreamModel, settings, memory_length)
+    network = build_model(TwoStreamModel, settings, memory_length)
     has_head = arrays.has("lm_loss.bias")
-    assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))
+    assign_weights(network, arrays, table, random_layers=() if has_head else ("language_head",))
     pooler = None
     if config.get("summary_type", "last") == "last" and arrays.has_layer(_XLNET_SUMMARY):
         pooler = Pooler(name="pooler")
         pooler.build((None, None, network.config.hidden_dim))
         assign_weights(pooler, arrays, table)
-    unread = XLNET.check_rest(arrays)
+    unread = XLNET.check_unread(arrays)
     return Pretrained(
         network,
         "xlnet_base",

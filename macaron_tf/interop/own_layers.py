@@ -22,7 +22,8 @@ from macaron_tf.plug_ins import is_import_path
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_MOST = 100  # the mapping of weight names has entries for sub-layers and relative biases 0 to 99
+# Number of sub-layers and of relative biases that have entries in the mapping of weight names.
+_NUM_ENTRIES = 100
 _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -72,38 +73,38 @@ def own_code() -> dict[str, bytes]:
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
     """Reads `EncoderConfig` settings from a `config.json` (the inverse of `own_fields`)."""
-    names = {name: _RENAMED.get(name, name) for name in _FIELDS}
-    found = {name: config.get(theirs) for name, theirs in names.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {name: _RENAMED.get(name, name) for name in _FIELDS}
+    values = {name: config.get(field) for name, field in fields.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
     If the PyTorch file does not support the value of a setting, the result omits the field of this
-    setting. `misfits` then reports the setting.
+    setting. `unsupported_settings` then reports the setting.
     """
     fields = {name: getattr(config, name) for name in _FIELDS}
-    functions = [mix.activation for scheme in config.splittings for mix in scheme]
-    unknown = {
+    activations = [mix.activation for scheme in config.splittings for mix in scheme]
+    unsupported = {
         "positions": config.relative,
         "block": any(map(is_import_path, config.blocks)),
         "activation": config.activation not in ACTIVATIONS,
-        "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),
+        "scheme": any(name not in (None, *ACTIVATIONS) for name in activations),
     }
     fields = {
         _RENAMED.get(name, name): value
         for name, value in fields.items()
-        if value is not None and not unknown.get(name, False)
+        if value is not None and not unsupported.get(name, False)
     }
-    layers = [] if any(unknown.values()) else _layers(config)
+    layers = [] if any(unsupported.values()) else _layers(config)
     return {**fields, "layers": layers, "auto_map": _auto_map()}
 
 
 def _auto_map() -> dict[str, str]:
     heads = ("Config", "Model", *(f"For{name}" for name in ("MaskedLM", *CLASSES)))
-    automatic = (name if name in heads[:2] else f"Model{name}" for name in heads)
-    pairs = zip(automatic, heads, strict=True)
+    auto_names = (name if name in heads[:2] else f"Model{name}" for name in heads)
+    pairs = zip(auto_names, heads, strict=True)
     return {f"Auto{name}": f"{MODULE}.Macaron{head}" for name, head in pairs}
 
 
@@ -115,16 +116,16 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
     stack = Stack(config, config.num_layers, sharing=config.sharing)
     names: dict[int, str] = {}  # from `id` of a mixer or norm to its name; both may be shared
     layers: list[list[dict[str, Any]]] = []
-    attending = 0
-    for number, block in enumerate(stack.blocks):
+    num_biased = 0
+    for index, block in enumerate(stack.blocks):
         layers.append([])
         for branches in block.steps:
             for operator, residual in branches:
-                mixer, first = residual.sublayer, branches[0][1]
-                name = names.setdefault(id(mixer), f"block_{number}.{residual.name}")
-                ends = residual if config.norm == "pre" else first
-                norm = ends.layer_norm and names.setdefault(id(ends.layer_norm), name)
-                step = {
+                mixer, first_residual = residual.sublayer, branches[0][1]
+                name = names.setdefault(id(mixer), f"block_{index}.{residual.name}")
+                norm_owner = residual if config.norm == "pre" else first_residual
+                norm = norm_owner.layer_norm and names.setdefault(id(norm_owner.layer_norm), name)
+                settings = {
                     "name": name,
                     "mixer": mixer.name,
                     "step_size": residual.step_size,
@@ -134,9 +135,9 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
                     **_SIZES[type(mixer)](mixer, config),
                 }
                 if operator == "tokens" and block.takes_bias and stack.biases:
-                    step["bias"] = stack.biases[attending % len(stack.biases)].name
-                layers[-1].append(step)
-        attending += block.takes_bias
+                    settings["bias"] = stack.biases[num_biased % len(stack.biases)].name
+                layers[-1].append(settings)
+        num_biased += block.takes_bias
     return layers
 
 
@@ -145,7 +146,7 @@ def _own_table() -> Table:
 
     A name in PyTorch is the end of the path in macaron_tf, with dots instead of slashes.
     """
-    linear = {
+    layer_names = {
         "attention": ("query_key_value", "query", "key_value", "output"),
         "feed_forward": ("inner", "outer"),
         "swish_rnn": ("inner", "outer"),
@@ -154,7 +155,7 @@ def _own_table() -> Table:
             *("tiny_attention/query_key_value", "tiny_attention/output"),
         ),
     }
-    plain = {
+    weight_names = {
         "swish_rnn": ("alpha", "beta", "state_bias", "gate_bias"),
         "gated_mlp": ("gating/kernel", "gating/bias"),
     }
@@ -164,17 +165,17 @@ def _own_table() -> Table:
         "encoder/projection": "projection",
         "stack/final_norm": "stack.final_norm",
     }
-    for number in range(_MOST):
-        bias = f"stack/relative_bias_{number}"
+    for index in range(_NUM_ENTRIES):
+        bias = f"stack/relative_bias_{index}"
         table[bias] = f"{_dotted(bias)}.table"
-        for mixer, layers in linear.items():
-            name = f"{'feed_forward' if mixer == 'swish_rnn' else mixer}_{number}"
+        for mixer, layers in layer_names.items():
+            name = f"{'feed_forward' if mixer == 'swish_rnn' else mixer}_{index}"
             block = f"stack/block_{{}}/{name}"
             table[f"{block}/norm"] = _dotted(f"{block}/norm")
             for layer in layers:
                 path = f"{block}/{mixer}/{layer}"
                 table[path] = _dotted(path)
-            for weight in plain.get(mixer, ()):
+            for weight in weight_names.get(mixer, ()):
                 path = f"{block}/{mixer}/{weight}"
                 table[path] = Raw(_dotted(path))
     return table

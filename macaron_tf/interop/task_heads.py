@@ -20,7 +20,7 @@ from macaron_tf.interop.arrays import (
     ForeignConfig,
     Table,
     TaskHead,
-    entry_of,
+    find_entry,
 )
 from macaron_tf.interop.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
@@ -37,22 +37,23 @@ from macaron_tf.tasks.labelled import Limits, SpanLimits
 
 RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
 # Dict mapping the network's class to `Task.kind`.
-_KINDS = {
+_TASK_KINDS = {
     EncoderClassifier: "classification",
     CausalClassifier: "classification",
     EncoderTagger: "tags",
     EncoderChooser: "choice",
     EncoderSpanReader: "spans",
 }
-_CLASSES_OF = {  # from the network's class to its argument for the number of classes
+_COUNT_ARGUMENTS = {  # from the network's class to its argument for the number of classes
     EncoderClassifier: "num_classes",
     CausalClassifier: "num_classes",
     EncoderTagger: "num_tags",
 }
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
-_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
-_LONGEST, _LONGEST_SPANS = 128, 384  # assumed maximum lengths, which other libraries do not record
+_NUM_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
+# Assumed maximum lengths, which other libraries do not record.
+_MAX_LENGTH, _MAX_LENGTH_SPANS = 128, 384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +61,15 @@ class ReadHead:
     """Task head of another library's model, converted to macaron_tf.
 
     Attributes:
-        kind: macaron_tf class of the network, such as `EncoderClassifier`.
-        options: constructor arguments of `kind` in addition to the configuration, such as
+        network_class: macaron_tf class of the network, such as `EncoderClassifier`.
+        options: constructor arguments of `network_class` in addition to the configuration, such as
             `num_classes`.
         head: the other library's model class for the task.
         fields: arguments of `Pretrained` that the head determines: `labels` (class names),
             `labelled` (task and maximum lengths) and `results` (metrics).
     """
 
-    kind: type[keras.Model]
+    network_class: type[keras.Model]
     options: Mapping[str, Any]
     head: TaskHead
     fields: Mapping[str, Any]
@@ -79,7 +80,7 @@ def find_head(
     config: ForeignConfig,
     arrays: Arrays,
     settings: Mapping[str, Any],
-    special: bool = True,
+    has_special_tokens: bool = True,
 ) -> ReadHead | None:
     """Finds the task head of the model class that the field `architectures` names.
 
@@ -88,8 +89,9 @@ def find_head(
         config: settings of the other library's model.
         arrays: weights of the other library's model.
         settings: macaron_tf settings, as returned by `Family.read_settings`.
-        special: whether input sequences contain special tokens such as [CLS]. If `config.json`
-            contains a task that macaron_tf recorded, the value in this record is used instead.
+        has_special_tokens: whether input sequences contain special tokens such as [CLS]. If
+            `config.json` contains a task that macaron_tf recorded, the value in this record is used
+            instead.
 
     Returns:
         The head, or `None` if the model class has no task head or macaron_tf has no counterpart for
@@ -97,68 +99,78 @@ def find_head(
     """
     with refuse_damage(config.where, "correct its fields architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
-        named = {
-            int(number): str(label) for number, label in (config.get("id2label") or {}).items()
+        class_names = {
+            int(index): str(label) for index, label in (config.get("id2label") or {}).items()
         }
-    kinds = {family.classes + head.ending: kind for kind, head in family.tasks.items()}
-    if name not in kinds:
+    network_classes = {
+        family.class_prefix + head.class_suffix: network_class
+        for network_class, head in family.tasks.items()
+    }
+    if name not in network_classes:
         return None
-    kind, problem = kinds[name], config.get("problem_type")
-    head = family.tasks[kind]
-    entry, [matrix], _ = entry_of("head/dense/kernel", head.table)
-    matrix = f"{matrix}.weight" if entry is None else matrix
-    count, reason = 0, f"the weights have no {matrix}"
-    if arrays.has(matrix):
-        count, reason = len(arrays.arrays[matrix]), ""
+    network_class, problem = network_classes[name], config.get("problem_type")
+    head = family.tasks[network_class]
+    entry, [kernel], _ = find_entry("head/dense/kernel", head.table)
+    kernel = f"{kernel}.weight" if entry is None else kernel
+    count, reason = 0, f"the weights have no {kernel}"
+    if arrays.has(kernel):
+        count, reason = len(arrays.arrays[kernel]), ""
     if problem == "multi_label_classification" or (problem == "regression" and count > 1):
         reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
-    elif kind is EncoderTagger and count == 1:
+    elif network_class is EncoderTagger and count == 1:
         reason = "a tagger needs at least two classes"
     if reason:
         print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
         return None
     labels = ()
-    if kind in _CLASSES_OF and count > 1:
-        labels = tuple(named.get(number, "") for number in range(count))
+    if network_class in _COUNT_ARGUMENTS and count > 1:
+        labels = tuple(class_names.get(index, "") for index in range(count))
         if not all(labels) or len({*labels}) < count:
             labels = default_labels(count)
-    options = {_CLASSES_OF[kind]: count} if kind in _CLASSES_OF else {}
-    if kind is not EncoderSpanReader:
-        usual = settings.get("dropout", 0.1)
-        given = config.get(family.head_dropout) is not None
-        options["head_dropout"] = config.number(family.head_dropout, usual) if given else usual
-    if kind in (EncoderClassifier, EncoderChooser):
-        known = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
-        field, usual = head.activation_field, head.activation
-        options["pooler_activation"] = config.choice(field, known, usual) if field else usual
-    task, limits, metrics = _recorded(config, kind, labels) or (
-        _task_of(config, kind, labels),
-        _limits_of(kind, settings, special),
+    options = {_COUNT_ARGUMENTS[network_class]: count} if network_class in _COUNT_ARGUMENTS else {}
+    if network_class is not EncoderSpanReader:
+        rate = settings.get("dropout", 0.1)
+        if config.get(family.head_dropout) is not None:
+            rate = config.number(family.head_dropout, rate)
+        options["head_dropout"] = rate
+    if network_class in (EncoderClassifier, EncoderChooser):
+        activations = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
+        field, default = head.activation_field, head.activation
+        options["pooler_activation"] = (
+            config.choice(field, activations, default) if field else default
+        )
+    task, limits, metrics = _recorded_task(config, network_class, labels) or (
+        _default_task(config, network_class, labels),
+        _default_limits(network_class, settings, has_special_tokens),
         {},
     )
-    described = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
-    fields = {"labels": labels, "labelled": described, "results": {"metrics": metrics}}
-    return ReadHead(kind, options, head, fields)
+    labelled = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
+    fields = {"labels": labels, "labelled": labelled, "results": {"metrics": metrics}}
+    return ReadHead(network_class, options, head, fields)
 
 
-def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
+def _default_limits(
+    network_class: type, settings: Mapping[str, Any], has_special_tokens: bool
+) -> Limits:
     """Returns default maximum lengths for a model that another library trained.
 
     The lengths do not exceed the maximum length of the model.
     """
-    longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
-    longest = min(settings.get("max_length", longest), longest)
-    spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
-    return Limits(longest, spans, causal=kind is CausalClassifier, special=special)
+    max_length = _MAX_LENGTH_SPANS if network_class is EncoderSpanReader else _MAX_LENGTH
+    max_length = min(settings.get("max_length", max_length), max_length)
+    spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
+    return Limits(
+        max_length, spans, causal=network_class is CausalClassifier, special=has_special_tokens
+    )
 
 
 def default_labels(count: int) -> tuple[str, ...]:
     """Returns Hugging Face's default class names: LABEL_0, LABEL_1, ..."""
-    return tuple(f"LABEL_{number}" for number in range(count))
+    return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _recorded(
-    config: ForeignConfig, kind: type, labels: tuple[str, ...]
+def _recorded_task(
+    config: ForeignConfig, network_class: type, labels: tuple[str, ...]
 ) -> tuple[Task, Limits, dict[str, float]] | None:
     """Reads the task, limits and metrics that macaron_tf recorded in `config.json`.
 
@@ -172,15 +184,17 @@ def _recorded(
     with refuse_damage(config.where, f"correct its field {RECORD}, or remove this field"):
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
-    if task.kind != _KINDS[kind] or (kind in _CLASSES_OF and len(task.labels) != len(labels)):
+    if task.kind != _TASK_KINDS[network_class] or (
+        network_class in _COUNT_ARGUMENTS and len(task.labels) != len(labels)
+    ):
         return None
-    if kind in _CLASSES_OF and task.labels != labels:
-        usual = task.usual_tag if task.usual_tag in labels else None
-        task = dataclasses.replace(task, labels=labels, usual_tag=usual)
+    if network_class in _COUNT_ARGUMENTS and task.labels != labels:
+        usual_tag = task.usual_tag if task.usual_tag in labels else None
+        task = dataclasses.replace(task, labels=labels, usual_tag=usual_tag)
     return task, limits, metrics
 
 
-def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
+def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str, ...]) -> Task:
     """Returns a task for a model that another library trained.
 
     If `finetuning_task` in `config.json` names a GLUE task that fits the head, the function returns
@@ -188,42 +202,46 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
     SQuAD for an `EncoderSpanReader`. Examples of a default classification or tagging task consist
     of one text.
     """
-    if kind is EncoderSpanReader:
+    if network_class is EncoderSpanReader:
         return get_task("squad")
-    if kind is EncoderChooser:
-        numbers = tuple(str(number) for number in range(1, _CHOICES + 1))
-        columns = tuple(f"choice{number}" for number in numbers)
-        table = TableSettings(text=("context",), choices=columns, classes=numbers)
+    if network_class is EncoderChooser:
+        choice_names = tuple(str(index) for index in range(1, _NUM_CHOICES + 1))
+        columns = tuple(f"choice{name}" for name in choice_names)
+        table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
     # transformers' GLUE script records the name of the task in `finetuning_task`.
-    known = TASKS.get(config.get("finetuning_task"))
-    if known and known.kind == _KINDS[kind] and len(known.labels) == len(labels):
-        return dataclasses.replace(known, labels=labels)
-    name = "tag" if kind is EncoderTagger else "classify" if labels else "regress"
+    glue_task = TASKS.get(config.get("finetuning_task"))
+    if (
+        glue_task
+        and glue_task.kind == _TASK_KINDS[network_class]
+        and len(glue_task.labels) == len(labels)
+    ):
+        return dataclasses.replace(glue_task, labels=labels)
+    name = "tag" if network_class is EncoderTagger else "classify" if labels else "regress"
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
 
-def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
+def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[str, Any]:
     """Returns the fields of `config.json` for a task head (the inverse of `find_head`).
 
-    `kind` is the class of the network.
+    `network_class` is the class of the network.
     """
-    network, head = model.network, family.tasks[kind]
-    fields = {**head.settings, **_record(model)}
-    if kind is EncoderSpanReader:
+    network, head = model.network, family.tasks[network_class]
+    fields = {**head.settings, **_task_record(model)}
+    if network_class is EncoderSpanReader:
         return fields
-    chooser = kind is EncoderChooser
+    is_chooser = network_class is EncoderChooser
     fields[family.head_dropout] = (
-        network.classifier.head.dropout if chooser else network.head.dropout
+        network.classifier.head.dropout if is_chooser else network.head.dropout
     )
     if head.activation_field:
         activation = pooler_activation(network)
         fields[head.activation_field] = activation
-    if not chooser:
+    if not is_chooser:
         fields |= _label_fields(model, network.head)
-    if kind in (EncoderClassifier, CausalClassifier):
-        several = network.head.num_classes > 1
-        fields["problem_type"] = "single_label_classification" if several else "regression"
+    if network_class in (EncoderClassifier, CausalClassifier):
+        is_classifier = network.head.num_classes > 1
+        fields["problem_type"] = "single_label_classification" if is_classifier else "regression"
     return fields
 
 
@@ -239,16 +257,16 @@ def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]
     names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
     if len(names) != head.num_classes:
         names = default_labels(head.num_classes)
-    numbers = {name: number for number, name in enumerate(names)}
-    return {"id2label": dict(enumerate(names)), "label2id": numbers}
+    class_ids = {name: index for index, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": class_ids}
 
 
-def _record(model: Pretrained) -> dict[str, Any]:
+def _task_record(model: Pretrained) -> dict[str, Any]:
     """Returns a dict with the field of `config.json` in which macaron_tf describes the task.
 
     If the model has no record of its task, the dict is empty. For a regression task, the mean and
-    the standard deviation of the scores are recorded as 0 and 1, because `unstandardized` folds the
-    original values into the weights of the head.
+    the standard deviation of the scores are recorded as 0 and 1, because `unstandardized_weights`
+    folds the original values into the weights of the head.
     """
     if not {"task", "limits"} <= model.labelled.keys():
         return {}
@@ -261,17 +279,17 @@ def _record(model: Pretrained) -> dict[str, Any]:
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
     """Returns a dict mapping PyTorch name to weight for a task head and, if present, its pooler."""
     network = model.network
-    reader = network.classifier if isinstance(network, EncoderChooser) else network
-    state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}
-    state |= layer_state(reader.head, table)
+    classifier = network.classifier if isinstance(network, EncoderChooser) else network
+    state = layer_state(classifier.pooler, table) if "pooler/dense" in table else {}
+    state |= layer_state(classifier.head, table)
     if isinstance(network, EncoderClassifier):
-        kernel, bias = unstandardized(model)
+        kernel, bias = unstandardized_weights(model)
         name = table["head/dense"]
         state |= {f"{name}.weight": kernel.T, f"{name}.bias": bias}
     return state
 
 
-def unstandardized(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
+def unstandardized_weights(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
     """Returns the float32 kernel `(D, C)` and bias `(C,)` of a head with C outputs.
 
     A regression head in macaron_tf predicts (score - mean) / deviation. The returned kernel and

@@ -10,7 +10,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import json_bytes
-from macaron_tf.interop.vocabularies import LLAMA_CUT
+from macaron_tf.interop.vocabularies import LLAMA_PRE_TOKENIZER
 from macaron_tf.special_ids import BOS, CLS_SEGMENT, PAD, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
@@ -25,7 +25,7 @@ def tokenizer_files(
     ids: np.ndarray | None = None,
     *,
     max_length: int | None = None,
-    segments: bool = True,
+    has_segments: bool = True,
 ) -> dict[str, bytes]:
     """Builds the files of a Hugging Face tokenizer that is equivalent to an encoder's vocabulary.
 
@@ -34,7 +34,7 @@ def tokenizer_files(
         ids: int array with the Hugging Face id for each id of the vocabulary, or -1 for a token
             without a Hugging Face id. `None` means that both tokenizers use the same ids.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
-        segments: whether the second text of a pair has segment id 1 instead of 0.
+        has_segments: whether the second text of a pair has segment id 1 instead of 0.
 
     Returns:
         A dict mapping file name to contents.
@@ -42,10 +42,10 @@ def tokenizer_files(
     Raises:
         UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
-    for kind, write in _WRITERS.items():
-        if isinstance(vocabulary, kind):
-            own = np.arange(vocabulary.pieces) if ids is None else ids
-            return write(vocabulary, own, max_length, segments)
+    for vocabulary_class, write in _WRITERS.items():
+        if isinstance(vocabulary, vocabulary_class):
+            hugging_face_ids = np.arange(vocabulary.pieces) if ids is None else ids
+            return write(vocabulary, hugging_face_ids, max_length, has_segments)
     raise UserError(
         f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
         "tokenizers: export a SavedModel by `python -m export.saved_model`, which includes the "
@@ -54,9 +54,9 @@ def tokenizer_files(
 
 
 def _wordpiece(
-    vocabulary: WordPieceVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+    vocabulary: WordPieceVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
 ) -> dict[str, bytes]:
-    words = vocabulary.words
+    pieces = vocabulary.words
     parts = {
         "normalizer": {
             "type": "BertNormalizer",
@@ -72,7 +72,7 @@ def _wordpiece(
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
-            "vocab": {word: int(n) for word, n in zip(words, ids, strict=True) if word},
+            "vocab": {piece: int(n) for piece, n in zip(pieces, ids, strict=True) if piece},
         },
     }
     special = dict(zip(FIELDS, SPECIAL_PIECES, strict=True))
@@ -82,22 +82,24 @@ def _wordpiece(
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    numbers = {name: int(ids[words.index(name)]) for name in special.values()}
-    files = assembled(vocabulary, ids, parts, options, special, numbers, max_length, segments)
+    special_ids = {name: int(ids[pieces.index(name)]) for name in special.values()}
+    files = assemble(
+        vocabulary, ids, parts, options, special, special_ids, max_length, has_segments
+    )
     return {"vocab.txt": vocabulary.contents(), **files}
 
 
-def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
     """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
 
-    `kind` is "String" for a literal pattern or "Regex" for a regular expression.
+    `pattern_type` is "String" for a literal pattern or "Regex" for a regular expression.
     """
-    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+    return {"type": "Replace", "pattern": {pattern_type: pattern}, "content": content}
 
 
 # Lower-casing. `Lowercase` does not produce the final form of sigma, so a replacement precedes it.
 _LOWER = [
-    replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
+    replacement(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
 ]
 # Names of the special tokens in RoBERTa and XLM-R.
@@ -105,43 +107,48 @@ _ROBERTA = dict(zip(FIELDS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=
 
 
 def _byte_pairs(
-    vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+    vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
 ) -> dict[str, bytes]:
     special = dict(_ROBERTA)
     if ids[BOS] == ids[PAD]:  # MarianMT's decoder starts with padding
         special["cls_token"] = special["pad_token"]
     names = [*special.values(), *vocabulary.units]
-    return merged_files(vocabulary, names, special, ids, max_length, segments)
+    return byte_pair_files(vocabulary, names, special, ids, max_length, has_segments)
 
 
-def merged_files(
+def byte_pair_files(
     vocabulary: BytePairVocabulary,
     names: Sequence[str],
     special: Mapping[str, str],
     ids: np.ndarray,
     max_length: int | None,
-    segments: bool = False,
+    has_segments: bool = False,
 ) -> dict[str, bytes]:
     """Builds the files of a byte-level BPE tokenizer, including `vocab.json` and `merges.txt`.
 
     Args:
-        vocabulary, ids, max_length, segments: see `tokenizer_files`.
+        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
         names: Hugging Face names of all tokens, in the order of the vocabulary's ids.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token.
     """
-    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
-    steps = [replaced("\U0010ffff", ""), replaced("\x00", "\ufffd")]
+    steps = [replacement("\U0010ffff", ""), replacement("\x00", "\ufffd")]
     steps += [{"type": "NFC"}] if vocabulary.composed else []
     steps += _LOWER if vocabulary.lower_case else []
-    prefix, llama = vocabulary.add_prefix_space, vocabulary.pattern == "llama3"
-    bytes_of = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
-    cut = {**bytes_of, "use_regex": not llama}
+    prefix, is_llama = vocabulary.add_prefix_space, vocabulary.pattern == "llama3"
+    byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
+    pre_tokenizer = {**byte_level, "use_regex": not is_llama}
+    if is_llama:
+        pre_tokenizer = {
+            "type": "Sequence",
+            "pretokenizers": [LLAMA_PRE_TOKENIZER, pre_tokenizer],
+        }
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [LLAMA_CUT, cut]} if llama else cut,
-        "decoder": {**bytes_of, "use_regex": True},
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": {**byte_level, "use_regex": True},
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -150,31 +157,31 @@ def merged_files(
             "end_of_word_suffix": "",
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": llama,
-            "vocab": numbers,
+            "ignore_merges": is_llama,
+            "vocab": token_ids,
             "merges": [merge.split(" ") for merge in vocabulary.merges],
         },
     }
     options = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    own = {name: numbers[name] for name in special.values()}
+    special_ids = {name: token_ids[name] for name in special.values()}
     merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
     return {
-        "vocab.json": json_bytes(numbers),
+        "vocab.json": json_bytes(token_ids),
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        **assembled(vocabulary, ids, parts, options, special, own, max_length, segments),
+        **assemble(vocabulary, ids, parts, options, special, special_ids, max_length, has_segments),
     }
 
 
 def _sentencepiece(
-    vocabulary: SentencePieceVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+    vocabulary: SentencePieceVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
 ) -> dict[str, bytes]:
-    own = [vocabulary.processor.id_to_piece(n) for n in range(vocabulary.pieces)]
-    special = dict(zip(FIELDS, own, strict=False))
+    names = [vocabulary.processor.id_to_piece(token_id) for token_id in range(vocabulary.pieces)]
+    special = dict(zip(FIELDS, names, strict=False))
     if vocabulary.cls_last:
         special |= {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
     elif not vocabulary.fold_accents:
         special = dict(_ROBERTA)
-    return unigram_files(vocabulary, special, ids, max_length, segments)
+    return unigram_files(vocabulary, special, ids, max_length, has_segments)
 
 
 def unigram_files(
@@ -182,12 +189,12 @@ def unigram_files(
     special: Mapping[str, str],
     ids: np.ndarray,
     max_length: int | None,
-    segments: bool = False,
+    has_segments: bool = False,
 ) -> dict[str, bytes]:
     """Builds the files of a SentencePiece tokenizer, unigram or BPE.
 
     Args:
-        vocabulary, ids, max_length, segments: see `tokenizer_files`.
+        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token. The dict is in the order of the vocabulary's ids.
 
@@ -198,25 +205,29 @@ def unigram_files(
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
-    known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # the last id, if several macaron_tf ids share a Hugging Face id
+    valid = np.flatnonzero(ids >= 0)
+    order[ids[valid]] = valid  # the last id, if several macaron_tf ids share a Hugging Face id
     if (order < 0).any():
         raise UserError(
             f"the vocabulary has no token for the Hugging Face id {np.flatnonzero(order < 0)[0]}, "
             "but a SentencePiece file cannot skip ids: export a SavedModel by `python -m "
             "export.saved_model`, which includes the tokenizer"
         )
-    pieces = [pieces[number] for number in order]
-    numbers = {name: number for number, (name, _) in enumerate(pieces)}
-    model_file = _renumbered(model, special, order)
-    special = {field: name for field, name in special.items() if name in numbers}
+    pieces = [pieces[token_id] for token_id in order]
+    token_ids = {name: token_id for token_id, (name, _) in enumerate(pieces)}
+    model_file = _renumber(model, special, order)
+    special = {field: name for field, name in special.items() if name in token_ids}
     unknown = special["unk_token"]
     byte_fallback = vocabulary.byte_fallback
     if vocabulary.model_type == "unigram":
-        rule = {"type": "Unigram", "unk_id": numbers[unknown], "vocab": [[*p] for p in pieces]}
-        rule["byte_fallback"] = byte_fallback
+        model_field = {
+            "type": "Unigram",
+            "unk_id": token_ids[unknown],
+            "vocab": [[*p] for p in pieces],
+        }
+        model_field["byte_fallback"] = byte_fallback
     else:
-        rule = {
+        model_field = {
             "type": "BPE",
             "dropout": None,
             "unk_token": unknown,
@@ -224,40 +235,40 @@ def unigram_files(
             "end_of_word_suffix": None,
             "fuse_unk": True,
             "byte_fallback": byte_fallback,
-            "vocab": numbers,
+            "vocab": token_ids,
             "merges": _merges(pieces, {*special.values()}),
         }
     prefix = model.normalizer_spec.add_dummy_prefix
     scheme = "always" if prefix else "never"
-    spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
+    metaspace = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
-        "pre_tokenizer": {**spaces, "split": True},
-        "decoder": {**spaces, "split": True},
-        "model": rule,
+        "pre_tokenizer": {**metaspace, "split": True},
+        "decoder": {**metaspace, "split": True},
+        "model": model_field,
     }
     if vocabulary.verbatim:  # a word may begin with several spaces
         steps = [{"type": "Prepend", "prepend": WORD_START}] if prefix else []
-        steps.append(replaced(" ", WORD_START))
-        joined = [replaced(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-        joined += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+        steps.append(replacement(" ", WORD_START))
+        decoders = [replacement(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+        decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
         parts |= {
             "normalizer": {"type": "Sequence", "normalizers": steps},
             "pre_tokenizer": None,
-            "decoder": {"type": "Sequence", "decoders": joined},
+            "decoder": {"type": "Sequence", "decoders": decoders},
         }
     options = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": vocabulary.normalization.lower_case,
     }
-    named = {name: numbers[name] for name in special.values()}
+    special_ids = {name: token_ids[name] for name in special.values()}
     return {
         "spiece.model": model_file,
-        **assembled(vocabulary, ids, parts, options, special, named, max_length, segments),
+        **assemble(vocabulary, ids, parts, options, special, special_ids, max_length, has_segments),
     }
 
 
-def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
+def _renumber(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
     """Renames special pieces, reorders all pieces, and serializes the SentencePiece model.
 
     Args:
@@ -266,22 +277,25 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
             The dict is in the order of the ids in `model`.
         order: id in `model` for each Hugging Face id.
     """
-    made = sentencepiece_model_pb2.ModelProto()
-    made.CopyFrom(model)
-    for piece, name in zip(made.pieces, special.values(), strict=False):
+    result = sentencepiece_model_pb2.ModelProto()
+    result.CopyFrom(model)
+    for piece, name in zip(result.pieces, special.values(), strict=False):
         piece.piece = name
-    pieces = [made.pieces[number] for number in order]
-    made = sentencepiece_model_pb2.ModelProto(pieces=pieces)
-    made.trainer_spec.CopyFrom(model.trainer_spec)
-    made.normalizer_spec.CopyFrom(model.normalizer_spec)
-    spec, numbers = made.trainer_spec, {piece.piece: n for n, piece in enumerate(pieces)}
+    pieces = [result.pieces[old_id] for old_id in order]
+    result = sentencepiece_model_pb2.ModelProto(pieces=pieces)
+    result.trainer_spec.CopyFrom(model.trainer_spec)
+    result.normalizer_spec.CopyFrom(model.normalizer_spec)
+    spec, piece_ids = (
+        result.trainer_spec,
+        {piece.piece: piece_id for piece_id, piece in enumerate(pieces)},
+    )
     spec.bos_id = spec.eos_id = -1
-    for kind in ("pad", "unk"):
-        name = special[f"{kind}_token"]
-        setattr(spec, f"{kind}_piece", name)
-        setattr(spec, f"{kind}_id", numbers.get(name, -1))
+    for role in ("pad", "unk"):
+        name = special[f"{role}_token"]
+        setattr(spec, f"{role}_piece", name)
+        setattr(spec, f"{role}_id", piece_ids.get(name, -1))
     del spec.control_symbols[:]
-    return made.SerializeToString(deterministic=True)
+    return result.SerializeToString(deterministic=True)
 
 
 def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
@@ -294,13 +308,15 @@ def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list
     Returns:
         The merges as `[left, right]`, in the order in which BPE applies them.
     """
-    numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
-    scores, found = dict(pieces), []
-    for name in numbers:
-        cuts = ((name[:i], name[i:]) for i in range(1, len(name)))
-        pairs = [(left, right) for left, right in cuts if left in numbers and right in numbers]
-        found += sorted(pairs, key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
-    return [[*pair] for pair in sorted(found, key=lambda pair: -scores["".join(pair)])]
+    piece_ids = {name: piece_id for piece_id, (name, _) in enumerate(pieces) if name not in special}
+    scores, merges = dict(pieces), []
+    for name in piece_ids:
+        splits = ((name[:i], name[i:]) for i in range(1, len(name)))
+        pairs = [
+            (left, right) for left, right in splits if left in piece_ids and right in piece_ids
+        ]
+        merges += sorted(pairs, key=lambda pair: (piece_ids[pair[0]], piece_ids[pair[1]]))
+    return [[*pair] for pair in sorted(merges, key=lambda pair: -scores["".join(pair)])]
 
 
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
@@ -315,11 +331,11 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
         )
     steps = []
     if vocabulary.fold_accents:
-        steps = [replaced("``", '"'), replaced("''", '"'), {"type": "NFKD"}]
+        steps = [replacement("``", '"'), replacement("''", '"'), {"type": "NFKD"}]
         steps.append({"type": "StripAccents"})
-    steps.append(replaced(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex"))
+    steps.append(replacement(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex"))
     if config.remove_nonprinting:
-        steps.append(replaced(r"\p{C}", "", "Regex"))
+        steps.append(replacement(r"\p{C}", "", "Regex"))
     steps += _LOWER if config.lower_case else []
     steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if spec.precompiled_charsmap:
@@ -330,13 +346,13 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     if spec.remove_extra_whitespaces:
         steps += [
             {"type": "Strip", "strip_left": True, "strip_right": True},
-            replaced(" {2,}", " ", "Regex"),
+            replacement(" {2,}", " ", "Regex"),
         ]
     return steps
 
 
 def _moses(
-    vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
+    vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
 ) -> dict[str, bytes]:
     """Builds the files of an XLM tokenizer.
 
@@ -345,8 +361,8 @@ def _moses(
     """
     special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
     names = [*special, *vocabulary.units]
-    numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
-    languages = {name: number for number, name in enumerate(vocabulary.languages)}
+    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
     config = {
         "tokenizer_class": "XLMTokenizer",
         "do_lowercase_and_remove_accent": vocabulary.lower_case,
@@ -354,48 +370,48 @@ def _moses(
         "sep_token": "</s>",
         "cls_token": "</s>",
         "mask_token": "<special1>",
-        "additional_special_tokens": [n for n in numbers if re.fullmatch(r"<special\d+>", n)],
+        "additional_special_tokens": [n for n in token_ids if re.fullmatch(r"<special\d+>", n)],
         "lang2id": languages,
-        "id2lang": {number: name for name, number in languages.items()},
+        "id2lang": {language_id: name for name, language_id in languages.items()},
         "model_max_length": max_length or ANY_LENGTH,
     }
     return {
-        "vocab.json": json_bytes(numbers),
+        "vocab.json": json_bytes(token_ids),
         "merges.txt": "".join(f"{merge}\n" for merge in vocabulary.merges).encode(),
         "tokenizer_config.json": json_bytes(config),
     }
 
 
-def assembled(
+def assemble(
     vocabulary: PieceVocabulary,
     ids: np.ndarray,
     parts: Mapping[str, Any],
     options: Mapping[str, Any],
     special: Mapping[str, str],
-    numbers: Mapping[str, int],
+    special_ids: Mapping[str, int],
     max_length: int | None,
-    segments: bool = True,
+    has_segments: bool = True,
 ) -> dict[str, bytes]:
     """Builds `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        vocabulary, ids, max_length, segments: see `tokenizer_files`.
+        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of `tokenizer_config.json`.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token.
-        numbers: dict mapping the name of a special token to its id.
+        special_ids: dict mapping the name of a special token to its id.
     """
-    added = [added_token(number, name, special=True) for name, number in numbers.items()]
-    own = {name: int(ids[number]) for name, number in vocabulary.added.items()}
-    added += [added_token(number, name, special=False) for name, number in own.items()]
-    inputs = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
-    whole = {
+    added = [added_token(token_id, name, special=True) for name, token_id in special_ids.items()]
+    added_ids = {name: int(ids[token_id]) for name, token_id in vocabulary.added.items()}
+    added += [added_token(token_id, name, special=False) for name, token_id in added_ids.items()]
+    inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
+    tokenizer_json = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": sorted(added, key=lambda token: token["id"]),
-        "post_processor": template(vocabulary, special, numbers, segments),
+        "post_processor": post_processor(vocabulary, special, special_ids, has_segments),
         **parts,
     }
     config = {
@@ -404,46 +420,56 @@ def assembled(
         "model_max_length": max_length or ANY_LENGTH,
         "model_input_names": inputs,
     }
-    return {"tokenizer.json": json_bytes(whole), "tokenizer_config.json": json_bytes(config)}
+    return {
+        "tokenizer.json": json_bytes(tokenizer_json),
+        "tokenizer_config.json": json_bytes(config),
+    }
 
 
-def added_token(number: int, name: str, special: bool) -> dict[str, Any]:
-    """Builds the entry for the token `name` with the id `number` in the field `added_tokens`.
+def added_token(token_id: int, name: str, special: bool) -> dict[str, Any]:
+    """Builds the entry for the token `name` with the id `token_id` in the field `added_tokens`.
 
     The field belongs to `tokenizer.json`. `special` is whether the token is a special token.
     """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
-    return {"id": number, "content": name, **flags, "special": special}
+    return {"id": token_id, "content": name, **flags, "special": special}
 
 
-def template(
+def post_processor(
     vocabulary: PieceVocabulary,
     special: Mapping[str, str],
-    numbers: Mapping[str, int],
-    segments: bool,
+    special_ids: Mapping[str, int],
+    has_segments: bool,
 ) -> dict[str, Any]:
     """Builds the field `post_processor` of `tokenizer.json`.
 
     The post-processor adds special tokens to a text or a pair of texts, as the vocabulary's model
-    expects them. `assembled` documents the arguments.
+    expects them. `assemble` documents the arguments.
     """
     start, end = special["cls_token"], special["sep_token"]
-    second = 1 if segments else 0
+    second = 1 if has_segments else 0
 
-    def piece(name: str, kind: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": kind}}
+    def special_token(name: str, segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": segment}}
 
-    def text(name: str, kind: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": kind}}
+    def text(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": segment}}
 
-    single = [piece(start, 0), text("A", 0), piece(end, 0)]
-    between = [piece(end, 0)] * (vocabulary.pair_separators - 1)
-    pair = [*single, *between, text("B", second), piece(end, second)]
+    single = [special_token(start, 0), text("A", 0), special_token(end, 0)]
+    between = [special_token(end, 0)] * (vocabulary.pair_separators - 1)
+    pair = [*single, *between, text("B", second), special_token(end, second)]
     if vocabulary.cls_last:
-        last = piece(start, CLS_SEGMENT)
+        last = special_token(start, CLS_SEGMENT)
         single, pair = [*single[1:], last], [*pair[1:], last]
-    named = {name: {"id": name, "ids": [numbers[name]], "tokens": [name]} for name in (start, end)}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": named}
+    special_tokens = {
+        name: {"id": name, "ids": [special_ids[name]], "tokens": [name]} for name in (start, end)
+    }
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": special_tokens,
+    }
 
 
 _WRITERS = {

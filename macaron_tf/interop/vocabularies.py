@@ -38,7 +38,7 @@ _XLM_SPECIAL = {
     "mask_token": ("<special1>",),
 }
 # Dict mapping the name of a vocabulary file to the type of the model in `tokenizer.json`.
-_KINDS = {
+_MODEL_TYPES = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
     "vocabulary.json": "BPE",  # in KerasHub presets
@@ -47,20 +47,20 @@ _KINDS = {
 }
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto
 _Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
-_Kind = TypeVar("_Kind", bound=PieceVocabulary)
-_LLAMA_WORDS = (
+_AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
+_LLAMA_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Pre-tokenizer in Llama 3's `tokenizer.json` that splits text into words.
-LLAMA_CUT = {
+LLAMA_PRE_TOKENIZER = {
     "type": "Split",
-    "pattern": {"Regex": _LLAMA_WORDS},
+    "pattern": {"Regex": _LLAMA_PATTERN},
     "behavior": "Isolated",
     "invert": False,
 }
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
-_LAST_RESORT = 100.0  # score penalty that makes any other segmentation of a word preferable
+_SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
 
 
 class _Tokenizer:
@@ -73,14 +73,14 @@ class _Tokenizer:
     Attributes:
         file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
             vocabulary.
-        whole: contents of `tokenizer.json`, or an empty dict if the file is missing.
+        tokenizer_json: contents of `tokenizer.json`, or an empty dict if the file is missing.
         model, normalizer: values of these two fields in `tokenizer.json`. The value of a missing
             field is an empty dict.
         options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
-        named: dict mapping name to id, for the tokens that the folder's files add to the
+        all_added: dict mapping name to id, for the tokens that the folder's files add to the
             vocabulary.
-        added: the tokens in `named` that are neither special tokens nor T5's sentinels. Text that
-            equals such a token is always encoded as this single token.
+        added: the tokens in `all_added` that are neither special tokens nor T5's sentinels. Text
+            that equals such a token is always encoded as this single token.
 
     Raises:
         UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
@@ -92,23 +92,25 @@ class _Tokenizer:
             return read_json(directory / name) if (directory / name).is_file() else {}
 
         self.directory = directory
-        self.whole = optional("tokenizer.json")
+        self.tokenizer_json = optional("tokenizer.json")
         self.options = optional("tokenizer_config.json")
-        self.model = self.whole.get("model") or {}
-        self.normalizer = self.whole.get("normalizer") or {}
-        found = (directory / name for name in files if (directory / name).is_file())
-        self.file = next(found, None)
-        if not self.whole and not self.file:
+        self.model = self.tokenizer_json.get("model") or {}
+        self.normalizer = self.tokenizer_json.get("normalizer") or {}
+        paths = (directory / name for name in files if (directory / name).is_file())
+        self.file = next(paths, None)
+        if not self.tokenizer_json and not self.file:
             raise UserError(
                 f"{directory} contains no vocabulary, neither {', '.join(files)} nor "
                 "tokenizer.json: download or copy the tokenizer's files again"
             )
         try:
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
-            tokens |= {one["id"]: one for one in self.whole.get("added_tokens") or ()}
-            named = [(one["content"], number) for number, one in tokens.items()]
-            named = [*optional("added_tokens.json").items(), *named]
-            self.named = {name: int(number) for name, number in named}
+            tokens |= {
+                token["id"]: token for token in self.tokenizer_json.get("added_tokens") or ()
+            }
+            added = [(token["content"], token_id) for token_id, token in tokens.items()]
+            added = [*optional("added_tokens.json").items(), *added]
+            self.all_added = {name: int(token_id) for name, token_id in added}
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{directory} lists added tokens without valid ids: download or copy the "
@@ -117,8 +119,8 @@ class _Tokenizer:
         roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
         self.added = {
-            name: number
-            for name, number in self.named.items()
+            name: token_id
+            for name, token_id in self.all_added.items()
             if name not in roles and not _SENTINEL.fullmatch(name)
         }
 
@@ -127,28 +129,28 @@ class _Tokenizer:
 
         The field belongs to `tokenizer_config.json`. If the field is missing, the result is `None`.
         """
-        given = self.options.get(field)
+        value = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
-        return given.get("content") if isinstance(given, dict) else given
+        return value.get("content") if isinstance(value, dict) else value
 
-    def special(
-        self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
+    def special_tokens(
+        self, tokens: Collection[str], defaults: Mapping[str, Sequence[str]] = _SPECIAL
     ) -> list[str]:
-        """Returns the names of the tokenizer's special tokens, in the order of `usual`.
+        """Returns the names of the tokenizer's special tokens, in the order of `defaults`.
 
         Args:
-            present: names of all tokens in the vocabulary.
-            usual: dict mapping a field, such as "cls_token", to candidate names. The candidates are
-                used if `tokenizer_config.json` lacks the field.
+            tokens: names of all tokens in the vocabulary.
+            defaults: dict mapping a field, such as "cls_token", to candidate names. The candidates
+                are used if `tokenizer_config.json` lacks the field.
 
         Raises:
             UserError: the vocabulary lacks a special token.
         """
         names = []
-        for field, candidates in usual.items():
-            given = self.token(field)
-            candidates = (given,) if given else candidates
-            name = next((name for name in candidates if name in present), None)
+        for field, candidates in defaults.items():
+            token = self.token(field)
+            candidates = (token,) if token else candidates
+            name = next((name for name in candidates if name in tokens), None)
             if name is None:
                 raise UserError(
                     f"the tokenizer of {self.directory} has no {field}, but needs "
@@ -158,25 +160,25 @@ class _Tokenizer:
         return names
 
     @property
-    def steps(self) -> list[str]:
+    def normalizer_types(self) -> list[str]:
         """Types of the normalizers in `tokenizer.json`, in order."""
         steps = self.normalizer.get("normalizers", [self.normalizer])
         return [step["type"] for step in steps if "type" in step]
 
-    def separators(self, usual: int) -> int:
+    def separators(self, default: int) -> int:
         """Returns the number of [SEP] tokens between two texts.
 
         The number comes from the template in `tokenizer.json`. If there is no template, the result
-        is `usual`.
+        is `default`.
         """
-        template = (self.whole.get("post_processor") or {}).get("pair")
+        template = (self.tokenizer_json.get("post_processor") or {}).get("pair")
         if not template:
-            return usual
-        kinds = ["Sequence" in part for part in template]
-        first = kinds.index(True)
-        return kinds.index(True, first + 1) - first - 1
+            return default
+        are_texts = ["Sequence" in part for part in template]
+        first = are_texts.index(True)
+        return are_texts.index(True, first + 1) - first - 1
 
-    def merged_pieces(self) -> tuple[dict[str, int], list[str]]:
+    def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
         """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
 
         Returns:
@@ -197,16 +199,16 @@ class _Tokenizer:
         merges = [n for n in lines if n and not n.startswith("#version")]
         return self.added | read_json(self.file), merges
 
-    def extended(self, pieces: list[_Piece]) -> list[_Piece]:
+    def with_added_pieces(self, pieces: list[_Piece]) -> list[_Piece]:
         """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
 
-        The method appends the tokens in `named` whose ids follow the ids of the pieces without a
-        gap. The method also removes tokens that were already in `pieces` from `added`, because
+        The method appends the tokens in `all_added` whose ids follow the ids of the pieces without
+        a gap. The method also removes tokens that were already in `pieces` from `added`, because
         SentencePiece itself finds these tokens in text.
         """
         self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
-        for name, number in sorted(self.named.items(), key=lambda item: item[1]):
-            if number == len(pieces):
+        for name, token_id in sorted(self.all_added.items(), key=lambda item: item[1]):
+            if token_id == len(pieces):
                 pieces.append(_piece(name))
         return pieces
 
@@ -214,37 +216,42 @@ class _Tokenizer:
         """Reads a byte-level BPE tokenizer.
 
         Returns:
-            The dict and the list that `merged_pieces` returns, and a dict of further constructor
+            The dict and the list that `ids_and_merges` returns, and a dict of further constructor
             arguments for `BytePairVocabulary`.
         """
-        given = self.whole.get("pre_tokenizer") or {}
-        *cuts, last = given.get("pretokenizers") or [given]
-        plain = last.get("type") == "ByteLevel"
-        found = (plain, last.get("use_regex", True), self.model.get("ignore_merges", False), cuts)
-        patterns = {"gpt2": (True, True, False, []), "llama3": (True, False, True, [LLAMA_CUT])}
-        pattern = next((name for name, needed in patterns.items() if found == needed), None)
-        if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
+        pre_tokenizer = self.tokenizer_json.get("pre_tokenizer") or {}
+        *splits, last = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
+        is_byte_level = last.get("type") == "ByteLevel"
+        use_regex = last.get("use_regex", True)
+        ignore_merges = self.model.get("ignore_merges", False)
+        properties = (is_byte_level, use_regex, ignore_merges, splits)
+        patterns = {
+            "gpt2": (True, True, False, []),
+            "llama3": (True, False, True, [LLAMA_PRE_TOKENIZER]),
+        }
+        pattern = next((name for name, value in patterns.items() if value == properties), None)
+        if not self.file and (pattern is None or self.normalizer_types not in ([], ["NFC"])):
             raise UserError(
                 f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
                 "GPT-2, ModernBERT or Llama 3, but only such tokenizers can be read: give another "
                 "model"
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
-        return *self.merged_pieces(), {
-            "lower_case": "Lowercase" in self.steps,
+        return *self.ids_and_merges(), {
+            "lower_case": "Lowercase" in self.normalizer_types,
             "add_prefix_space": bool(prefix),
-            "composed": "NFC" in self.steps,
+            "composed": "NFC" in self.normalizer_types,
             "pattern": pattern or "gpt2",
         }
 
 
-def _ordered(
-    numbers: Mapping[str, int], special: Sequence[str | None]
+def _put_special_first(
+    token_ids: Mapping[str, int], special: Sequence[str | None]
 ) -> tuple[list[str], np.ndarray]:
     """Moves the special tokens before all other tokens.
 
     Args:
-        numbers: dict mapping the name of a token to its Hugging Face id.
+        token_ids: dict mapping the name of a token to its Hugging Face id.
         special: names of the special tokens in macaron_tf's order, with `None` for a token that the
             vocabulary lacks.
 
@@ -253,30 +260,33 @@ def _ordered(
         array. The array contains the Hugging Face ids of all tokens in the new order, with -1 for a
         special token that the vocabulary lacks.
     """
-    kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
-    return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
+    units = sorted(token_ids.keys() - set(special), key=token_ids.__getitem__)
+    return units, np.array([token_ids.get(name, -1) for name in (*special, *units)])
 
 
-def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
+def _with_added(
+    vocabulary: _AnyVocabulary, tokenizer: _Tokenizer, ids: np.ndarray
+) -> _AnyVocabulary:
     """Sets `vocabulary.added` from the tokenizer's added tokens, and returns the vocabulary.
 
     Args:
         vocabulary: converted vocabulary.
-        found: Hugging Face tokenizer.
+        tokenizer: Hugging Face tokenizer.
         ids: Hugging Face id for each id of `vocabulary`.
 
     Raises:
         UserError: the vocabulary does not contain an added token, because an unused id precedes the
             id of this token.
     """
-    ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
-    absent = [name for name, number in found.added.items() if number not in ours]
+    new_ids = {old_id: new_id for new_id, old_id in enumerate(ids.tolist())}
+    absent = [name for name, old_id in tokenizer.added.items() if old_id not in new_ids]
     if absent:
         raise UserError(
-            f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, but "
-            "no smaller id may be unused: give a tokenizer whose ids have no gaps"
+            f"{tokenizer.directory} adds the token {absent[0]!r} with id "
+            f"{tokenizer.added[absent[0]]}, but no smaller id may be unused: give a tokenizer "
+            "whose ids have no gaps"
         )
-    added = {name: ours[number] for name, number in found.added.items()}
+    added = {name: new_ids[old_id] for name, old_id in tokenizer.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
     return vocabulary
 
@@ -298,21 +308,23 @@ def read_vocabulary(
     Raises:
         UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
-    found = _Tokenizer(directory, _KINDS)
+    tokenizer = _Tokenizer(directory, _MODEL_TYPES)
     # Early WordPiece files lack the type.
-    kind = _KINDS[found.file.name] if found.file else found.model.get("type")
-    if kind == "BPE":
-        numbers, merges, options = found.byte_pairs()
-        names = found.special(found.named | numbers)
-        numbers |= {name: found.named[name] for name in names if name not in numbers}
-        kept, ids = _ordered(numbers, names)
+    model_type = tokenizer.model.get("type")
+    if tokenizer.file:
+        model_type = _MODEL_TYPES[tokenizer.file.name]
+    if model_type == "BPE":
+        token_ids, merges, options = tokenizer.byte_pairs()
+        names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
+        token_ids |= {name: tokenizer.all_added[name] for name in names if name not in token_ids}
+        units, ids = _put_special_first(token_ids, names)
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
-        separators = found.separators(2 if "<s>" in names else 1)
-        vocabulary = BytePairVocabulary(kept, merges, **options, pair_separators=separators)
-        return _with_added(vocabulary, found, ids), ids
-    if kind == "Unigram":
-        return _read_sentencepiece(found)
-    return _read_wordpiece(found, lower_case), None
+        separators = tokenizer.separators(2 if "<s>" in names else 1)
+        vocabulary = BytePairVocabulary(units, merges, **options, pair_separators=separators)
+        return _with_added(vocabulary, tokenizer, ids), ids
+    if model_type == "Unigram":
+        return _read_sentencepiece(tokenizer)
+    return _read_wordpiece(tokenizer, lower_case), None
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
@@ -328,19 +340,20 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     Raises:
         UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
-    found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
-    numbers, merges, options = found.byte_pairs()
-    end, start = found.token("eos_token") or "<|endoftext|>", found.token("bos_token")
-    numbers |= {name: found.named[name] for name in (start, end) if name in found.named}
-    if end not in numbers:
+    tokenizer = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
+    token_ids, merges, options = tokenizer.byte_pairs()
+    end, start = tokenizer.token("eos_token") or "<|endoftext|>", tokenizer.token("bos_token")
+    added = tokenizer.all_added
+    token_ids |= {name: added[name] for name in (start, end) if name in added}
+    if end not in token_ids:
         raise UserError(
             f"the tokenizer of {directory} has no end-of-text token {end!r}: download or copy the "
             "tokenizer's files again"
         )
-    start = start if start in numbers else end
-    kept, ids = _ordered(numbers, [None, None, start, end, None])
-    vocabulary = BytePairVocabulary(kept, merges, **options)
-    return _with_added(vocabulary, found, ids), ids
+    start = start if start in token_ids else end
+    units, ids = _put_special_first(token_ids, [None, None, start, end, None])
+    vocabulary = BytePairVocabulary(units, merges, **options)
+    return _with_added(vocabulary, tokenizer, ids), ids
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
@@ -350,14 +363,14 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary. The array contains -1 for PAD and [MASK], which the tokenizer lacks.
     """
-    found = _Tokenizer(directory, ["tokenizer.model"])
-    model, pieces = _sentencepiece_model(found)
+    tokenizer = _Tokenizer(directory, ["tokenizer.model"])
+    model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
-    usual = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
-    first = [names.index(name) for name in found.special(names, usual)]
-    ids = np.array([-1, *first, -1, *np.setdiff1d(np.arange(len(names)), first)])
-    vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids), verbatim=True)
-    return _with_added(vocabulary, found, ids), ids
+    defaults = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
+    special_ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
+    ids = np.array([-1, *special_ids, -1, *np.setdiff1d(np.arange(len(names)), special_ids)])
+    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids), verbatim=True)
+    return _with_added(vocabulary, tokenizer, ids), ids
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
@@ -370,21 +383,21 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
         vocabulary. The array contains -1 for PAD, [CLS], [SEP] and [MASK], which the tokenizer
         lacks.
     """
-    found = _Tokenizer(directory, ["vocab.json"])
-    suffix = found.model.get("end_of_word_suffix", WORD_END)
+    tokenizer = _Tokenizer(directory, ["vocab.json"])
+    suffix = tokenizer.model.get("end_of_word_suffix", WORD_END)
     if suffix != WORD_END:
         raise UserError(
             f"{directory / 'tokenizer.json'} has end_of_word_suffix={suffix!r}, but only "
             f"{WORD_END!r} can be read: give another tokenizer"
         )
-    numbers, merges = found.merged_pieces()
-    [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
-    kept, ids = _ordered(numbers, [None, unknown, None, None, None])
-    return _with_added(CharacterPairVocabulary(kept, merges), found, ids), ids
+    token_ids, merges = tokenizer.ids_and_merges()
+    [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
+    units, ids = _put_special_first(token_ids, [None, unknown, None, None, None])
+    return _with_added(CharacterPairVocabulary(units, merges), tokenizer, ids), ids
 
 
 def read_language_vocabulary(
-    directory: pathlib.Path, gpt2: bool
+    directory: pathlib.Path, is_gpt2: bool
 ) -> tuple[PieceVocabulary, np.ndarray, bool]:
     """Reads the tokenizer of a language model.
 
@@ -393,8 +406,8 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        gpt2: whether to read any other tokenizer as a byte-level BPE, as in GPT-2. Otherwise, the
-            function reads any other tokenizer as a character-level BPE, as in GPT.
+        is_gpt2: whether to read any other tokenizer as a byte-level BPE, as in GPT-2. Otherwise,
+            the function reads any other tokenizer as a character-level BPE, as in GPT.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
@@ -405,8 +418,8 @@ def read_language_vocabulary(
     if _Tokenizer(directory, ["vocab.json", "tokenizer.json"]).token("cls_token"):
         vocabulary, ids = read_vocabulary(directory)
         return vocabulary, np.arange(vocabulary.pieces) if ids is None else ids, True
-    read = read_gpt2_vocabulary if gpt2 else read_gpt_vocabulary
-    return *read(directory), gpt2
+    read = read_gpt2_vocabulary if is_gpt2 else read_gpt_vocabulary
+    return *read(directory), is_gpt2
 
 
 def read_xlm_vocabulary(
@@ -424,14 +437,14 @@ def read_xlm_vocabulary(
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary.
     """
-    found = _Tokenizer(directory, ["vocab.json"])
-    numbers, merges = found.merged_pieces()
-    kept, ids = _ordered(numbers, found.special(numbers, _XLM_SPECIAL))
+    tokenizer = _Tokenizer(directory, ["vocab.json"])
+    token_ids, merges = tokenizer.ids_and_merges()
+    units, ids = _put_special_first(token_ids, tokenizer.special_tokens(token_ids, _XLM_SPECIAL))
     # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
-    lower_case = found.options.get("do_lowercase_and_remove_accent", True)
-    vocabulary = MosesPairVocabulary(kept, merges, languages, bool(lower_case))
-    return _with_added(vocabulary, found, ids), ids
+    lower_case = tokenizer.options.get("do_lowercase_and_remove_accent", True)
+    vocabulary = MosesPairVocabulary(units, merges, languages, bool(lower_case))
+    return _with_added(vocabulary, tokenizer, ids), ids
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
@@ -446,61 +459,66 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
         and an int array with the Hugging Face ids of the sentinels, sorted by their number.
     """
-    found = _Tokenizer(directory, ["spiece.model"])
-    model, pieces = _sentencepiece_model(found)
+    tokenizer = _Tokenizer(directory, ["spiece.model"])
+    model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
-    numbers = [_SENTINEL.fullmatch(name) for name in names]
-    sentinels = {int(match[1]): index for index, match in enumerate(numbers) if match}
+    matches = [_SENTINEL.fullmatch(name) for name in names]
+    sentinels = {int(match[1]): index for index, match in enumerate(matches) if match}
     if not sentinels:  # the model's file lacks sentinels, which follow its pieces in reverse order
-        count = found.options.get("extra_ids", 100)
-        sentinels = {number: len(names) + count - 1 - number for number in range(count)}
-    usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
-    pad, unknown, end = map(names.index, found.special(names, usual))
+        count = tokenizer.options.get("extra_ids", 100)
+        sentinels = {index: len(names) + count - 1 - index for index in range(count)}
+    defaults = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
+    pad, unknown, end = map(names.index, tokenizer.special_tokens(names, defaults))
     # A model that macaron_tf exported has separate tokens for [CLS] and [MASK].
-    given = (found.token(field) for field in ("cls_token", "mask_token"))
-    start, mask = (names.index(name) if name in names else None for name in given)
-    own = [number for number in (start, mask) if number is not None]
-    rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *own, *sentinels.values()])
-    first = [pad, unknown, pad if start is None else start, end, -1 if mask is None else mask]
-    ids = np.array([*first, *rest])
-    vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids))
-    vocabulary = _with_added(vocabulary, found, ids)
-    return vocabulary, ids, np.array([sentinels[number] for number in sorted(sentinels)], int)
+    extra_names = (tokenizer.token(field) for field in ("cls_token", "mask_token"))
+    start, mask = (names.index(name) if name in names else None for name in extra_names)
+    extra_ids = [index for index in (start, mask) if index is not None]
+    reserved = [pad, unknown, end, *extra_ids, *sentinels.values()]
+    other_ids = np.setdiff1d(np.arange(len(names)), reserved)
+    special_ids = [pad, unknown, pad if start is None else start, end, -1 if mask is None else mask]
+    ids = np.array([*special_ids, *other_ids])
+    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids))
+    vocabulary = _with_added(vocabulary, tokenizer, ids)
+    return vocabulary, ids, np.array([sentinels[index] for index in sorted(sentinels)], int)
 
 
-def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
-    model, pieces = _sentencepiece_model(found)
+def _read_sentencepiece(tokenizer: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
+    model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
-    special = found.special(set(names))
+    special = tokenizer.special_tokens(set(names))
     # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
     # SentencePiece.
-    xlnet, fold = "<cls>" in special, "<s>" not in special
-    if found.steps:
-        fold = "StripAccents" in found.steps
-    if xlnet and found.file:
+    is_xlnet, fold_accents = "<cls>" in special, "<s>" not in special
+    if tokenizer.normalizer_types:
+        fold_accents = "StripAccents" in tokenizer.normalizer_types
+    if is_xlnet and tokenizer.file:
         # XLNet's tokenizer splits pieces that end in a digit and a comma again. A score penalty has
         # the same effect. The scores in `tokenizer.json` include the penalty.
         for piece in pieces:
             if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
-                piece.score -= _LAST_RESORT
-    accents = {"keep_accents": bool(found.options.get("keep_accents"))}
-    ForeignConfig(accents, f"the tokenizer of {found.directory}").require({"keep_accents": False})
-    # By default ALBERT lower-cases and XLNet does not.
-    small = "Lowercase" in found.steps if found.whole else fold and not xlnet
-    lower_case = bool(found.options.get("do_lower_case", small))
-    first = [names.index(name) for name in special]
-    order = np.array([*first, *np.setdiff1d(np.arange(len(pieces)), first)])
-    vocabulary = SentencePieceVocabulary(
-        _reordered(model, pieces, order),
-        NormalizationConfig(lower_case=lower_case),
-        fold_accents=fold,
-        pair_separators=found.separators(1 if fold else 2),
-        cls_last=xlnet,
+                piece.score -= _SCORE_PENALTY
+    accents = {"keep_accents": bool(tokenizer.options.get("keep_accents"))}
+    ForeignConfig(accents, f"the tokenizer of {tokenizer.directory}").require(
+        {"keep_accents": False}
     )
-    return _with_added(vocabulary, found, order), order
+    # By default ALBERT lower-cases and XLNet does not.
+    lower_by_default = fold_accents and not is_xlnet
+    if tokenizer.tokenizer_json:
+        lower_by_default = "Lowercase" in tokenizer.normalizer_types
+    lower_case = bool(tokenizer.options.get("do_lower_case", lower_by_default))
+    special_ids = [names.index(name) for name in special]
+    order = np.array([*special_ids, *np.setdiff1d(np.arange(len(pieces)), special_ids)])
+    vocabulary = SentencePieceVocabulary(
+        _reorder(model, pieces, order),
+        NormalizationConfig(lower_case=lower_case),
+        fold_accents=fold_accents,
+        pair_separators=tokenizer.separators(1 if fold_accents else 2),
+        cls_last=is_xlnet,
+    )
+    return _with_added(vocabulary, tokenizer, order), order
 
 
-def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
+def _sentencepiece_model(tokenizer: _Tokenizer) -> tuple[_Model, list[_Piece]]:
     """Reads a SentencePiece model.
 
     Returns:
@@ -509,64 +527,64 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
         order.
     """
     model = _Model()
-    if found.file:
+    if tokenizer.file:
         try:
-            model.ParseFromString(found.file.read_bytes())
+            model.ParseFromString(tokenizer.file.read_bytes())
         except Exception as error:  # protobuf's DecodeError differs between its versions
             raise UserError(
-                f"{found.file} is not a SentencePiece model ({error}): download or copy the file "
-                "again"
+                f"{tokenizer.file} is not a SentencePiece model ({error}): download or copy the "
+                "file again"
             ) from None
         pieces = list(model.pieces)
-        if found.file.name == "sentencepiece.bpe.model":
+        if tokenizer.file.name == "sentencepiece.bpe.model":
             # The file begins with <unk>, <s> and </s>. fairseq replaces these three by four special
             # pieces and appends <mask>.
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
-        return model, found.extended(pieces)
+        return model, tokenizer.with_added_pieces(pieces)
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
     # The normalizer with SentencePiece's table is the only step or one of several steps.
-    for step in found.normalizer.get("normalizers", [found.normalizer]):
+    for step in tokenizer.normalizer.get("normalizers", [tokenizer.normalizer]):
         if charsmap := step.get("precompiled_charsmap"):
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
-    pieces = [_piece(text, score) for text, score in found.model["vocab"]]
-    if found.model.get("byte_fallback"):
+    pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
+    if tokenizer.model.get("byte_fallback"):
         model.trainer_spec.byte_fallback = True
         by_name = {piece.piece: piece for piece in pieces}
         for name in (f"<0x{byte:02X}>" for byte in range(256)):
             if name not in by_name:
                 raise UserError(
-                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true, but lacks the "
-                    f"token {name} of the 256 byte tokens: give another tokenizer"
+                    f"{tokenizer.directory / 'tokenizer.json'} has byte_fallback=true, but lacks "
+                    f"the token {name} of the 256 byte tokens: give another tokenizer"
                 )
             by_name[name].type = _Piece.BYTE
-    for token in found.whole.get("added_tokens") or ():
+    for token in tokenizer.tokenizer_json.get("added_tokens") or ():
         if token["id"] < len(pieces):
             special = token.get("special")
             pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
-    return model, found.extended(pieces)
+    return model, tokenizer.with_added_pieces(pieces)
 
 
-def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
+def _reorder(source: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
     """Builds a serialized SentencePiece model with macaron_tf's special pieces first.
 
     Args:
-        theirs: SentencePiece model that supplies the settings of the result.
+        source: SentencePiece model that supplies the settings of the result.
         pieces: pieces in the order of their Hugging Face ids.
         order: Hugging Face ids in the new order, which begins with PAD, UNK, [CLS], [SEP] and
             [MASK].
     """
     model = _Model()
-    model.trainer_spec.CopyFrom(theirs.trainer_spec)
-    model.normalizer_spec.CopyFrom(theirs.normalizer_spec)
+    model.trainer_spec.CopyFrom(source.trainer_spec)
+    model.normalizer_spec.CopyFrom(source.normalizer_spec)
     spec = model.trainer_spec
     spec.pad_piece, spec.unk_piece = "<pad>", "<unk>"
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = 0, 1, -1, -1
     special = ("<pad>", "<unk>", *CONTROL)
-    for ours, name in enumerate(special):
-        kind = _Piece.UNKNOWN if ours == spec.unk_id else _Piece.CONTROL
-        model.pieces.add(piece=name, type=kind)
-    model.pieces.extend(pieces[number] for number in order[len(special) :])
+    for index, name in enumerate(special):
+        piece_type = _Piece.UNKNOWN if index == spec.unk_id else _Piece.CONTROL
+        model.pieces.add(piece=name, type=piece_type)
+    model.pieces.extend(pieces[piece_id] for piece_id in order[len(special) :])
     return model.SerializeToString(deterministic=True)
 
 
@@ -574,20 +592,20 @@ def _piece(text: str, score: float = 0.0) -> _Piece:
     return _Piece(piece=text, score=score, type=_Piece.NORMAL)
 
 
-def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
+def _read_wordpiece(tokenizer: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
     """Reads a WordPiece tokenizer.
 
     As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
     `lower_case` applies only if neither file says whether to lower-case text.
     """
-    directory, whole = found.directory, found.directory / "tokenizer.json"
+    directory = tokenizer.directory
     settings = {
-        "do_lower_case": found.normalizer.get("lowercase"),
-        "strip_accents": found.normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": found.normalizer.get("handle_chinese_chars"),
+        "do_lower_case": tokenizer.normalizer.get("lowercase"),
+        "strip_accents": tokenizer.normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": tokenizer.normalizer.get("handle_chinese_chars"),
     }
     # The value `None` of an option means the default.
-    settings.update((name, value) for name, value in found.options.items() if value is not None)
+    settings.update((name, value) for name, value in tokenizer.options.items() if value is not None)
     lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
     if lower_case is None:
         raise UserError(
@@ -595,62 +613,62 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
             "lower_case=True or False"
         )
     # BERT strips accents if and only if it lower-cases.
-    needed = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
-    needed |= {field: piece for field, (_, *_, piece) in _SPECIAL.items()}
-    for field, value in needed.items():
-        given = found.token(field) if field in _SPECIAL else settings[field]
-        if given not in (None, value):
+    expected = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
+    expected |= {field: piece for field, (_, *_, piece) in _SPECIAL.items()}
+    for field, value in expected.items():
+        actual = tokenizer.token(field) if field in _SPECIAL else settings[field]
+        if actual not in (None, value):
             raise UserError(
-                f"the tokenizer of {directory} has {field}={given!r}, but with "
+                f"the tokenizer of {directory} has {field}={actual!r}, but with "
                 f"do_lower_case={lower_case!r} only {value!r} can be read: give another tokenizer"
             )
-    if found.file:
-        words = WordPieceVocabulary.from_file(found.file, lower_case).words
+    if tokenizer.file:
+        pieces = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
     else:
-        words = _words(whole, found.model)
-    numbers = {word: number for number, word in enumerate(words)} | found.named
-    for name, number in found.named.items():
-        if words[number : number + 1] not in ((), ("",), (name,)):
+        pieces = _wordpieces(directory / "tokenizer.json", tokenizer.model)
+    piece_ids = {piece: piece_id for piece_id, piece in enumerate(pieces)} | tokenizer.all_added
+    for name, piece_id in tokenizer.all_added.items():
+        if pieces[piece_id : piece_id + 1] not in ((), ("",), (name,)):
             raise UserError(
-                f"{directory} adds the token {name!r} with the id of {words[number]!r}: use the "
+                f"{directory} adds the token {name!r} with the id of {pieces[piece_id]!r}: use the "
                 "tokenizer files that belong to the model"
             )
-    vocabulary = WordPieceVocabulary(_by_number(numbers, directory), lower_case)
-    return _with_added(vocabulary, found, np.arange(vocabulary.pieces))
+    vocabulary = WordPieceVocabulary(_in_id_order(piece_ids, directory), lower_case)
+    return _with_added(vocabulary, tokenizer, np.arange(vocabulary.pieces))
 
 
-def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
+def _wordpieces(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files lack the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(
             f"{file} contains no WordPiece vocabulary: give the tokenizer of a BERT model"
         )
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
-    return _by_number(model["vocab"], file)
+    return _in_id_order(model["vocab"], file)
 
 
-def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
-    """Returns a tuple in which each word is at the index of its id.
+def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str, ...]:
+    """Returns a tuple in which each subword token is at the index of its id.
 
     An unused id gets an empty string. Ids are unused, for example, if a vocabulary file repeats a
-    word.
+    token.
 
     Args:
-        numbers: dict mapping word to id.
-        place: file or folder to name in the error message.
+        piece_ids: dict mapping subword token to id.
+        path: file or folder to name in the error message.
 
     Raises:
-        UserError: an id is negative, or at least twice the number of words.
+        UserError: an id is negative, or at least twice the number of tokens.
     """
-    words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
-    for word, number in numbers.items():
-        if not 0 <= number < len(words):
+    pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
+    for piece, piece_id in piece_ids.items():
+        if not 0 <= piece_id < len(pieces):
             raise UserError(
-                f"{place} gives the word {word!r} the id {number}, but ids must be from 0 to "
-                f"{len(words) - 1}: download or copy the file again"
+                f"{path} gives the word {piece!r} the id {piece_id}, but ids must be from 0 to "
+                f"{len(pieces) - 1}: download or copy the file again"
             )
-        words[number] = word
-    return tuple(words)
+        pieces[piece_id] = piece
+    return tuple(pieces)
 
 
 def read_keras_hub_vocabulary(
@@ -678,8 +696,8 @@ def read_keras_hub_vocabulary(
     config = ForeignConfig(fields.get("config", {}), str(record))
     if name == "vocabulary.json":
         config.require({"add_prefix_space": False})
-        gpt2 = fields.get("class_name") == "GPT2Tokenizer"
-        return (read_gpt2_vocabulary if gpt2 else read_vocabulary)(asset.parent)
+        is_gpt2 = fields.get("class_name") == "GPT2Tokenizer"
+        return (read_gpt2_vocabulary if is_gpt2 else read_vocabulary)(asset.parent)
     config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
     lower_case = bool(config.get("lowercase", False))
     return WordPieceVocabulary.from_file(asset, lower_case=lower_case), None

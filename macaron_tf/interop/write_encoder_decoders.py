@@ -7,14 +7,14 @@ import keras
 import numpy as np
 
 from macaron_tf.interop.arrays import Family, Raw, json_bytes
-from macaron_tf.interop.decoder_tokenizers import padded_with_start, sequence_tokenizer
+from macaron_tf.interop.decoder_tokenizers import pad_with_start, sequence_tokenizer
 from macaron_tf.interop.encoder_decoders import FAMILIES, t5_table
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
-    fitting,
+    config_fields,
+    find_family,
     layer_state,
-    their_rows,
-    written_settings,
+    scatter_rows,
 )
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
@@ -30,7 +30,7 @@ _CLASSES = {
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
 }
-_LENGTH = 512  # maximum number of generated tokens, if the model has no limit
+_MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit
 
 
 def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -39,57 +39,63 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's positions,
     sines and cosines alternate. Therefore the channels of all layers are permuted, which changes no
     logit. MarianMT's decoder starts with the padding token, whose embedding must be zero; see
-    `_from_zeros`.
+    `_shift_start_to_zero`.
 
     Raises:
         UserError: no Hugging Face model has counterparts for all parts and settings of the model.
     """
     config = model.config
-    names = {family.name: name for name, family in FAMILIES.items()}
-    family = fitting([*FAMILIES.values()], _plain(config), lambda family: _lacks(family, config))
-    kind = names[family.name]
-    ids = _their_ids(model)
-    if kind == "marian" and model.ids is None:
+    model_types = {family.name: name for name, family in FAMILIES.items()}
+    family = find_family(
+        [*FAMILIES.values()],
+        _with_supported_values(config),
+        lambda family: _unsupported_setting(family, config),
+    )
+    model_type = model_types[family.name]
+    ids = _hugging_face_ids(model)
+    if model_type == "marian" and model.ids is None:
         ids = _marian_ids(model, ids)
-    start = tuple(int(ids[number]) for number in model.ends.get("answer_start", (BOS,)))
-    numbers = {
+    start_ids = tuple(int(ids[token_id]) for token_id in model.ends.get("answer_start", (BOS,)))
+    token_ids = {
         "pad_token_id": int(ids[PAD]),
         "bos_token_id": int(ids[BOS]),
         "eos_token_id": int(ids[EOS]),
         "unk_token_id": int(ids[UNK]),
-        "decoder_start_token_id": start[0],
+        "decoder_start_token_id": start_ids[0],
         # BART's decoder starts with </s>, and its first output is forced to be <s>.
-        "forced_bos_token_id": start[1] if start[1:] else None,
+        "forced_bos_token_id": start_ids[1] if start_ids[1:] else None,
         "forced_eos_token_id": None,
     }
-    if kind in ("marian", "pegasus") and model.ids is None:
+    if model_type in ("marian", "pegasus") and model.ids is None:
         # The decoders of MarianMT and Pegasus start with padding, so BOS becomes the padding token.
-        numbers["pad_token_id"] = start[0]
+        token_ids["pad_token_id"] = start_ids[0]
     fields = {
-        **written_settings(family, config),
-        **numbers,
-        "model_type": kind,
-        "architectures": [_CLASSES[kind]],
+        **config_fields(family, config),
+        **token_ids,
+        "model_type": model_type,
+        "architectures": [_CLASSES[model_type]],
         "vocab_size": int(ids.max()) + 1,
         "dtype": "float32",
         "is_encoder_decoder": True,
     }
-    fields = {name: value for name, value in fields.items() if value is not None or name in numbers}
-    generation = {name: value for name, value in numbers.items() if name != "unk_token_id"}
-    generation |= {
-        "suppress_tokens": _barred(model, ids),
-        "max_new_tokens": config.longest or _LENGTH,
+    fields = {
+        name: value for name, value in fields.items() if value is not None or name in token_ids
     }
-    files = {"generation_config.json": json_bytes(generation)}
+    generation_config = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
+    generation_config |= {
+        "suppress_tokens": _suppressed_ids(model, ids),
+        "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
+    }
+    files = {"generation_config.json": json_bytes(generation_config)}
     state = _state(model, family, ids)
-    if kind == "marian":
-        _from_zeros(state, start[0], config)
+    if model_type == "marian":
+        _shift_start_to_zero(state, start_ids[0], config)
     tokenizer, notes = {}, ["the tokenizer is missing, because the model has no vocabulary"]
     if model.vocabulary:
         tokenizer, notes = _tokenizer(model, ids), []
-        if numbers["pad_token_id"] == numbers["bos_token_id"]:
-            tokenizer = padded_with_start(tokenizer)
-        if kind in ("marian", "pegasus") and "spiece.model" in tokenizer:
+        if token_ids["pad_token_id"] == token_ids["bos_token_id"]:
+            tokenizer = pad_with_start(tokenizer)
+        if model_type in ("marian", "pegasus") and "spiece.model" in tokenizer:
             # MarianMT's tokenizer reads two files, for source and target.
             model_file = tokenizer.pop("spiece.model")
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
@@ -103,11 +109,11 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
-def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+def _with_supported_values(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Gives supported values to the settings that `sequence_folder` converts itself.
 
     These settings are `tied`, `logits_bias` and `position_layout`. Without the replacement,
-    `fitting` would report them as unsupported.
+    `find_family` would report them as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
@@ -115,7 +121,7 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     return dataclasses.replace(config, **changes)
 
 
-def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
+def _unsupported_setting(family: Family, config: EncoderDecoderConfig) -> str:
     """Returns the setting that a family does not support, or "" if there is no such setting.
 
     The result is "logits_bias=True" or "tied=False".
@@ -125,7 +131,7 @@ def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
     return "" if config.tied else "tied=False"
 
 
-def _their_ids(model: Pretrained) -> np.ndarray:
+def _hugging_face_ids(model: Pretrained) -> np.ndarray:
     """Returns the Hugging Face id for each row of the embedding table, or -1 for an unused row.
 
     The vocabulary's rows come first, then the sentinels' rows. `Pretrained.ids` contains the
@@ -134,7 +140,7 @@ def _their_ids(model: Pretrained) -> np.ndarray:
     vocabulary, size = model.vocabulary, model.config.vocab_size
     if model.ids is not None:
         ids = np.array(model.ids)
-        ids[[n for n in np.flatnonzero(ids == ids[PAD]) if n not in (PAD, BOS)]] = -1
+        ids[[index for index in np.flatnonzero(ids == ids[PAD]) if index not in (PAD, BOS)]] = -1
         return ids
     ids = np.arange(size)
     if vocabulary:
@@ -153,20 +159,23 @@ def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
 
     Args:
         model: translation model to export.
-        ids: Hugging Face id for each row of the embedding table, as returned by `_their_ids`.
+        ids: Hugging Face id for each row of the embedding table, as returned by
+            `_hugging_face_ids`.
     """
     if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
         return ids  # other types of vocabularies name the special tokens differently
     special = [PAD, UNK, BOS, EOS]
-    rest = np.setdiff1d(np.flatnonzero(ids >= 0), special)
-    last = len(rest) + 2
-    found = np.full_like(ids, -1)
-    found[rest] = 2 + np.arange(len(rest))
-    found[special] = last, 1, last, 0
-    return found
+    other = np.setdiff1d(np.flatnonzero(ids >= 0), special)
+    last = len(other) + 2
+    marian_ids = np.full_like(ids, -1)
+    marian_ids[other] = 2 + np.arange(len(other))
+    marian_ids[special] = last, 1, last, 0
+    return marian_ids
 
 
-def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig) -> None:
+def _shift_start_to_zero(
+    state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig
+) -> None:
     """Shifts all token embeddings in `state` so that the embedding of token `start` is zero.
 
     CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
@@ -176,24 +185,26 @@ def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoder
     number, so the probabilities stay equal.
     """
     table = state["model.shared.weight"].astype("float64")
-    lost = table[start]  # (D,)
-    state["model.shared.weight"] = (table - lost).astype("float32")
-    lost = lost * np.sqrt(config.hidden_dim)  # the model scales embeddings by sqrt(D)
+    shift = table[start]  # (D,)
+    state["model.shared.weight"] = (table - shift).astype("float32")
+    shift = shift * np.sqrt(config.hidden_dim)  # the model scales embeddings by sqrt(D)
     for side in ("encoder", "decoder"):
         prefix = f"model.{side}.layers.0.self_attn."
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            added = lost if part == "out_proj" else state[f"{prefix}{part}.weight"] @ lost
+            addition = shift if part == "out_proj" else state[f"{prefix}{part}.weight"] @ shift
             name = f"{prefix}{part}.bias"
-            state[name] = (state[name] + added).astype("float32")
+            state[name] = (state[name] + addition).astype("float32")
 
 
 def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.ndarray]:
-    network, config, placed = model.network, model.config, their_rows(ids)
+    network, config, scatter = model.network, model.config, scatter_rows(ids)
     table = {
         **(t5_table(config.gated) if family is FAMILIES["t5"] else family.table),
-        "embedding/table": Raw(family.tokens[0], inverse=placed),
-        "output_projection/kernel": Raw(family.output, inverse=lambda kernel: placed(kernel.T)),
-        "logits_bias": Raw("final_logits_bias", inverse=lambda bias: placed(bias)[None]),
+        "embedding/table": Raw(family.tokens[0], inverse=scatter),
+        "output_projection/kernel": Raw(
+            family.output_kernel, inverse=lambda kernel: scatter(kernel.T)
+        ),
+        "logits_bias": Raw("final_logits_bias", inverse=lambda bias: scatter(bias)[None]),
     }
     state, width = {}, config.hidden_dim
     if family is FAMILIES["pegasus"]:  # only Pegasus saves the sinusoidal positions
@@ -213,10 +224,10 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
                 array = np.take(array, order, axis)
         return array
 
-    return {**state, **layer_state(network, table, changed=sines_first)}
+    return {**state, **layer_state(network, table, convert=sines_first)}
 
 
-def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
+def _suppressed_ids(model: Pretrained, ids: np.ndarray) -> list[int]:
     """Returns the Hugging Face ids of the tokens that generation must never produce.
 
     A translation model suppresses PAD and BOS. Any other model suppresses all special tokens except
@@ -225,7 +236,7 @@ def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):
         special |= {*model.vocabulary.special_ids}
-    return sorted({int(ids[number]) for number in special - {EOS}} - {-1, int(ids[EOS])})
+    return sorted({int(ids[token_id]) for token_id in special - {EOS}} - {-1, int(ids[EOS])})
 
 
 def _tokenizer(model: Pretrained, ids: np.ndarray) -> dict[str, bytes]:

@@ -20,10 +20,10 @@ from macaron_tf.interop.task_heads import (
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
-    fitting,
+    config_fields,
+    find_family,
     layer_state,
-    their_rows,
-    written_settings,
+    scatter_rows,
 )
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.config import EncoderConfig
@@ -82,9 +82,9 @@ class _Encoder:
     """Encoder to export, with the Hugging Face model type that can express the encoder.
 
     Attributes:
-        masked: whether the masked language head is exported.
-        replaced: head for replaced token detection, as in ELECTRA. `None` means that the model has
-            no such head.
+        has_masked_head: whether the masked language head is exported.
+        replaced_token_head: head for replaced token detection, as in ELECTRA. `None` means that the
+            model has no such head.
         family: conversion rules for the Hugging Face model type.
         model_type: name of the Hugging Face model type.
         head: Hugging Face model class for the task of the network.
@@ -94,63 +94,73 @@ class _Encoder:
     def __init__(self, model: Pretrained):
         self.model, self.network, self.config = model, model.network, model.config
         network, vocabulary = model.network, model.vocabulary
-        self.masked = isinstance(network, PretrainingEncoder) and (
+        self.has_masked_head = isinstance(network, PretrainingEncoder) and (
             model.has_masked_language or bool(model.recipe)
         )
-        self.replaced = model.replaced_token
+        self.replaced_token_head = model.replaced_token
         if isinstance(network, GeneratorDiscriminator):
-            self.replaced = network.replaced_token
-        kind = next(kind for kind in _ORDERS if isinstance(vocabulary, kind))
-        names = [*_ORDERS[kind]]
+            self.replaced_token_head = network.replaced_token
+        names = next([*order] for cls, order in _ORDERS.items() if isinstance(vocabulary, cls))
         if self._pooler and type(network) not in TASKS and "distilbert" in names:
             names.remove("distilbert")  # DistilBERT has no pooler
         families = {FAMILIES[name].name: name for name in names}
-        found = fitting([FAMILIES[name] for name in families.values()], self.config, self._lacks)
-        self.family, self.model_type = found, families[found.name]
-        self.head = self._head_of(found)
+        family = find_family(
+            [FAMILIES[name] for name in families.values()], self.config, self._describe_missing
+        )
+        self.family, self.model_type = family, families[family.name]
+        self.head = self._head_of(family)
         self.ids = model.ids
         if model.ids is None:
-            pieces = vocabulary.pieces if vocabulary else self.config.vocab_size
-            self.ids = np.arange(pieces)
+            num_tokens = vocabulary.pieces if vocabulary else self.config.vocab_size
+            self.ids = np.arange(num_tokens)
 
-    def _lacks(self, family: EncoderFamily) -> str:
+    def _describe_missing(self, family: EncoderFamily) -> str:
         """Describes the head parts and head options that a family does not support.
 
         The description is empty if the family has counterparts for all parts and options.
         """
-        kind = type(self.network)
-        if kind in TASKS and kind not in family.tasks:  # Hugging Face's head is one linear layer
-            return f"the head of {kind.__name__}, which has two layers with an activation between,"
-        if kind in (EncoderClassifier, EncoderChooser):
-            head, activation = family.tasks[kind], pooler_activation(self.network)
-            known = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
-            if activation not in known:
+        network_class = type(self.network)
+        if network_class in TASKS and network_class not in family.tasks:
+            # Hugging Face's head is one linear layer.
+            return (
+                f"the head of {network_class.__name__}, which has two layers with an activation "
+                "between,"
+            )
+        if network_class in (EncoderClassifier, EncoderChooser):
+            head, activation = family.tasks[network_class], pooler_activation(self.network)
+            supported = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
+            if activation not in supported:
                 return f"pooler_activation={activation!r}"
-        if self.replaced and "replaced_token/dense" not in family.heads:
+        if self.replaced_token_head and "replaced_token/dense" not in family.heads:
             return "a replaced token detection head"
-        if not self.masked:
+        if not self.has_masked_head:
             return ""
-        ours, theirs = (_options(self.config, n.head_options) for n in (self.network, family))
+        options = _options(self.config, self.network.head_options)
+        family_options = _options(self.config, family.head_options)
         return ", ".join(
-            f"the masked language head's {n}={v!r}" for n, v in ours.items() if v != theirs[n]
+            f"the masked language head's {name}={value!r}"
+            for name, value in options.items()
+            if value != family_options[name]
         )
 
     def _head_of(self, family: EncoderFamily) -> TaskHead:
         if isinstance(self.network, TASKS):
             return family.tasks[type(self.network)]
-        if self.replaced:
+        if self.replaced_token_head:
             return TaskHead("ForPreTraining", "", {})
-        pairs = self.masked and self.network.sentence_pair
-        if pairs and "sentence_pair/dense" in family.heads:
-            return TaskHead("ForPreTraining", "fill-mask", {}, pooled=True)
-        if self.masked:
-            return TaskHead(family.masked_class, "fill-mask", {})
-        return TaskHead("Model", "feature-extraction", {}, pooled="pooler/dense" in family.table)
+        has_sentence_pair = self.has_masked_head and self.network.sentence_pair
+        if has_sentence_pair and "sentence_pair/dense" in family.heads:
+            return TaskHead("ForPreTraining", "fill-mask", {}, has_pooler=True)
+        if self.has_masked_head:
+            return TaskHead(family.masked_class_suffix, "fill-mask", {})
+        return TaskHead(
+            "Model", "feature-extraction", {}, has_pooler="pooler/dense" in family.table
+        )
 
     @property
-    def alone(self) -> bool:
+    def has_no_head(self) -> bool:
         """Whether the folder contains only the encoder, without a head."""
-        return self.head.ending == "Model"
+        return self.head.class_suffix == "Model"
 
     def folder(self) -> HuggingFaceFolder:
         notes = [*self._notes()]
@@ -161,12 +171,12 @@ class _Encoder:
                 self.model.vocabulary,
                 self.model.ids,
                 max_length=self.config.longest,
-                segments=self.config.num_segments > 1,
+                has_segments=self.config.num_segments > 1,
             )
         pooling = self.model.pooling
         if isinstance(self.network, SiameseEncoder):
             pooling = self.network.pooling
-        files = self._sentence_files(pooling) if pooling and self.alone else {}
+        files = self._sentence_files(pooling) if pooling and self.has_no_head else {}
         return HuggingFaceFolder(
             config=config,
             state=self._state(),
@@ -181,11 +191,11 @@ class _Encoder:
         name = self.family.name
         if isinstance(self.network, GeneratorDiscriminator):
             yield "the generator is left out, because ELECTRA's encoder is the discriminator"
-        if self.masked and self.network.sentence_pair and not self.head.pooled:
+        if self.has_masked_head and self.network.sentence_pair and not self.head.has_pooler:
             yield f"the sentence-pair head is left out, because {name} has no such head"
-        if self.masked and self.network.span_boundary:
+        if self.has_masked_head and self.network.span_boundary:
             yield f"the span-boundary head is left out, because {name} has no such head"
-        if self.head.pooled and self._pooler is None:
+        if self.head.has_pooler and self._pooler is None:
             yield f"the pooler is untrained, because {name} has a pooler and this encoder has none"
         if self.model.vocabulary is None:
             yield "the tokenizer is missing, because the model has no vocabulary"
@@ -195,52 +205,53 @@ class _Encoder:
         return self.network.pooler or self.model.pooler
 
     def _config(self) -> dict[str, Any]:
-        family, fields = self.family, written_settings(self.family, self.config)
-        pad = int(self.ids[0])
+        family, fields = self.family, config_fields(self.family, self.config)
+        pad_id = int(self.ids[0])
         if family.segments:
             # Hugging Face's models have at least one segment. An encoder without segments gets a
             # single segment embedding of zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
-            fields["max_position_embeddings"] += pad + 1
+            fields["max_position_embeddings"] += pad_id + 1
         fields |= {
             "model_type": self.model_type,
-            "architectures": [family.classes + self.head.ending],
+            "architectures": [family.class_prefix + self.head.class_suffix],
             "vocab_size": int(self.ids.max()) + 1,
-            "pad_token_id": pad,
+            "pad_token_id": pad_id,
             "dtype": "float32",
         }
         if self.model.vocabulary:
-            special = self.model.vocabulary
-            start, end = int(self.ids[special.cls_id]), int(self.ids[special.sep_id])
+            vocabulary = self.model.vocabulary
+            start, end = int(self.ids[vocabulary.cls_id]), int(self.ids[vocabulary.sep_id])
             fields |= {"bos_token_id": start, "eos_token_id": end}
-        if family.moses:
-            fields |= {"pad_index": pad}
-            if numbers := {name: n for n, name in enumerate(self.model.languages)}:
-                fields |= {"lang2id": numbers, "id2lang": {n: name for name, n in numbers.items()}}
+        if family.uses_moses:
+            fields |= {"pad_index": pad_id}
+            if language_ids := {name: n for n, name in enumerate(self.model.languages)}:
+                fields["lang2id"] = language_ids
+                fields["id2lang"] = {n: name for name, n in language_ids.items()}
         if isinstance(self.network, TASKS):
             fields |= head_fields(self.model, family, type(self.network))
         return fields
 
     def _state(self) -> dict[str, np.ndarray]:
         family, network, head = self.family, self.network, self.head
-        prefix = "" if self.alone else family.prefix
+        prefix = "" if self.has_no_head else family.prefix
         state = layer_state(self.model.encoder, self._table(), prefix)
         if family.segments and not self.config.num_segments:
             state[prefix + family.segments] = np.zeros((1, self.config.embedding_width), "float32")
-        outside: list[keras.layers.Layer] = []
+        head_layers: list[keras.layers.Layer] = []
         if isinstance(network, TASKS):
             state |= head_state(self.model, head.table)
-        if head.pooled:
+        if head.has_pooler:
             pooler = self._pooler or _new_pooler(self.config)
             state |= layer_state(pooler, family.table, prefix)
-        if self.replaced:
-            outside.append(self.replaced)
-        elif self.masked:
-            outside.append(network.masked_language)
-            if head.pooled:
-                outside.append(network.sentence_pair)
-        for layer in outside:
+        if self.replaced_token_head:
+            head_layers.append(self.replaced_token_head)
+        elif self.has_masked_head:
+            head_layers.append(network.masked_language)
+            if head.has_pooler:
+                head_layers.append(network.sentence_pair)
+        for layer in head_layers:
             state |= layer_state(layer, {**self._table(), **family.heads})
         return state
 
@@ -252,15 +263,15 @@ class _Encoder:
         """
         family = self.family
 
-        def behind_padding(array: np.ndarray) -> np.ndarray:
+        def pad_rows(array: np.ndarray) -> np.ndarray:
             return np.pad(array, ((int(self.ids[0]) + 1, 0), (0, 0)))
 
-        turned = behind_padding if family.positions_from_padding else np.asarray
+        convert = pad_rows if family.positions_from_padding else np.asarray
         table = {
-            "tokens/table": Raw(family.tokens[0], inverse=their_rows(self.ids)),
-            "embeddings/positions/table": Raw(family.positions, inverse=turned),
+            "tokens/table": Raw(family.tokens[0], inverse=scatter_rows(self.ids)),
+            "embeddings/positions/table": Raw(family.positions, inverse=convert),
             "masked_language/bias": Raw(
-                family.bias[0], inverse=their_rows(self.ids, UNUSED_TOKEN_BIAS)
+                family.bias[0], inverse=scatter_rows(self.ids, UNUSED_TOKEN_BIAS)
             ),
             **family.table,
         }
@@ -273,18 +284,18 @@ class _Encoder:
         normalize = self.model.normalize
         if isinstance(self.network, SiameseEncoder):
             normalize = self.network.normalize
-        kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+        module_types = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
         folders = ["", "1_Pooling", "2_Normalize"]
         modules = [
             {
-                "idx": number,
-                "name": str(number),
-                "path": folders[number],
-                "type": f"sentence_transformers.models.{kind}",
+                "idx": index,
+                "name": str(index),
+                "path": folders[index],
+                "type": f"sentence_transformers.models.{module_type}",
             }
-            for number, kind in enumerate(kinds)
+            for index, module_type in enumerate(module_types)
         ]
-        flags = {f"pooling_mode_{name}": ours == pooling for ours, name in _POOLINGS.items()}
+        flags = {f"pooling_mode_{flag}": name == pooling for name, flag in _POOLINGS.items()}
         length = self.model.max_length or self.config.longest
         return {
             "modules.json": json_bytes(modules),
@@ -297,13 +308,13 @@ class _Encoder:
         }
 
 
-def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(config: EncoderConfig, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of a masked language head that affect its logits.
 
-    An option that is missing in `given` has its default value in the result.
+    An option that is missing in `options` has its default value in the result.
     """
-    own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
-    return {name: given.get(name, value) for name, value in own.items()}
+    defaults = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
+    return {name: options.get(name, value) for name, value in defaults.items()}
 
 
 def _new_pooler(config: EncoderConfig) -> Pooler:
@@ -311,6 +322,6 @@ def _new_pooler(config: EncoderConfig) -> Pooler:
     pooler.build((None, None, config.hidden_dim))
     kernel = pooler.dense.kernel
     # The seed is fixed, so that two exports of a model are equal.
-    drawn = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
-    kernel.assign(drawn.astype("float32"))
+    values = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
+    kernel.assign(values.astype("float32"))
     return pooler

@@ -8,16 +8,16 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Family, Raw, json_bytes
-from macaron_tf.interop.decoder_tokenizers import changed, language_tokenizer
+from macaron_tf.interop.decoder_tokenizers import language_tokenizer, replace_fields
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
-from macaron_tf.interop.task_heads import head_fields, head_state, unstandardized
+from macaron_tf.interop.task_heads import head_fields, head_state, unstandardized_weights
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
-    fitting,
+    config_fields,
+    find_family,
     layer_state,
-    their_rows,
-    written_settings,
+    scatter_rows,
 )
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
@@ -27,7 +27,7 @@ from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
 # Dict mapping a family's name to (`model_type`, name of the last norm, suffix of the class name).
-_KINDS = {
+_MODEL_TYPES = {
     "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
     "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),
     "Llama": ("llama", "norm", "ForCausalLM"),
@@ -49,42 +49,46 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     """
     network, config = model.network, model.config
     # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
-    plain = dataclasses.replace(config, output_bias=True)
-    family = fitting([*LANGUAGE_FAMILIES.values()], plain)
-    model_type, _, ending = _KINDS[family.name]
-    ids = _their_ids(model)
-    roles = {"pad": PAD, "bos": BOS, "eos": EOS}
+    config_with_bias = dataclasses.replace(config, output_bias=True)
+    family = find_family([*LANGUAGE_FAMILIES.values()], config_with_bias)
+    model_type, _, class_suffix = _MODEL_TYPES[family.name]
+    ids = _hugging_face_ids(model)
+    special_ids = {"pad": PAD, "bos": BOS, "eos": EOS}
     if not model.starts:
-        del roles["bos"]
-    numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
+        del special_ids["bos"]
+    token_ids = {f"{role}_token_id": int(ids[n]) for role, n in special_ids.items() if ids[n] >= 0}
     if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
-        numbers["pad_token_id"] = int(ids[EOS])  # the classifier reads the last other token
+        token_ids["pad_token_id"] = int(ids[EOS])  # the classifier reads the last other token
     fields = {
-        **written_settings(family, config),
-        **numbers,
+        **config_fields(family, config),
+        **token_ids,
         "model_type": model_type,
         "vocab_size": int(ids.max()) + 1,
         "dtype": "float32",
     }
-    table = {**family.table, "tokens/table": Raw(family.tokens[0], inverse=their_rows(ids))}
-    state = layer_state(network.encoder, table, family.prefix, family.linear)
+    table = {**family.table, "tokens/table": Raw(family.tokens[0], inverse=scatter_rows(ids))}
+    state = layer_state(network.encoder, table, family.prefix, family.transpose_kernels)
     files, notes = {}, []
     if isinstance(network, CausalClassifier):
         _fold_head(model, state, family)
         head = family.tasks[CausalClassifier]
-        fields["architectures"] = [family.classes + head.ending]
+        fields["architectures"] = [family.class_prefix + head.class_suffix]
         fields |= head_fields(model, family, CausalClassifier)
         pipeline = head.pipeline
-        if _framed(model):
+        if _is_framed(model):
             notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
     else:
         _check_bias(model, ids, family)
         if network.language_head.output_table:
-            scores = network.language_head.output_table.matrix("float32")
-            state[family.output] = their_rows(ids)(keras.ops.convert_to_numpy(scores))
-        fields["architectures"] = [family.classes + ending]
+            output_table = network.language_head.output_table.matrix("float32")
+            state[family.output_kernel] = scatter_rows(ids)(
+                keras.ops.convert_to_numpy(output_table)
+            )
+        fields["architectures"] = [family.class_prefix + class_suffix]
         pipeline = "text-generation"
-        files["generation_config.json"] = json_bytes({**numbers, **_barred(model, ids)})
+        files["generation_config.json"] = json_bytes(
+            {**token_ids, **_suppressed_tokens(model, ids)}
+        )
     tokenizer = {}
     if model.vocabulary:
         tokenizer = language_tokenizer(
@@ -92,7 +96,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
             ids,
             config.longest,
             model.starts,
-            _framed(model),
+            _is_framed(model),
         )
     else:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
@@ -118,17 +122,17 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         UserError: Hugging Face's XLNet has no counterpart for a setting.
     """
     network, config, vocabulary = model.network, model.config, model.vocabulary
-    fitting([XLNET], config)
+    find_family([XLNET], config)
     ids = model.ids
     if ids is None:
         ids = np.arange(vocabulary.pieces if vocabulary else config.vocab_size)
     task = XLNET.tasks.get(type(network))
     has_head = not task and (model.has_masked_language or bool(model.recipe))
-    ending = task.ending if task else "LMHeadModel" if has_head else "Model"
+    class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
     fields = {
-        **written_settings(XLNET, config),
+        **config_fields(XLNET, config),
         "model_type": "xlnet",
-        "architectures": [XLNET.classes + ending],
+        "architectures": [XLNET.class_prefix + class_suffix],
         "vocab_size": int(ids.max()) + 1,
         "mem_len": None if task else network.memory_length,
         "pad_token_id": int(ids[PAD]),
@@ -139,8 +143,8 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     table = {
         **XLNET.table,
         **xlnet_attention(config.num_heads),
-        "tokens/table": Raw(XLNET.tokens[0], inverse=their_rows(ids)),
-        "language_head/bias": Raw("lm_loss.bias", inverse=their_rows(ids, UNUSED_TOKEN_BIAS)),
+        "tokens/table": Raw(XLNET.tokens[0], inverse=scatter_rows(ids)),
+        "language_head/bias": Raw("lm_loss.bias", inverse=scatter_rows(ids, UNUSED_TOKEN_BIAS)),
     }
     prefix = XLNET.prefix if task or has_head else ""
     state = layer_state(network.encoder, table, prefix)
@@ -158,7 +162,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
     if vocabulary:
         # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
-        tokenizer = changed(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
+        tokenizer = replace_fields(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
     return HuggingFaceFolder(
@@ -170,13 +174,13 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
-def _framed(model: Pretrained) -> bool:
+def _is_framed(model: Pretrained) -> bool:
     """Returns whether a model is a classifier that reads special tokens around each text."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
 
-def _their_ids(model: Pretrained) -> np.ndarray:
+def _hugging_face_ids(model: Pretrained) -> np.ndarray:
     """Returns an int array with the Hugging Face id for each id of the model.
 
     The id is -1 for a token that the Hugging Face vocabulary lacks. In GPT-2, the same token begins
@@ -191,20 +195,20 @@ def _their_ids(model: Pretrained) -> np.ndarray:
     rows = keras.ops.convert_to_numpy(model.encoder.embeddings.tokens.table)
     if ids[BOS] == ids[EOS] >= 0 and not np.array_equal(rows[BOS], rows[EOS]):
         ids[BOS] = ids.max() + 1
-    if _framed(model):
+    if _is_framed(model):
         absent = np.flatnonzero(ids[:SPECIAL] < 0)
         ids[absent] = ids.max() + 1 + np.arange(len(absent))
     return ids
 
 
-def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
+def _suppressed_tokens(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
     """Returns a dict with the generation setting `suppress_tokens`.
 
     The setting suppresses all special tokens except [SEP]. If there are none, the dict is empty.
     """
-    special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
-    numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
-    return {"suppress_tokens": sorted(numbers)} if numbers else {}
+    special_ids = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
+    token_ids = {int(ids[token_id]) for token_id in special_ids} - {-1, int(ids[EOS])}
+    return {"suppress_tokens": sorted(token_ids)} if token_ids else {}
 
 
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
@@ -215,8 +219,8 @@ def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
     head = model.network.language_head
     if head.bias is None:
         return
-    real = np.flatnonzero(ids >= 0)
-    values = keras.ops.convert_to_numpy(head.bias)[real[real != BOS]]
+    valid = np.flatnonzero(ids >= 0)
+    values = keras.ops.convert_to_numpy(head.bias)[valid[valid != BOS]]
     if np.any(values):
         raise UserError(
             f"the model has an output bias, but Hugging Face's {family.name} has none: train with "
@@ -237,8 +241,8 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
             f"symmetric=True has no counterpart in Hugging Face's {family.name}, whose classifier "
             "reads two texts in one order: save the model in macaron_tf's own format"
         )
-    kernel, bias = (value.astype("float64") for value in unstandardized(model))
-    norm = _KINDS[family.name][1].format(model.config.num_layers - 1)
+    kernel, bias = (value.astype("float64") for value in unstandardized_weights(model))
+    norm = _MODEL_TYPES[family.name][1].format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
     if name not in state and np.any(bias):
         raise UserError(

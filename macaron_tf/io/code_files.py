@@ -25,7 +25,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.signatures import allowed_import_paths
 
 CODE = "code"
-_OURS = ("macaron_tf", "experiments", "export")
+_PROJECT_PACKAGES = ("macaron_tf", "experiments", "export")
 
 
 def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -48,8 +48,8 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
             names[import_path] = f"{pathlib.Path(module).stem}:{name}"
         elif not _is_code(module, name):
             continue
-        files |= (found := _files_of(import_path))
-        if not found and not _is_installed(plug_ins.origin_of(import_path)):
+        files |= (module_files := _files_of(import_path))
+        if not module_files and not _is_installed(plug_ins.origin_of(import_path)):
             print(
                 f"warning: the model is saved without the source files of {import_path}, so it can "
                 "only be loaded where Python finds this module",
@@ -62,10 +62,10 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         print(f"note: the model is saved with {CODE}/{name}, a copy of {file}", file=sys.stderr)
 
     def renamed(value: Any) -> Any:
-        import_path, bracket, rest = (
+        import_path, bracket, arguments = (
             value.partition("(") if isinstance(value, str) else (value, "", "")
         )
-        return names[import_path] + bracket + rest if import_path in names else value
+        return names[import_path] + bracket + arguments if import_path in names else value
 
     record = tf.nest.map_structure(renamed, record) if names else record
     return record, [f"{CODE}/{name}" for name in files]
@@ -115,8 +115,8 @@ def _is_code(module: str, name: str) -> bool:
 
 def _is_installed(origin: str | None) -> bool:
     """Returns whether a file belongs to an installed package or to Python itself."""
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
-    return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, places))
+    library_folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
+    return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, library_folders))
 
 
 def _files_of(import_path: str) -> dict[str, pathlib.Path]:
@@ -138,18 +138,18 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
         root, name = file.parent, file.stem
     else:
         root = file.parents[name.count(".") + (file.name == "__init__.py")]
-    found, waiting = {}, [name]
-    while waiting:
-        parts = waiting.pop().split(".")
+    files, queue = {}, [name]
+    while queue:
+        parts = queue.pop().split(".")
         for end in range(1, len(parts) + 1):  # Python imports a package before its modules
             base = root.joinpath(*parts[:end])
-            for one in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-                path = one.relative_to(root).as_posix()
-                if path not in found and one.is_file() and parts[0] not in _OURS:
-                    found[path] = one
-                    package = parts[:end] if one.name == "__init__.py" else parts[: end - 1]
-                    waiting += _imports(one, package)
-    return found
+            for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+                path = candidate.relative_to(root).as_posix()
+                if path not in files and candidate.is_file() and parts[0] not in _PROJECT_PACKAGES:
+                    files[path] = candidate
+                    package = parts[:end] if candidate.name == "__init__.py" else parts[: end - 1]
+                    queue += _imports(candidate, package)
+    return files
 
 
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
@@ -163,6 +163,6 @@ def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
+            parents = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *filter(None, [node.module])])
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)

@@ -23,7 +23,7 @@ from macaron_tf.io.progress import Progress
 
 _END = 1 << 20  # number of bytes that a stamp reads at each end of a file
 _BLOCK = 1 << 22  # bytes per read
-_PACKERS = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
+_COMPRESSION_MODULES = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
 # First bytes of zip files (including spreadsheets), Zstandard, gzip, bzip2 and xz files.
 _BINARY = (b"PK\3\4", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh91AY", b"\xfd7zXZ")
 _THREADS = 16  # requests to a bucket have a high latency but can run in parallel
@@ -35,9 +35,9 @@ def cache_directory() -> pathlib.Path:
     The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. The
     folder must be local, because its files are memory-mapped.
     """
-    named = os.environ.get("MACARON_TF_CACHE")
-    if named:
-        return pathlib.Path(check_path(named, local=True, name="MACARON_TF_CACHE"))
+    folder = os.environ.get("MACARON_TF_CACHE")
+    if folder:
+        return pathlib.Path(check_path(folder, local=True, name="MACARON_TF_CACHE"))
     return pathlib.Path.home() / ".cache" / "macaron_tf"
 
 
@@ -67,20 +67,20 @@ def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, s
         return list(threads.map(_content_stamp, paths))
 
 
-def same_contents(known: Sequence, found: Sequence) -> bool:
+def same_contents(stamps: Sequence, other_stamps: Sequence) -> bool:
     """Returns whether two lists of content stamps are equal except for the file names."""
-    return [list(stamp[1:]) for stamp in known] == [list(stamp[1:]) for stamp in found]
+    return [list(stamp[1:]) for stamp in stamps] == [list(stamp[1:]) for stamp in other_stamps]
 
 
 def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
     with storage.clear_errors(f"cannot read {path}", "check the path"):
-        place = os.fspath(path) if storage.is_remote(path) else os.path.realpath(path)
-        with tf.io.gfile.GFile(place, "rb") as file:
+        real_path = os.fspath(path) if storage.is_remote(path) else os.path.realpath(path)
+        with tf.io.gfile.GFile(real_path, "rb") as file:
             size = file.size()
             digest = hashlib.sha256(file.read(_END))
             file.seek(max(size - _END, min(size, _END)))
             digest.update(file.read(_END))
-        return os.path.basename(place), size, digest.hexdigest()
+        return os.path.basename(real_path), size, digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with Progress(f"waiting for another process that is {activity}"):
-            held = lock.acquire()
+            acquired = lock.acquire()
     except filelock.Timeout as error:
         raise UserError(
             f"another process is {activity} in {folder}: wait until it ends, or choose another "
@@ -113,13 +113,13 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
         ) from error
     except OSError as error:
         raise UserError(f"cannot write {folder} ({error.strerror}): choose another path") from error
-    with held:
+    with acquired:
         yield
 
 
 def is_compressed(path: epath.Path) -> bool:
     """Returns whether `lines_of` decompresses a file, by its suffix `.gz`, `.bz2` or `.xz`."""
-    return path.suffix.lower() in _PACKERS
+    return path.suffix.lower() in _COMPRESSION_MODULES
 
 
 def lines_of(path: epath.Path) -> Iterator[str]:
@@ -132,10 +132,10 @@ def lines_of(path: epath.Path) -> Iterator[str]:
     """
     number = 0
     try:
-        with contextlib.ExitStack() as opened:
-            file = opened.enter_context(path.open("rb"))
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(path.open("rb"))
             if is_compressed(path):
-                file = opened.enter_context(_PACKERS[path.suffix.lower()].open(file))
+                file = stack.enter_context(_COMPRESSION_MODULES[path.suffix.lower()].open(file))
             for number, line in enumerate(file, start=1):
                 if number == 1 and line.startswith(_BINARY):
                     raise UserError(
@@ -156,7 +156,7 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             "convert the file to UTF-8"
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
-        name = _PACKERS[path.suffix.lower()].__name__
+        name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
         raise UserError(
             f"{path} is a truncated or damaged {name} file ({error}): compress it again"
         ) from error
@@ -202,17 +202,17 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _without_blank_end(path: epath.Path) -> Iterator[str]:
-    held = []
+    pending = []
     for line in lines_of(path):
-        held.append(line)
+        pending.append(line)
         if line.strip().strip(",;"):  # spreadsheets write the separators of empty rows
-            yield from held
-            held.clear()
+            yield from pending
+            pending.clear()
 
 
 def _unquoted(cell: str) -> str:
-    whole = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
-    return whole[1].replace('""', '"') if whole and '""' in whole[1] else cell
+    quoted = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
+    return quoted[1].replace('""', '"') if quoted and '""' in quoted[1] else cell
 
 
 def count_lines(path: epath.Path) -> int:

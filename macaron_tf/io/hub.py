@@ -37,7 +37,7 @@ def parse_repo(location: str) -> tuple[str, str | None]:
 
 
 @functools.cache
-def downloaded(location: str) -> pathlib.Path:
+def download(location: str) -> pathlib.Path:
     """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder."""
     hub = _client(location)
     name, revision = parse_repo(location)
@@ -85,15 +85,21 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
     """
     name, hub = check_login(location), _client(location)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    new = {path.relative_to(folder).as_posix(): path for path in files}
+    uploads = {path.relative_to(folder).as_posix(): path for path in files}
     try:
         address = api.create_repo(name, private=private, exist_ok=True)
-        present = api.list_repo_files(name)
-        old = [one for one in present if one not in new and _REPLACED.fullmatch(one)]
-        operations = [hub.CommitOperationDelete(one) for one in old]
-        operations += [hub.CommitOperationAdd(one, str(path)) for one, path in new.items()]
+        remote_files = api.list_repo_files(name)
+        replaced = [
+            file_name
+            for file_name in remote_files
+            if file_name not in uploads and _REPLACED.fullmatch(file_name)
+        ]
+        operations = [hub.CommitOperationDelete(file_name) for file_name in replaced]
+        operations += [
+            hub.CommitOperationAdd(file_name, str(path)) for file_name, path in uploads.items()
+        ]
         api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")
-    except Exception as error:  # see `downloaded`
+    except Exception as error:  # see `download`
         raise UserError(_refusal(location, name, error)) from error
     return str(address)
 

@@ -20,7 +20,7 @@ def silenced() -> Iterator[None]:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") < "3":
         yield
         return
-    logger, kept = tf.get_logger(), os.dup(2)
+    logger, saved_stderr = tf.get_logger(), os.dup(2)
     level = logger.level
     try:
         logger.setLevel(logging.ERROR)
@@ -28,6 +28,6 @@ def silenced() -> Iterator[None]:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
         logger.setLevel(level)

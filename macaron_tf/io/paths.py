@@ -31,12 +31,12 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 
 @contextlib.contextmanager
 def clear_errors(
-    what: str, mend: str = "check its permissions and the free space"
+    failure: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
     """Turns a file error in the `with` block into a UserError of one sentence.
 
     Args:
-        what: beginning of the message, such as "cannot read FILE".
+        failure: beginning of the message, such as "cannot read FILE".
         mend: correction to suggest for a local file. For buckets, `store_problem` suggests the
             correction.
     """
@@ -45,7 +45,7 @@ def clear_errors(
     except FILE_ERRORS as error:
         problem = store_problem(error)
         why = f", because {problem[0]}" if problem else f" ({reason(error)})"
-        raise UserError(f"{what}{why}: {problem[1] if problem else mend}") from error
+        raise UserError(f"{failure}{why}: {problem[1] if problem else mend}") from error
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
 
 def read_json(
     path: str | os.PathLike,
-    kind: type = dict,
+    value_type: type = dict,
     /,
     mend: str = "restore it from a copy",
     **fields: type,
@@ -74,7 +74,7 @@ def read_json(
 
     Args:
         path: file to read.
-        kind: expected type of the value.
+        value_type: expected type of the value.
         mend: correction to suggest for a damaged file.
         fields: expected types of required fields.
 
@@ -82,7 +82,7 @@ def read_json(
         UserError: the file cannot be read or is damaged.
     """
     with refuse_damage(path, mend):
-        return parse_json(read_bytes(path), kind, **fields)
+        return parse_json(read_bytes(path), value_type, **fields)
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -145,7 +145,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def renamed_aside(path: str | os.PathLike, mend: str = "choose another path") -> Iterator[str]:
+def atomic_output_path(path: str | os.PathLike, mend: str = "choose another path") -> Iterator[str]:
     """Yields a temporary path for writing a file atomically.
 
     After the `with` block, the temporary file replaces the file at `path`. Both are in the same
@@ -160,12 +160,12 @@ def renamed_aside(path: str | os.PathLike, mend: str = "choose another path") ->
         UserError: a file error occurs in the `with` block or while replacing the file.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
-    with _renamed(path, clear) as aside, clear():
-        yield aside
+    with _atomic_output_path(path, clear) as temporary_path, clear():
+        yield temporary_path
 
 
 class OutputFile:
-    """File for writing that raises a UserError if writing fails; see `open_aside`."""
+    """File for writing that raises a UserError if writing fails; see `open_atomic`."""
 
     def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
         self._clear = clear
@@ -186,50 +186,58 @@ class OutputFile:
 
 
 @contextlib.contextmanager
-def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
-    """Opens a temporary file, which replaces `path` after the `with` block; see `renamed_aside`.
+def open_atomic(path: str | os.PathLike) -> Iterator[OutputFile]:
+    """Opens a temporary file, which replaces `path` after the `with` block.
+
+    See `atomic_output_path`.
 
     Only a failed write becomes a UserError. Other errors of TensorFlow in the `with` block, such as
     running out of memory, stay unchanged.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
-    with _renamed(path, clear) as aside, contextlib.closing(OutputFile(aside, clear)) as file:
+    with (
+        _atomic_output_path(path, clear) as temporary_path,
+        contextlib.closing(OutputFile(temporary_path, clear)) as file,
+    ):
         yield file
 
 
 @contextlib.contextmanager
-def _renamed(
+def _atomic_output_path(
     path: str | os.PathLike, clear: Callable[[], contextlib.AbstractContextManager]
 ) -> Iterator[str]:
-    """Implements `renamed_aside` without converting errors of the `with` block."""
-    remote, place = is_remote(path), os.fspath(path)
+    """Implements `atomic_output_path` without converting errors of the `with` block."""
+    remote, target = is_remote(path), os.fspath(path)
     if not remote:
-        place = os.path.realpath(path)
-        if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
-            yield place
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
+            yield target
             return
-    path = as_path(place)
-    aside = os.fspath(path.with_name(f".tmp-{path.name}-{os.getpid()}"))
+    path = as_path(target)
+    temporary_path = os.fspath(path.with_name(f".tmp-{path.name}-{os.getpid()}"))
     try:
         with clear():
             make_folders(path.parent)
-        yield aside
+        yield temporary_path
         with clear():
             if not remote:
                 # Without this call, the rename may reach the disk before the content. A power
                 # failure in between would leave an empty file.
-                sync(aside)
-            tf.io.gfile.rename(aside, place, overwrite=True)
+                sync(temporary_path)
+            tf.io.gfile.rename(temporary_path, target, overwrite=True)
             if not remote:
                 sync(path.parent)
     finally:
         with contextlib.suppress(tf.errors.OpError):
-            tf.io.gfile.remove(aside)
+            tf.io.gfile.remove(temporary_path)
 
 
-def write_aside(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file atomically; see `renamed_aside`."""
-    with renamed_aside(path) as aside, tf.io.gfile.GFile(aside, "wb") as file:
+def write_atomic(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file atomically; see `atomic_output_path`."""
+    with (
+        atomic_output_path(path) as temporary_path,
+        tf.io.gfile.GFile(temporary_path, "wb") as file,
+    ):
         file.write(content)
 
 
@@ -255,8 +263,8 @@ def file_digest(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
-def require_room(folder: str | os.PathLike, size: int) -> None:
-    """Raises an OSError if a local disk has no room for `size` bytes.
+def require_disk_space(folder: str | os.PathLike, size: int) -> None:
+    """Raises an OSError if a local disk has less than `size` bytes of free space.
 
     Call this function before a library writes `size` bytes, if the library would crash on a full
     disk.

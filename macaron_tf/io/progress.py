@@ -113,11 +113,11 @@ class Progress:
 
     def _show_bar(self) -> None:
         if self._bar is None:
-            self._bar = self._made_bar()
+            self._bar = self._new_bar()
             self._bar.start()
         self._bar.update(self._task, completed=self._done, description=self._text)
 
-    def _made_bar(self) -> rich.progress.Progress:
+    def _new_bar(self) -> rich.progress.Progress:
         columns = [rich.progress.TextColumn(self._title)] if self._title else []
         if self._total:
             columns += [rich.progress.BarColumn()]
@@ -139,16 +139,18 @@ class Progress:
         return bar
 
     def _print_line(self) -> None:
-        gone = time.monotonic() - self._began
-        words = [self._title] if self._title else []
+        elapsed = time.monotonic() - self._began
+        parts = [self._title] if self._title else []
         if self._unit:
             of = f" of {self._total:,}" if self._total else ""
-            words += [f"{self._done:,}{of} {self._unit}", *filter(None, [self._text])]
+            parts += [f"{self._done:,}{of} {self._unit}", *filter(None, [self._text])]
         if self._total and self._done:
-            words.append(f"{clock(gone)}, {clock(gone * (self._total / self._done - 1))} left")
+            parts.append(
+                f"{clock(elapsed)}, {clock(elapsed * (self._total / self._done - 1))} left"
+            )
         else:
-            words.append(f"{clock(gone)} elapsed")
-        print("  ".join(words), file=self._stream, flush=True)
+            parts.append(f"{clock(elapsed)} elapsed")
+        print("  ".join(parts), file=self._stream, flush=True)
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
@@ -169,11 +171,11 @@ def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str)
 @contextlib.contextmanager
 def other_bar() -> Iterator[None]:
     """Hides every `Progress` in the `with` block, in which another bar uses the terminal."""
-    Progress._outermost, before = object(), Progress._outermost
+    Progress._outermost, previous = object(), Progress._outermost
     try:
         yield
     finally:
-        Progress._outermost = before
+        Progress._outermost = previous
 
 
 def clock(seconds: float) -> str:
@@ -182,8 +184,8 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
-def short(number: float) -> str:
+def short(value: float) -> str:
     """Formats a number below a million in at most five characters, such as 24.9 or 120k."""
-    if number < 1_000:
-        return f"{number:.3g}"
-    return f"{number:,.0f}" if number < 10_000 else f"{number / 1_000:,.0f}k"
+    if value < 1_000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if value < 10_000 else f"{value / 1_000:,.0f}k"

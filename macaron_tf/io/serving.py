@@ -23,8 +23,8 @@ MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 def version_of(name: str) -> int | None:
     """Returns the version number in a folder name, or `None` if the name is not a version."""
-    known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
-    return int(name) if known else None
+    is_version = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
+    return int(name) if is_version else None
 
 
 def as_json(name: str, array: np.ndarray) -> Any:
@@ -39,11 +39,11 @@ def as_json(name: str, array: np.ndarray) -> Any:
     """
     if array.dtype == np.object_:
         if name.endswith("_bytes"):
-            shown = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
+            encode = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
         else:  # JSON must be UTF-8, so other bytes become U+FFFD
-            shown = functools.partial(bytes.decode, errors="replace")
-        shown_all = np.fromiter(map(shown, array.flat), np.object_, array.size)
-        return shown_all.reshape(array.shape).tolist()
+            encode = functools.partial(bytes.decode, errors="replace")
+        encoded = np.fromiter(map(encode, array.flat), np.object_, array.size)
+        return encoded.reshape(array.shape).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
     if np.iscomplexobj(array):
@@ -86,8 +86,8 @@ def failed_check(message: str) -> str | None:
     Returns:
         The message of the check, or `None` for other errors.
     """
-    found = _ASSERTION.search(message)
-    return found[1] if found else None
+    match = _ASSERTION.search(message)
+    return match[1] if match else None
 
 
 def failed_rows(message: str) -> set[int]:
@@ -96,5 +96,5 @@ def failed_rows(message: str) -> set[int]:
     The indices are the rows of the batch that did not pass the check (see `failed_check`). The
     indices are not reliable, because a text in the message may look like a list of indices.
     """
-    found = _ROWS.search(message)
-    return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()
+    match = _ROWS.search(message)
+    return set(map(int, re.findall(r"\b\d{1,9}\b", match[1]))) if match else set()

@@ -33,9 +33,9 @@ def sign_code(folder: epath.Path, *records: object) -> None:
         records: contents of the JSON files.
     """
     names = allowed_import_paths(*records)
-    signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
+    signed = {name: signature for name in names if (signature := _signature(name, make_key=True))}
     if signed:
-        storage.write_aside(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
+        storage.write_atomic(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
 
 
 def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
@@ -50,10 +50,10 @@ def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}
-    found = {text.removeprefix("python:").partition("(")[0] for text in texts}
+    candidates = {text.removeprefix("python:").partition("(")[0] for text in texts}
     return sorted(
         import_path
-        for import_path in found
+        for import_path in candidates
         if plug_ins.is_import_path(import_path) and plug_ins.is_allowed(import_path)
     )
 
@@ -63,9 +63,11 @@ def allow_signed_code(folder: epath.Path) -> None:
     if not storage.is_file(folder / SIGNATURES):
         return
     signed = storage.read_json(folder / SIGNATURES, mend="remove it")
-    for name, mark in signed.items():
-        known = _signature(name)
-        if known and hmac.compare_digest(known.encode(), str(mark).encode(errors="replace")):
+    for name, signature in signed.items():
+        expected = _signature(name)
+        if expected and hmac.compare_digest(
+            expected.encode(), str(signature).encode(errors="replace")
+        ):
             plug_ins.allow(name)
 
 

@@ -10,7 +10,9 @@ from macaron_tf.errors import check_choice
 
 NAMES = ("scan", "loop", "xla", "native")
 
-_named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", default="auto")
+_scoped_implementation: contextvars.ContextVar[str] = contextvars.ContextVar(
+    "implementation", default="auto"
+)
 
 
 @contextlib.contextmanager
@@ -23,14 +25,14 @@ def implementation_scope(name: str) -> Iterator[None]:
         name: name of an implementation in `NAMES`, or `"auto"`.
     """
     check_choice("implementation", name, ("auto", *NAMES))
-    token = _named.set(name)
+    token = _scoped_implementation.set(name)
     try:
         yield
     finally:
-        _named.reset(token)
+        _scoped_implementation.reset(token)
 
 
-def chosen(implementation: str, dtype: str) -> str:
+def select_implementation(implementation: str, dtype: str) -> str:
     """Returns the name of the implementation in `NAMES` for the caller's device and graph.
 
     An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. Without a scope, `"auto"`
@@ -53,8 +55,8 @@ def chosen(implementation: str, dtype: str) -> str:
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation
-    if name in ("auto", "stock") and _named.get() != "auto":
-        name = _named.get()
+    if name in ("auto", "stock") and _scoped_implementation.get() != "auto":
+        name = _scoped_implementation.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
             raise ValueError(
@@ -68,7 +70,9 @@ def chosen(implementation: str, dtype: str) -> str:
 
     if compiled_by_xla():
         return "xla"
-    if name == "stock" or any(tf.config.list_logical_devices(k) for k in ("GPU", "TPU")):
+    if name == "stock" or any(
+        tf.config.list_logical_devices(device_type) for device_type in ("GPU", "TPU")
+    ):
         return "loop"
     from macaron_tf.kernels import native
 
@@ -77,7 +81,7 @@ def chosen(implementation: str, dtype: str) -> str:
 
 def runs_native(x) -> bool:
     """Returns whether `"auto"` selects a native kernel for the tensor `x`."""
-    return chosen("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
+    return select_implementation("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
 
 
 def compiled_by_xla() -> bool:
@@ -111,5 +115,5 @@ def runs_fused(dtype: str, head_dim: int) -> bool:
         return False
     # On NVIDIA GPUs this is a string such as "9.0". AMD GPUs, on which the kernel is untested, have
     # strings such as "gfx90a".
-    number = device.compute_capability.split(".")[0]
-    return number.isdecimal() and int(number) >= 8
+    major_version = device.compute_capability.split(".")[0]
+    return major_version.isdecimal() and int(major_version) >= 8

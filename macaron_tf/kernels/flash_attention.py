@@ -22,14 +22,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
-from macaron_tf.kernels.jax_dropout import kept, key_of, random_bits
+from macaron_tf.kernels.jax_dropout import derive_key, keep_mask, random_bits
 
 # Base-2 score of a hidden key. It is below any real score. Its magnitude is small enough that
 # float32 can add the log2 of a sum to it. A row without visible keys therefore gives the mean of
 # all values.
-HIDDEN = -2048.0
+MASKED_SCORE = -2048.0
 # Score of keys that pad the last block. Even a row without visible keys ignores such keys.
-OUTSIDE = -1e30
+PADDING_SCORE = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Blocks:
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Parameters:
     """Static parameters of the kernels.
 
     Attributes:
@@ -71,26 +71,26 @@ class Form:
     length: int
     group: int
 
-    def scores(self, query, key, seen, queries, keys):
+    def scores(self, query, key, key_mask, queries, keys):
         """Computes base-2 attention scores `(Q, K)` of a block of queries and a block of keys.
 
         Args:
             query: block of queries, `(Q, d)`.
             key: block of keys, `(K, d)`.
-            seen: int32 `(K,)`, 0 at hidden keys; `None` means that all keys are visible.
+            key_mask: int32 `(K,)`, 0 at hidden keys; `None` means that all keys are visible.
             queries: positions of the queries, `(Q,)`.
             keys: positions of the keys, `(K,)`.
         """
         scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32)
         scores *= self.scale * math.log2(math.e)
-        if seen is not None:
-            scores = jnp.where((seen != 0)[None], scores, HIDDEN)
+        if key_mask is not None:
+            scores = jnp.where((key_mask != 0)[None], scores, MASKED_SCORE)
         distances, (before, after) = queries[:, None] - keys[None], self.reach
         if before is not None:
-            scores = jnp.where(distances <= before, scores, HIDDEN)
+            scores = jnp.where(distances <= before, scores, MASKED_SCORE)
         if after is not None:
-            scores = jnp.where(distances >= -after, scores, HIDDEN)
-        return jnp.where((keys < self.length)[None], scores, OUTSIDE)
+            scores = jnp.where(distances >= -after, scores, MASKED_SCORE)
+        return jnp.where((keys < self.length)[None], scores, PADDING_SCORE)
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
@@ -100,7 +100,7 @@ class Form:
         half = self.window // 2 if self.window else None
         return half, half
 
-    def dropped(self, weights, key, queries, keys):
+    def apply_dropout(self, weights, key, queries, keys):
         """Applies dropout to attention weights `(Q, K)`.
 
         Args:
@@ -109,11 +109,11 @@ class Form:
             queries: positions of the queries, `(Q,)`.
             keys: positions of the keys, `(K,)`.
         """
-        numbers = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
-        bits = random_bits(numbers + keys.astype(jnp.uint32)[None], key)
-        return jnp.where(kept(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
+        row_starts = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
+        bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
+        return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
-    def keys_of(self, first, size: int, block: int, count: int):
+    def key_block_range(self, first, size: int, block: int, count: int):
         """Returns the range of key blocks that are visible from a block of queries.
 
         Args:
@@ -125,9 +125,9 @@ class Form:
         Returns:
             Index of the first key block, and index after the last key block.
         """
-        return _range(first, size, block, count, *self.reach)
+        return _block_range(first, size, block, count, *self.reach)
 
-    def queries_of(self, first, size: int, block: int, count: int):
+    def query_block_range(self, first, size: int, block: int, count: int):
         """Returns the range of query blocks from which a block of keys is visible.
 
         Args:
@@ -139,10 +139,10 @@ class Form:
         Returns:
             Index of the first query block, and index after the last query block.
         """
-        return _range(first, size, block, count, *reversed(self.reach))
+        return _block_range(first, size, block, count, *reversed(self.reach))
 
 
-def _range(first, size: int, block: int, count: int, before: int | None, after: int | None):
+def _block_range(first, size: int, block: int, count: int, before: int | None, after: int | None):
     """Returns the range of blocks with positions in [first - before, first + size + after).
 
     There are `count` blocks of `block` positions. `None` for `before` or `after` means no limit.
@@ -153,59 +153,77 @@ def _range(first, size: int, block: int, count: int, before: int | None, after: 
     return start, lax.min(lax.div(first + size + after + block - 1, block), count)
 
 
-def _key_of(seed, place):
+def _dropout_key(seed, head_index):
     """Returns the PRNG key for a batch row and a head. Without dropout, the result is `None`."""
-    return None if seed is None else key_of((seed[0], seed[1]), place[...])
+    return None if seed is None else derive_key((seed[0], seed[1]), head_index[...])
 
 
-def _numbers(block, size: int):
+def _positions(block, size: int):
     return block * size + jnp.arange(size, dtype=jnp.int32)
 
 
-def _forward(form: Form, blocks: Blocks, query, key, value, seen, seed, place, output, logs):
+def _forward(
+    parameters: Parameters,
+    blocks: Blocks,
+    query,
+    key,
+    value,
+    key_mask,
+    seed,
+    head_index,
+    output,
+    logs,
+):
     """Computes attention for one block of queries, as a Pallas kernel.
 
     The kernel writes the outputs `(Q, d)` and, for the gradient, the log2 of the softmax
     denominators, `(Q,)`.
     """
-    first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
-    queries = _numbers(first, blocks.outer)
+    block_index, query_block = pl.program_id(0), query[...]
+    dropout_key = _dropout_key(seed, head_index)
+    queries = _positions(block_index, blocks.outer)
 
-    def turn(block, state):
-        total, most, mean = state
-        here, keys = pl.ds(block * blocks.inner, blocks.inner), _numbers(block, blocks.inner)
-        scores = form.scores(own, key[here, :], None if seen is None else seen[here], queries, keys)
-        highest = jnp.maximum(most, jnp.max(scores, axis=1))
-        weights = jnp.exp2(scores - highest[:, None])  # (Q, K)
-        before = jnp.exp2(most - highest)
-        total = total * before + jnp.sum(weights, axis=1)
-        if drop is not None:
-            weights = form.dropped(weights, drop, queries, keys)
+    def step(block, state):
+        total, maximum, mean = state
+        block_slice = pl.ds(block * blocks.inner, blocks.inner)
+        keys = _positions(block, blocks.inner)
+        visible = None if key_mask is None else key_mask[block_slice]
+        scores = parameters.scores(query_block, key[block_slice, :], visible, queries, keys)
+        new_maximum = jnp.maximum(maximum, jnp.max(scores, axis=1))
+        weights = jnp.exp2(scores - new_maximum[:, None])  # (Q, K)
+        rescaling = jnp.exp2(maximum - new_maximum)
+        total = total * rescaling + jnp.sum(weights, axis=1)
+        if dropout_key is not None:
+            weights = parameters.apply_dropout(weights, dropout_key, queries, keys)
         part = jnp.dot(
-            weights.astype(value.dtype), value[here, :], preferred_element_type=jnp.float32
+            weights.astype(value.dtype), value[block_slice, :], preferred_element_type=jnp.float32
         )
-        return total, highest, mean * before[:, None] + part
+        return total, new_maximum, mean * rescaling[:, None] + part
 
     zeros = jnp.zeros((blocks.outer,), jnp.float32)
-    start = (zeros, zeros + OUTSIDE, jnp.zeros(own.shape, jnp.float32))
+    start = (zeros, zeros + PADDING_SCORE, jnp.zeros(query_block.shape, jnp.float32))
     count = key.shape[0] // blocks.inner
-    bounds = form.keys_of(first * blocks.outer, blocks.outer, blocks.inner, count)
-    total, most, mean = lax.fori_loop(*bounds, turn, start)
+    bounds = parameters.key_block_range(
+        block_index * blocks.outer, blocks.outer, blocks.inner, count
+    )
+    total, maximum, mean = lax.fori_loop(*bounds, step, start)
     output[...] = (mean / total[:, None]).astype(output.dtype)
-    logs[...] = most + jnp.log2(total)
+    logs[...] = maximum + jnp.log2(total)
 
 
-def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, keys):
+def _weights(
+    parameters: Parameters, dropout_key, scores, logs, cotangent, value, delta, queries, keys
+):
     """Computes attention weights and the gradient of the scores, for the gradient kernels.
 
     Args:
-        form: static parameters.
-        drop: PRNG key of dropout. `None` means no dropout.
+        parameters: static parameters.
+        dropout_key: PRNG key of dropout. `None` means no dropout.
         scores: base-2 scores, `(Q, K)`.
         logs: log2 of the softmax denominators from the forward kernel, `(Q,)`.
         cotangent: gradient with respect to the outputs, `(Q, d)`.
         value: block of values, `(K, d)`.
-        inner: inner product of `cotangent` and the output for each query, `(Q,)`.
+        delta: inner product of `cotangent` and the output for each query, `(Q,)`.
         queries: positions of the queries, `(Q,)`.
         keys: positions of the keys, `(K,)`.
 
@@ -213,91 +231,112 @@ def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, k
         Weights after dropout, and the gradient with respect to the scores, both `(Q, K)`.
     """
     weights = jnp.exp2(scores - logs[:, None])
-    sloped = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
-    after = weights
-    if drop is not None:
-        after = form.dropped(weights, drop, queries, keys)
-        sloped = form.dropped(sloped, drop, queries, keys)
-    return after, weights * (sloped - inner[:, None]) * form.scale
+    score_gradient = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
+    dropped_weights = weights
+    if dropout_key is not None:
+        dropped_weights = parameters.apply_dropout(weights, dropout_key, queries, keys)
+        score_gradient = parameters.apply_dropout(score_gradient, dropout_key, queries, keys)
+    return dropped_weights, weights * (score_gradient - delta[:, None]) * parameters.scale
 
 
 def _backward_queries(
-    form: Form, blocks: Blocks, query, key, value, seen, seed, place, logs, inner, cotangent, result
-):
-    """Computes the gradient with respect to one block of queries `(Q, d)`, as a Pallas kernel."""
-    first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
-    queries, log, product, slope = (
-        _numbers(first, blocks.outer),
-        logs[...],
-        inner[...],
-        cotangent[...],
-    )
-
-    def turn(block, total):
-        here, keys = pl.ds(block * blocks.inner, blocks.inner), _numbers(block, blocks.inner)
-        held = key[here, :]
-        scores = form.scores(own, held, None if seen is None else seen[here], queries, keys)
-        given = (scores, log, slope, value[here, :], product, queries, keys)
-        _, sloped = _weights(form, drop, *given)
-        return total + jnp.dot(sloped.astype(held.dtype), held, preferred_element_type=jnp.float32)
-
-    count = key.shape[0] // blocks.inner
-    bounds = form.keys_of(first * blocks.outer, blocks.outer, blocks.inner, count)
-    total = lax.fori_loop(*bounds, turn, jnp.zeros(own.shape, jnp.float32))
-    result[...] = total.astype(result.dtype)
-
-
-def _backward_keys(
-    form: Form,
+    parameters: Parameters,
     blocks: Blocks,
     query,
     key,
     value,
-    seen,
+    key_mask,
     seed,
-    place,
+    head_index,
     logs,
-    inner,
+    delta,
     cotangent,
-    of_key,
-    of_value,
+    result,
+):
+    """Computes the gradient with respect to one block of queries `(Q, d)`, as a Pallas kernel."""
+    block_index, query_block = pl.program_id(0), query[...]
+    dropout_key = _dropout_key(seed, head_index)
+    queries = _positions(block_index, blocks.outer)
+    log, block_delta, block_cotangent = logs[...], delta[...], cotangent[...]
+
+    def step(block, total):
+        block_slice = pl.ds(block * blocks.inner, blocks.inner)
+        keys = _positions(block, blocks.inner)
+        key_block = key[block_slice, :]
+        visible = None if key_mask is None else key_mask[block_slice]
+        scores = parameters.scores(query_block, key_block, visible, queries, keys)
+        arguments = (scores, log, block_cotangent, value[block_slice, :], block_delta)
+        _, score_gradient = _weights(parameters, dropout_key, *arguments, queries, keys)
+        return total + jnp.dot(
+            score_gradient.astype(key_block.dtype), key_block, preferred_element_type=jnp.float32
+        )
+
+    count = key.shape[0] // blocks.inner
+    bounds = parameters.key_block_range(
+        block_index * blocks.outer, blocks.outer, blocks.inner, count
+    )
+    total = lax.fori_loop(*bounds, step, jnp.zeros(query_block.shape, jnp.float32))
+    result[...] = total.astype(result.dtype)
+
+
+def _backward_keys(
+    parameters: Parameters,
+    blocks: Blocks,
+    query,
+    key,
+    value,
+    key_mask,
+    seed,
+    head_index,
+    logs,
+    delta,
+    cotangent,
+    key_gradient,
+    value_gradient,
 ):
     """Computes the gradients with respect to one block of keys and values, as a Pallas kernel.
 
     The kernel writes the contributions of one query head, `(K, d)` each.
     """
-    first, own, held, drop = pl.program_id(0), key[...], value[...], _key_of(seed, place)
-    keys = _numbers(first, blocks.outer)
-    visible = None if seen is None else seen[...]
+    block_index, key_block, value_block = pl.program_id(0), key[...], value[...]
+    dropout_key = _dropout_key(seed, head_index)
+    keys = _positions(block_index, blocks.outer)
+    visible = None if key_mask is None else key_mask[...]
 
-    def turn(block, totals):
-        here, queries = pl.ds(block * blocks.inner, blocks.inner), _numbers(block, blocks.inner)
-        asked, slope = query[here, :], cotangent[here, :]
-        scores = form.scores(asked, own, visible, queries, keys)
-        given = (scores, logs[here], slope, held, inner[here], queries, keys)
-        weights, sloped = _weights(form, drop, *given)
-        parts = ((sloped, asked), (weights, slope))
+    def step(block, totals):
+        block_slice = pl.ds(block * blocks.inner, blocks.inner)
+        queries = _positions(block, blocks.inner)
+        query_block, block_cotangent = query[block_slice, :], cotangent[block_slice, :]
+        scores = parameters.scores(query_block, key_block, visible, queries, keys)
+        arguments = (scores, logs[block_slice], block_cotangent, value_block, delta[block_slice])
+        weights, score_gradient = _weights(parameters, dropout_key, *arguments, queries, keys)
+        parts = ((score_gradient, query_block), (weights, block_cotangent))
         return tuple(
-            total + jnp.dot(one.astype(other.dtype).T, other, preferred_element_type=jnp.float32)
-            for total, (one, other) in zip(totals, parts, strict=True)
+            total
+            + jnp.dot(gradient.astype(operand.dtype).T, operand, preferred_element_type=jnp.float32)
+            for total, (gradient, operand) in zip(totals, parts, strict=True)
         )
 
     count = query.shape[0] // blocks.inner
-    bounds = form.queries_of(first * blocks.outer, blocks.outer, blocks.inner, count)
-    zeros = jnp.zeros(own.shape, jnp.float32)
+    bounds = parameters.query_block_range(
+        block_index * blocks.outer, blocks.outer, blocks.inner, count
+    )
+    zeros = jnp.zeros(key_block.shape, jnp.float32)
     for result, total in zip(
-        (of_key, of_value), lax.fori_loop(*bounds, turn, (zeros, zeros)), strict=True
+        (key_gradient, value_gradient), lax.fori_loop(*bounds, step, (zeros, zeros)), strict=True
     ):
         result[...] = total.astype(result.dtype)
 
 
 # These values were tuned on an H200 for a head size of 64.
-FORWARD = Blocks(128, 64, warps=4, stages=3)
-OF_QUERIES = Blocks(64, 64, warps=4, stages=3)
-OF_KEYS = Blocks(64, 64, warps=4, stages=3)
+FORWARD_BLOCKS = Blocks(128, 64, warps=4, stages=3)
+BACKWARD_QUERIES_BLOCKS = Blocks(64, 64, warps=4, stages=3)
+BACKWARD_KEYS_BLOCKS = Blocks(64, 64, warps=4, stages=3)
 
 
-def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: dict):
+def _call_kernel(
+    kernel, parameters: Parameters, blocks: Blocks, outer: str, arrays: dict, results: dict
+):
     """Runs a kernel for each block of queries or keys, each row and each head.
 
     Arrays for queries have shapes `(B, T, H, d)` and `(B, H, T)`: batch size B, T queries, H query
@@ -305,8 +344,8 @@ def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: 
     key heads.
 
     Args:
-        kernel: kernel to run.
-        form: static parameters.
+        kernel: kernel function.
+        parameters: static parameters.
         blocks: block sizes.
         outer: `"queries"` if a program instance holds a block of queries, or `"keys"`.
         arrays: dict mapping name to input array.
@@ -320,22 +359,22 @@ def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: 
             return None
         if name == "seed":
             return pl.BlockSpec((2,), lambda i, b, h: (0,))
-        if name == "place":
+        if name == "head_index":
             return pl.BlockSpec((None, None), lambda i, b, h: (b, h))
-        side = "queries" if name in ("query", "output", "cotangent", "logs", "inner") else "keys"
-        size, at = (blocks.outer, True) if side == outer else (sizes[side], False)
-        if name == "seen":
-            return pl.BlockSpec((None, size), lambda i, b, h: (b, i if at else 0))
+        side = "queries" if name in ("query", "output", "cotangent", "logs", "delta") else "keys"
+        size, is_blocked = (blocks.outer, True) if side == outer else (sizes[side], False)
+        if name == "key_mask":
+            return pl.BlockSpec((None, size), lambda i, b, h: (b, i if is_blocked else 0))
         if array.ndim == 3:
-            return pl.BlockSpec((None, None, size), lambda i, b, h: (b, h, i if at else 0))
-        shared = form.group if name in ("key", "value") else 1
+            return pl.BlockSpec((None, None, size), lambda i, b, h: (b, h, i if is_blocked else 0))
+        shared = parameters.group if name in ("key", "value") else 1
         return pl.BlockSpec(
             (None, size, None, array.shape[-1]),
-            lambda i, b, h: (b, i if at else 0, h // shared, 0),
+            lambda i, b, h: (b, i if is_blocked else 0, h // shared, 0),
         )
 
     return pl.pallas_call(
-        functools.partial(kernel, form, blocks),
+        functools.partial(kernel, parameters, blocks),
         grid=(sizes[outer] // blocks.outer, rows, heads),
         in_specs=[spec(name, array) for name, array in arrays.items()],
         out_specs=[spec(name, array) for name, array in results.items()],
@@ -347,42 +386,44 @@ def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(form: Form, query, key, value, seen, seed, place):
-    return _with_logs(form, query, key, value, seen, seed, place)[0]
+def _attention(parameters: Parameters, query, key, value, key_mask, seed, head_index):
+    return _with_logs(parameters, query, key, value, key_mask, seed, head_index)[0]
 
 
-def _with_logs(form: Form, query, key, value, seen, seed, place):
+def _with_logs(parameters: Parameters, query, key, value, key_mask, seed, head_index):
     rows, length, heads, _ = query.shape
-    given = {"query": query, "key": key, "value": value}
-    given |= {"seen": seen, "seed": seed, "place": place}
+    arrays = {"query": query, "key": key, "value": value}
+    arrays |= {"key_mask": key_mask, "seed": seed, "head_index": head_index}
     results = {
         "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
         "logs": jax.ShapeDtypeStruct((rows, heads, length), jnp.float32),
     }
-    output, logs = _run(_forward, form, FORWARD, "queries", given, results)
-    return output, (query, key, value, seen, seed, place, output, logs)
+    output, logs = _call_kernel(_forward, parameters, FORWARD_BLOCKS, "queries", arrays, results)
+    return output, (query, key, value, key_mask, seed, head_index, output, logs)
 
 
-def _gradients(form: Form, residuals, cotangent):
-    query, key, value, seen, seed, place, output, logs = residuals
+def _gradients(parameters: Parameters, residuals, cotangent):
+    query, key, value, key_mask, seed, head_index, output, logs = residuals
     # (B, T, H, d) x (B, T, H, d) -> (B, H, T)
-    inner = jnp.einsum("bthd,bthd->bht", output, cotangent, preferred_element_type=jnp.float32)
-    arrays = {"query": query, "key": key, "value": value, "seen": seen, "seed": seed}
-    arrays |= {"place": place, "logs": logs, "inner": inner, "cotangent": cotangent}
+    delta = jnp.einsum("bthd,bthd->bht", output, cotangent, preferred_element_type=jnp.float32)
+    arrays = {"query": query, "key": key, "value": value, "key_mask": key_mask, "seed": seed}
+    arrays |= {"head_index": head_index, "logs": logs, "delta": delta, "cotangent": cotangent}
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
-    (of_query,) = _run(_backward_queries, form, OF_QUERIES, "queries", arrays, {"output": like})
+    (query_gradient,) = _call_kernel(
+        _backward_queries, parameters, BACKWARD_QUERIES_BLOCKS, "queries", arrays, {"output": like}
+    )
     # (B, S, H, d): one gradient per query head
     like = jax.ShapeDtypeStruct((*key.shape[:2], query.shape[2], key.shape[3]), key.dtype)
-    results = {"of_key": like, "of_value": like}
-    pair = _run(_backward_keys, form, OF_KEYS, "keys", arrays, results)
-    if form.group > 1:
+    results = {"key_gradient": like, "value_gradient": like}
+    pair = _call_kernel(_backward_keys, parameters, BACKWARD_KEYS_BLOCKS, "keys", arrays, results)
+    if parameters.group > 1:
         # (B, S, H, d) -> (B, S, K, H / K, d) -> (B, S, K, d)
-        shape = (*key.shape[:3], form.group, key.shape[3])
+        shape = (*key.shape[:3], parameters.group, key.shape[3])
         pair = [
             jnp.sum(jnp.reshape(part, shape), axis=3, dtype=jnp.float32).astype(key.dtype)
             for part in pair
         ]
-    return of_query, *pair, None, None, None
+    return query_gradient, *pair, None, None, None
 
 
 _attention.defvjp(_with_logs, _gradients)
@@ -392,7 +433,7 @@ def flash_attention(
     query,
     key,
     value,
-    seen=None,
+    key_mask=None,
     seed=None,
     *,
     scale: float,
@@ -407,43 +448,52 @@ def flash_attention(
         key: keys `(B, S, K, d)` with S keys and K key heads. Each key head is shared by H / K query
             heads.
         value: values `(B, S, K, d)`.
-        seen: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
+        key_mask: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
             query without any visible key gives the mean of all values.
         seed: seed of dropout, `(2,)` uint32.
         scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.
-        window: size of the attention window, as in `Form`; 0 means no window.
+        window: size of the attention window, as in `Parameters`; 0 means no window.
         rate: dropout rate; 0 means no dropout.
 
     Returns:
         Outputs `(B, T, H, d)`.
     """
-    (rows, length, heads, _), count = query.shape, key.shape[1]
-    form = Form(scale, causal, window, rate, count, heads // key.shape[2])
-    whole = max(FORWARD.outer, OF_QUERIES.outer, OF_KEYS.outer)
+    (rows, length, heads, _), num_keys = query.shape, key.shape[1]
+    parameters = Parameters(scale, causal, window, rate, num_keys, heads // key.shape[2])
+    block_multiple = max(
+        FORWARD_BLOCKS.outer, BACKWARD_QUERIES_BLOCKS.outer, BACKWARD_KEYS_BLOCKS.outer
+    )
 
-    def filled(array):
-        spare = -array.shape[1] % whole
-        return jnp.pad(array, [(0, 0), (0, spare)] + [(0, 0)] * (array.ndim - 2))
+    def pad_length(array):
+        padding = -array.shape[1] % block_multiple
+        return jnp.pad(array, [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2))
 
-    query, key, value = filled(query), filled(key), filled(value)
-    seen = None if seen is None else filled(seen.astype(jnp.int32))
+    query, key, value = pad_length(query), pad_length(key), pad_length(value)
+    key_mask = None if key_mask is None else pad_length(key_mask.astype(jnp.int32))
     seed = seed.astype(jnp.uint32) if rate else None
-    place = jnp.arange(rows * heads, dtype=jnp.uint32).reshape(rows, heads)
-    attention = functools.partial(_attention, form)
+    head_index = jnp.arange(rows * heads, dtype=jnp.uint32).reshape(rows, heads)
+    attention = functools.partial(_attention, parameters)
     if distribution := keras.distribution.distribution():
-        cut, whole = PartitionSpec("data", None, "model"), PartitionSpec()
+        sharded, replicated = PartitionSpec("data", None, "model"), PartitionSpec()
         attention = jax.shard_map(
             attention,
             mesh=distribution.device_mesh.backend_mesh,
-            in_specs=(cut, cut, cut, PartitionSpec("data"), whole, PartitionSpec("data", "model")),
-            out_specs=cut,
+            in_specs=(
+                sharded,
+                sharded,
+                sharded,
+                PartitionSpec("data"),
+                replicated,
+                PartitionSpec("data", "model"),
+            ),
+            out_specs=sharded,
             check_vma=False,  # the check does not support Pallas kernels
         )
-    return attention(query, key, value, seen, seed, place)[:, :length]
+    return attention(query, key, value, key_mask, seed, head_index)[:, :length]
 
 
-def divides(rows: int, heads: int) -> bool:
+def can_shard(rows: int, heads: int) -> bool:
     """Returns whether `flash_attention` can be sharded over the device mesh.
 
     The size of the mesh's data axis must divide the batch size, and the size of the model axis must

@@ -22,35 +22,35 @@ def fmix32(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
-def key_of(seed: jax.Array, place: jax.Array | int = 0) -> Key:
+def derive_key(seed: jax.Array, index: jax.Array | int = 0) -> Key:
     """Derives a PRNG key from a seed and an index, for example for each attention head.
 
     Args:
         seed: `(2,)` uint32.
-        place: index, as an integer or as a uint32 array. An array gives one key per element.
+        index: integer or uint32 array. An array gives one key per element.
     """
     first, second = (
-        fmix32(fmix32(jnp.uint32(2) * place + jnp.uint32(i) + seed[0]) ^ seed[1]) for i in (0, 1)
+        fmix32(fmix32(jnp.uint32(2) * index + jnp.uint32(i) + seed[0]) ^ seed[1]) for i in (0, 1)
     )
     return first, second
 
 
-def random_bits(numbers: jax.Array, key: Key) -> jax.Array:
+def random_bits(indices: jax.Array, key: Key) -> jax.Array:
     """Returns random bits, one uint32 for each element index.
 
     The hash has three multiplications. Cheaper hashes with two multiplications left correlations,
     for which `tests/kernels/test_jax_kernels.py` tests.
 
     Args:
-        numbers: element indices, uint32.
-        key: PRNG key from `key_of`.
+        indices: element indices, uint32.
+        key: PRNG key from `derive_key`.
     """
-    bits = (numbers + key[0]) * jnp.uint32(0x85EBCA6B)
+    bits = (indices + key[0]) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 15)) * (key[1] | jnp.uint32(1))
     return (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
 
 
-def kept(bits: jax.Array, rate: float) -> jax.Array:
+def keep_mask(bits: jax.Array, rate: float) -> jax.Array:
     """Returns a boolean mask, True at the elements that dropout keeps.
 
     Each element is kept with probability 1 - `rate`.
@@ -76,20 +76,20 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array) -> jax.Array:
         seed: `(2,)` uint32.
     """
     if x.ndim != 4:
-        bits = random_bits(_numbers(x.shape), key_of(seed))
+        bits = random_bits(_element_indices(x.shape), derive_key(seed))
     else:
-        places = _numbers((*x.shape[:2], 1, 1))
+        head_indices = _element_indices((*x.shape[:2], 1, 1))
         # Without the barrier, XLA would compute the key again for each element.
-        keys = jax.lax.optimization_barrier(key_of(seed, places))
-        bits = random_bits(_numbers(x.shape[2:]), keys)
+        keys = jax.lax.optimization_barrier(derive_key(seed, head_indices))
+        bits = random_bits(_element_indices(x.shape[2:]), keys)
     scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
-    return jnp.where(kept(bits, rate), scaled, jnp.zeros_like(x))
+    return jnp.where(keep_mask(bits, rate), scaled, jnp.zeros_like(x))
 
 
-def _numbers(shape: tuple[int, ...]) -> jax.Array:
+def _element_indices(shape: tuple[int, ...]) -> jax.Array:
     """Returns the row-major index of each element in an array of the given shape, as uint32."""
-    numbers = jnp.zeros(shape, jnp.uint32)
+    indices = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)
-        numbers += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
-    return numbers
+        indices += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
+    return indices

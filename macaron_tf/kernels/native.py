@@ -6,7 +6,7 @@ contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuse
 graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
 memory, while TensorFlow's own ops take three to ten passes. These four kernels keep only their
 input for the gradient. Second derivatives and `tf.autodiff.ForwardAccumulator` use TensorFlow's own
-ops: see `_second`.
+ops: see `_second_derivatives`.
 """
 
 import functools
@@ -62,7 +62,7 @@ def library_path() -> pathlib.Path | None:
     try:
         compiler = find_compiler()
         folder = cache_directory() / "native"
-        library = folder / f"kernels-{_key(compiler)}.so"
+        library = folder / f"kernels-{_cache_key(compiler)}.so"
         if not library.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(library.with_suffix(".lock")):
@@ -83,12 +83,12 @@ def find_compiler() -> list[str]:
     Raises:
         UserError: no compiler is on the search path.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
-    for command in [named] if named else [[name] for name in _COMPILERS]:
-        found = shutil.which(command[0])
-        if found:
-            return [found, *command[1:]]
-    missing = f"CXX={named[0]} is not" if named else f"none of {', '.join(_COMPILERS)} is"
+    cxx = shlex.split(os.environ.get("CXX", ""))
+    for command in [cxx] if cxx else [[name] for name in _COMPILERS]:
+        path = shutil.which(command[0])
+        if path:
+            return [path, *command[1:]]
+    missing = f"CXX={cxx[0]} is not" if cxx else f"none of {', '.join(_COMPILERS)} is"
     raise UserError(f"{missing} on the path: install a C++ compiler, or set CXX to its command")
 
 
@@ -97,36 +97,36 @@ def tuning_flags(compiler: list[str]) -> list[str]:
 
     A row without an accepted flag is skipped.
     """
-    chosen = []
+    flags = []
     for alternatives in _TUNING:
         for flag in alternatives:
             trial = [*compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", "-"]
             if subprocess.run(trial, input=b"", capture_output=True).returncode == 0:
-                chosen.append(flag)
+                flags.append(flag)
                 break
-    return chosen
+    return flags
 
 
 def _compile(compiler: list[str], library: pathlib.Path) -> None:
     _log.warning("building the native kernels (only once, about half a minute): %s", library)
-    aside = library.with_suffix(f".{os.getpid()}")
+    temporary_path = library.with_suffix(f".{os.getpid()}")
     output = library.with_suffix(".log")
     command = [*compiler, *tf.sysconfig.get_compile_flags(), *FLAGS, *tuning_flags(compiler)]
     # The flag -w suppresses hundreds of warnings about TensorFlow's headers.
     command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
-    command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
+    command += ["-o", str(temporary_path), *tf.sysconfig.get_link_flags()]
     with Progress("building the native kernels"):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode != 0:
-        aside.unlink(missing_ok=True)
-        output.write_bytes(f"{shlex.join(command)}\n".encode() + done.stdout)
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if result.returncode != 0:
+        temporary_path.unlink(missing_ok=True)
+        output.write_bytes(f"{shlex.join(command)}\n".encode() + result.stdout)
         raise UserError(
-            f"{compiler[0]} failed with exit status {done.returncode}: see its output in {output}"
+            f"{compiler[0]} failed with exit status {result.returncode}: see its output in {output}"
         )
-    os.replace(aside, library)
+    os.replace(temporary_path, library)
 
 
-def _key(compiler: list[str]) -> str:
+def _cache_key(compiler: list[str]) -> str:
     """Returns a digest of the sources, flags, versions and processor that determine the library."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
     parts = [
@@ -150,8 +150,8 @@ def _processor() -> str:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    found = sorted({line for line in lines if line.split(":")[0].strip() in names})
-    return "\n".join([platform.machine(), platform.processor(), *found])
+    found_lines = sorted({line for line in lines if line.split(":")[0].strip() in names})
+    return "\n".join([platform.machine(), platform.processor(), *found_lines])
 
 
 def available() -> bool:
@@ -168,13 +168,13 @@ def operations():
     Raises:
         UserError: the library is not available.
     """
-    found = _operations()
-    if found is None:
+    library = _operations()
+    if library is None:
         raise UserError(
             "the native kernels are not available on this machine (the log says why): choose "
             "another implementation, or install a C++ compiler"
         )
-    return found
+    return library
 
 
 @functools.cache
@@ -308,7 +308,7 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     References: Lei et al. 2022, eq. 2-4.
     """
     check_choice("gate", gate, GATES)
-    vectors = [tf.cast(one, tf.float32) for one in (alpha, beta, state_bias, gate_bias)]
+    vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta, state_bias, gate_bias)]
     mask, options = _optional(mask, tf.uint8), {"step_size": step_size, "gate": gate}
     return operations().macaron_tf_swish_gate(x, *vectors, mask, **options)[0]
 
@@ -317,9 +317,9 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
 def _recurrence_gradient(operation, dc):
     x, alpha, beta, *optional = operation.inputs
     masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
-    given = (x, alpha, beta, operation.outputs[0], dc, optional[:masks], optional[masks:])
-    *found, dstart = operations().macaron_tf_swish_recurrence_grad(*given, step_size=step_size)
-    return *found, *[None] * masks, *dstart
+    inputs = (x, alpha, beta, operation.outputs[0], dc, optional[:masks], optional[masks:])
+    *gradients, dstart = operations().macaron_tf_swish_recurrence_grad(*inputs, step_size=step_size)
+    return *gradients, *[None] * masks, *dstart
 
 
 @tf.RegisterGradient("MacaronTf>SwishGate")
@@ -332,7 +332,9 @@ def _gate_gradient(operation, dy, _):
     return *gradients, *[None] * len(masks)
 
 
-def _second(composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple) -> list:
+def _second_derivatives(
+    composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple
+) -> list:
     """Computes the gradient of a native gradient op, which is a second derivative.
 
     Args:
@@ -365,7 +367,7 @@ def _layer_norm_second(operation, *upstream):
         return tf.cast(y * scale + offset, x.dtype)
 
     inputs = [x, scale, tf.zeros_like(scale)]
-    dx, dscale, _, ddy = _second(composed, inputs, dy, upstream)
+    dx, dscale, _, ddy = _second_derivatives(composed, inputs, dy, upstream)
     return dx, dscale, None, ddy
 
 
@@ -377,7 +379,7 @@ def _bias_gelu_second(operation, *upstream):
         y = tf.nn.gelu(tf.cast(x, tf.float32) + bias, operation.get_attr("approximate"))
         return tf.cast(y, x.dtype)
 
-    return _second(composed, [x, bias], dy, upstream)
+    return _second_derivatives(composed, [x, bias], dy, upstream)
 
 
 @tf.RegisterGradient("MacaronTf>CrossEntropyGrad")
@@ -390,7 +392,7 @@ def _cross_entropy_second(operation, *upstream):
         nll = -tf.gather(scores, labels, batch_dims=1)
         return nll if not smoothing else nll - smoothing * (nll + tf.reduce_mean(scores, axis=-1))
 
-    dlogits, ddloss = _second(composed, [logits], dloss, upstream)
+    dlogits, ddloss = _second_derivatives(composed, [logits], dloss, upstream)
     return dlogits, None, None, ddloss
 
 
@@ -401,11 +403,11 @@ def _recurrence_second(operation, *upstream):
     mask = optional[0] if masks else None
 
     def composed(x, alpha, beta, start=None):
-        given = (x, alpha, beta, step_size, mask, start)
-        return reference.in_time_order(reference.scanned, *given)
+        arguments = (x, alpha, beta, step_size, mask, start)
+        return reference.apply_time_major(reference.states_by_scan, *arguments)
 
     inputs = [x, alpha, beta, *optional[masks:]]
-    dx, dalpha, dbeta, *dstart, ddy = _second(composed, inputs, dy, upstream)
+    dx, dalpha, dbeta, *dstart, ddy = _second_derivatives(composed, inputs, dy, upstream)
     return dx, dalpha, dbeta, None, ddy, *[None] * masks, *dstart
 
 
@@ -418,11 +420,11 @@ def _gate_second(operation, *upstream):
 
     def composed(x, alpha, beta, state_bias, gate_bias):
         x1, x2 = tf.split(x, 2, axis=-1)  # each (B, L, R)
-        c = reference.in_time_order(reference.scanned, x1, alpha, beta, step_size, mask)
+        c = reference.apply_time_major(reference.states_by_scan, x1, alpha, beta, step_size, mask)
         return reference.gated(c, x2, state_bias, gate_bias, gate)
 
-    *found, ddy = _second(composed, inputs, dy, upstream)
-    return *found, None, ddy, *[None] * masks
+    *gradients, ddy = _second_derivatives(composed, inputs, dy, upstream)
+    return *gradients, None, ddy, *[None] * masks
 
 
 def _optional(value, dtype: tf.DType) -> list[tf.Tensor]:

@@ -40,7 +40,7 @@ def gated(c, x2, state_bias, gate_bias, gate: str):
     return ops.multiply(ops.add(c, state_bias), GATES[gate](ops.add(x2, gate_bias)))
 
 
-def in_steps(x, step_size: int):
+def to_steps(x, step_size: int):
     """Converts a batch-major array `(B, L, R)` to a time-major array `(n, k, B, R)`.
 
     k is `step_size`, and the number of steps n is ceil(L / k). If k does not divide L, the last
@@ -57,7 +57,7 @@ def in_steps(x, step_size: int):
 
 
 def from_steps(x, length):
-    """Converts a time-major array from `in_steps` back: `(n, k, B, R) -> (B, L, R)`."""
+    """Converts a time-major array from `to_steps` back: `(n, k, B, R) -> (B, L, R)`."""
     steps, step_size, batch, width = ops.shape(x)
     # (n, k, B, R) -> (n k, B, R) -> (L, B, R)
     x = ops.reshape(x, (steps * step_size, batch, width))[:length]
@@ -77,13 +77,13 @@ def one_step(c, alpha, beta, x, keep=None, follows=None):
         follows: `(k, B, 1)`, 0 where a text begins and zeros replace the previous state. `None`
             means that no text begins.
     """
-    c = following(c, follows)
+    c = reset_at_starts(c, follows)
     u = c - x
     new = ops.sigmoid(alpha * u + beta) * u + x
     return new if keep is None else ops.where(keep > 0, new, c)
 
 
-def following(c, follows):
+def reset_at_starts(c, follows):
     """Sets states `(..., R)` to zero where `follows`, `(..., 1)`, is 0 because a text begins.
 
     `None` for `follows` means that no text begins.
@@ -105,7 +105,7 @@ def derivatives(u, keep, alpha, beta):
     return jacobian, *(ops.where(keep > 0, array, 0.0) for array in (u, q))
 
 
-def scanned(x, alpha, beta, start, *marks):
+def states_by_scan(x, alpha, beta, start, *marks):
     """Computes all states by a scan, which the backend differentiates.
 
     Args:
@@ -121,40 +121,42 @@ def scanned(x, alpha, beta, start, *marks):
     return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
 
-def scanned_with_gradient(x, alpha, beta, start, *marks):
-    """Computes the same states as `scanned`, by a loop with a hand-derived gradient."""
+def states_by_loop(x, alpha, beta, start, *marks):
+    """Computes the same states as `states_by_scan`, by a loop with a hand-derived gradient."""
 
     # The marks are arguments, because JAX rejects a custom gradient that closes over values which
     # gradient checkpointing computes again.
     @ops.custom_gradient
-    def run(x, alpha, beta, start, *marks):
+    def forward(x, alpha, beta, start, *marks):
         keep, follows = (*marks, None, None)[:2]
         c = _loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
-        def gradient(*arguments, upstream=None):
+        def backward(*arguments, upstream=None):
             dc = arguments[0] if upstream is None else upstream
-            before = ops.concatenate([start[None], c[:-1]], axis=0)
-            u = following(before, follows) - x
+            previous = ops.concatenate([start[None], c[:-1]], axis=0)
+            u = reset_at_starts(previous, follows) - x
             jacobian, u, q = derivatives(u, keep, alpha, beta)
             # G, (n, k, B, R), needs J of the next step, which is 0 for the last step.
-            passed_on = following(jacobian, follows)
-            after = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
+            passed_on = reset_at_starts(jacobian, follows)
+            next_jacobian = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
-            g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, after], reverse=True)
+            g = _loop(
+                lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, next_jacobian], reverse=True
+            )
             gq, dstart = g * q, (g * passed_on)[0]
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
             return g - g * jacobian, dalpha, dbeta, dstart, *map(ops.zeros_like, marks)
 
-        return c, gradient
+        return c, backward
 
-    return run(x, alpha, beta, start, *marks)
+    return forward(x, alpha, beta, start, *marks)
 
 
-def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
+def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start=None):
     """Computes the recurrence on a batch-major array by means of a time-major implementation.
 
     Args:
-        run: `scanned` or `scanned_with_gradient`.
+        compute_states: `states_by_scan` or `states_by_loop`.
         x: `(B, L, R)`.
         alpha: parameter of Swish, `(R,)`.
         beta: parameter of Swish, `(R,)`.
@@ -168,10 +170,10 @@ def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     # (B, L) -> (n, k, B, 1)
-    marks = [in_steps(mark, step_size) for mark in marks_of(mask)]
-    steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
+    marks = [to_steps(mark, step_size) for mark in marks_of(mask)]
+    steps = to_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
     start = ops.transpose(start, (1, 0, 2))  # (k, B, R)
-    c = run(steps, alpha, beta, start, *marks)
+    c = compute_states(steps, alpha, beta, start, *marks)
     return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
 
 
@@ -185,8 +187,8 @@ def marks_of(mask) -> list:
     if mask is None:
         return []
     keep = ops.expand_dims(ops.cast(mask, "float32"), -1)
-    whole = keras.backend.standardize_dtype(mask.dtype) == "bool"
-    return [keep] if whole else [keep, ops.cast(keep < 2, "float32")]
+    is_boolean = keras.backend.standardize_dtype(mask.dtype) == "bool"
+    return [keep] if is_boolean else [keep, ops.cast(keep < 2, "float32")]
 
 
 def _scan(step, start, inputs: list):
@@ -205,8 +207,8 @@ def _scan(step, start, inputs: list):
 
         count = ops.shape(inputs[0])[0]
         if not isinstance(count, int):  # `tf.scan` may need at least one step to find c's shape
-            spare = tf.cast(count == 0, tf.int32)
-            inputs = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in inputs]
+            padding = tf.cast(count == 0, tf.int32)
+            inputs = [tf.pad(array, [[0, padding], [0, 0], [0, 0], [0, 0]]) for array in inputs]
         return tf.scan(step, inputs, initializer=start)[:count]
     return _scan_on_jax(step, start, inputs)
 
@@ -225,7 +227,7 @@ def _loop(step, start, inputs: list, reverse: bool = False):
             `inputs` in both cases.
     """
     if keras.backend.backend() != "tensorflow":
-        return _scan_on_jax(step, start, inputs, reverse, _turn())
+        return _scan_on_jax(step, start, inputs, reverse, _unroll())
     import tensorflow as tf
 
     count, shape = ops.shape(inputs[0])[0], tf.shape(start)
@@ -233,14 +235,14 @@ def _loop(step, start, inputs: list, reverse: bool = False):
         element_shape=shape, num_elements=count, element_dtype=start.dtype
     )
 
-    def body(number, c, states):
-        at = count - 1 - number if reverse else number
-        c = tf.ensure_shape(step(c, [tf.gather(array, at) for array in inputs]), start.shape)
-        states = tf.raw_ops.TensorListSetItem(input_handle=states, index=at, item=c)
-        return number + 1, c, states
+    def body(index, c, states):
+        position = count - 1 - index if reverse else index
+        c = tf.ensure_shape(step(c, [tf.gather(array, position) for array in inputs]), start.shape)
+        states = tf.raw_ops.TensorListSetItem(input_handle=states, index=position, item=c)
+        return index + 1, c, states
 
     *_, states = tf.while_loop(
-        lambda number, *_: number < count, body, (0, start, states), maximum_iterations=count
+        lambda index, *_: index < count, body, (0, start, states), maximum_iterations=count
     )
     states = tf.raw_ops.TensorListStack(
         input_handle=states, element_shape=shape, element_dtype=start.dtype
@@ -248,11 +250,13 @@ def _loop(step, start, inputs: list, reverse: bool = False):
     return tf.ensure_shape(states, inputs[0].shape[:1] + start.shape)
 
 
-def _scan_on_jax(step, start, inputs: list, reverse: bool = False, turn: int = 1):
-    return ops.scan(lambda c, x: (step(c, x),) * 2, start, inputs, reverse=reverse, unroll=turn)[1]
+def _scan_on_jax(step, start, inputs: list, reverse: bool = False, unroll: int = 1):
+    return ops.scan(lambda c, x: (step(c, x),) * 2, start, inputs, reverse=reverse, unroll=unroll)[
+        1
+    ]
 
 
-def _turn() -> int:
+def _unroll() -> int:
     """Returns the number of steps per iteration of a JAX loop: 8 on a GPU, and 1 elsewhere.
 
     On a GPU, every iteration launches kernels. For 32 x 512 positions of width 2048 on an H100, the

@@ -4,13 +4,13 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import check_choice
-from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.choice import select_implementation
 from macaron_tf.kernels.recurrence import (
     GATES,
+    apply_time_major,
     gated,
-    in_time_order,
-    scanned,
-    scanned_with_gradient,
+    states_by_loop,
+    states_by_scan,
 )
 
 
@@ -46,8 +46,8 @@ def swish_recurrence(
         implementation: `"scan"` is the reference. `"loop"` has a hand-derived gradient. `"xla"` is
             for graphs that XLA compiles. `"native"` is a CPU op that is compiled on first use.
             `"auto"` selects the fastest implementation. `"stock"` selects the fastest
-            implementation that uses only TensorFlow's own ops (see `chosen`). Results differ by
-            rounding errors.
+            implementation that uses only TensorFlow's own ops (see `select_implementation`).
+            Results differ by rounding errors.
 
     Returns:
         States c, `(B, L, R)`, in x's dtype.
@@ -57,7 +57,7 @@ def swish_recurrence(
     if step_size < 1:
         raise ValueError(f"step_size={step_size} is too small: give 1 or more")
     x = ops.convert_to_tensor(x)
-    name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
+    name = select_implementation(implementation, keras.backend.standardize_dtype(x.dtype))
     if 0 in x.shape:  # There are no steps, and all gradients are 0.
         return ops.multiply(x, ops.cast(ops.add(alpha, beta), x.dtype))
     start = initial_state
@@ -72,8 +72,8 @@ def swish_recurrence(
         from macaron_tf.kernels import xla
 
         return xla.recurrence(x, alpha, beta, step_size, mask, start)
-    run = scanned if name == "scan" else scanned_with_gradient
-    return in_time_order(run, x, alpha, beta, step_size, mask, start)
+    compute_states = states_by_scan if name == "scan" else states_by_loop
+    return apply_time_major(compute_states, x, alpha, beta, step_size, mask, start)
 
 
 def swish_gate(
@@ -111,7 +111,11 @@ def swish_gate(
     check_choice("gate", gate, GATES)
     x = ops.convert_to_tensor(x)
     dtype = keras.backend.standardize_dtype(x.dtype)
-    if step_size >= 1 and 0 not in x.shape and chosen(implementation, dtype) == "native":
+    if (
+        step_size >= 1
+        and 0 not in x.shape
+        and select_implementation(implementation, dtype) == "native"
+    ):
         from macaron_tf.kernels import native
 
         return native.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)

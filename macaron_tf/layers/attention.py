@@ -10,7 +10,7 @@ from macaron_tf.kernels import compiled_by_xla, runs_fused
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.layers.watching import note, watched
+from macaron_tf.layers.watching import is_watching, note
 
 
 def broadcast_mask(mask):
@@ -54,10 +54,10 @@ def causal_attention_mask(length, window: int = 0):
 
     Args:
         length: sequence length T.
-        window: maximum number of positions that a query attends to (see `seen_keys`).
+        window: maximum number of positions that a query attends to (see `causal_mask`).
     """
     positions = ops.arange(length, dtype="int32")
-    return seen_keys(positions, positions, window)[None, None]
+    return causal_mask(positions, positions, window)[None, None]
 
 
 def local_attention_mask(length, window: int):
@@ -66,40 +66,41 @@ def local_attention_mask(length, window: int):
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
 
-def seen_keys(queries, keys, window: int = 0):
+def causal_mask(query_positions, key_positions, window: int = 0):
     """Returns a causal mask `(T, S)`, True where the query may attend to the key.
 
     Args:
-        queries: positions of the queries `(T,)`.
-        keys: positions of the keys `(S,)`.
+        query_positions: positions of the queries `(T,)`.
+        key_positions: positions of the keys `(S,)`.
         window: maximum number of positions that a query attends to, including its own position. 0
             means no limit.
     """
-    seen = keys <= queries[:, None]
-    return ops.logical_and(seen, keys > queries[:, None] - window) if window else seen
+    query_positions = query_positions[:, None]
+    mask = key_positions <= query_positions
+    return ops.logical_and(mask, key_positions > query_positions - window) if window else mask
 
 
 # This number is added to the scores of masked positions. The number is far below any real score,
 # but finite, so that a row in which all positions are masked (a padding sentence) gives a mean
 # instead of NaN.
-HIDDEN_SCORE = -1e9
+MASKED_SCORE = -1e9
 
 
-def _written(held, part, index):
-    """Returns a copy of `held` in which `part` replaces the L positions from `index` on.
+def _updated_cache(cache, new, index):
+    """Returns a copy of `cache` in which `new` replaces the L positions from `index` on.
 
-    The shapes are `(B, beams, K, T, d)` for `held` and `(B, beams, K, L, d)` for `part`.
+    The shapes are `(B, beams, K, T, d)` for `cache` and `(B, beams, K, L, d)` for `new`.
     """
     if compiled_by_xla():
-        return ops.slice_update(held, (0, 0, 0, index, 0), part)
+        return ops.slice_update(cache, (0, 0, 0, index, 0), new)
     # Without XLA compilation of the whole graph, TensorFlow would compile `slice_update` again for
     # each new shape.
-    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), positions within `part`
-    length = ops.shape(part)[3]
-    if part.shape[3] != 1:
-        part = ops.take(part, ops.clip(numbers, 0, length - 1), axis=3)  # (B, K, H, T, d)
-    comes = ops.logical_and(numbers >= 0, numbers < length)
-    return ops.where(comes[:, None], part, held)
+    offsets = ops.arange(cache.shape[3], dtype="int32") - index  # (T,), positions within `new`
+    length = ops.shape(new)[3]
+    if new.shape[3] != 1:
+        new = ops.take(new, ops.clip(offsets, 0, length - 1), axis=3)  # (B, K, H, T, d)
+    is_new = ops.logical_and(offsets >= 0, offsets < length)
+    return ops.where(is_new[:, None], new, cache)
 
 
 def _product(query, key):
@@ -110,7 +111,7 @@ def _product(query, key):
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
-def _product_in_place(query, key):
+def _product_without_copy(query, key):
     """Computes the same result as `_product`, but without a matrix product for a single query.
 
     For a single query (L = 1), the function multiplies elementwise and sums, because LiteRT would
@@ -121,29 +122,29 @@ def _product_in_place(query, key):
     return _product(query, key)
 
 
-def _weighted_sum_in_place(weights, value):
+def _weighted_sum_without_copy(weights, value):
     """Multiplies `weights (..., L, T)` by `value (..., T, d)`. The product is `(..., L, d)`.
 
-    For a single query (L = 1), the function multiplies elementwise and sums, as `_product_in_place`
-    does.
+    For a single query (L = 1), the function multiplies elementwise and sums, as
+    `_product_without_copy` does.
     """
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
     return ops.matmul(weights, value)
 
 
-def _by_groups(product, left, right):
+def _by_head_groups(product, left, right):
     """Applies `product` to `left (..., H, L, n)` and `right (..., K, ...)` in grouped attention.
 
     In grouped-query attention, H / K heads of `left` share one head of `right`. The function stacks
     the rows of these H / K heads, so that `right` need not be repeated.
     """
-    heads, kept = left.shape[-3], right.shape[-3]
-    if heads == kept:
+    heads, kv_heads = left.shape[-3], right.shape[-3]
+    if heads == kv_heads:
         return product(left, right)
     *outer, _, length, width = ops.shape(left)
     # (..., H, L, n) -> (..., K, H/K L, n)
-    y = product(ops.reshape(left, (*outer, kept, heads // kept * length, width)), right)
+    y = product(ops.reshape(left, (*outer, kv_heads, heads // kv_heads * length, width)), right)
     # (..., K, H/K L, m) -> (..., H, L, m)
     return ops.reshape(y, (*outer, heads, length, ops.shape(y)[-1]))
 
@@ -268,21 +269,21 @@ class MultiHeadAttention(Mixer):
                 which broadcast to `query[..., 0]`.
             key_positions: int32 positions of the keys. The shape broadcasts to `key[..., 0]`.
         """
-        product = _product if context.held is None else _product_in_place
-        return _by_groups(product, query, key)
+        product = _product if context.cache_mask is None else _product_without_copy
+        return _by_head_groups(product, query, key)
 
     @property
-    def _placed(self) -> bool:
+    def _needs_positions(self) -> bool:
         """Whether the layer needs positions, because a subclass overrides `rotate` or `scores`."""
-        own, base = type(self), MultiHeadAttention
-        return own.rotate is not base.rotate or own.scores is not base.scores
+        cls, base = type(self), MultiHeadAttention
+        return cls.rotate is not base.rotate or cls.scores is not base.scores
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
         """Returns the context with the positions of the queries `(..., T, d)`.
 
         If the layer needs no positions, the context is returned unchanged.
         """
-        if not self._placed:
+        if not self._needs_positions:
             return context
         positions = context.positions
         if positions is None:
@@ -311,7 +312,7 @@ class MultiHeadAttention(Mixer):
         self.drop = Dropout(self.dropout, name="dropout")
 
     @property
-    def takes_held(self) -> bool:
+    def takes_cache_mask(self) -> bool:
         return not self.window
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
@@ -322,16 +323,16 @@ class MultiHeadAttention(Mixer):
             memory_shape: shape of the input for keys and values.
             width: total width H d of all query heads.
         """
-        with_query = self.kernel_initializer
+        query_initializer = self.kernel_initializer
         if not self.scaled:
-            with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
+            query_initializer = NarrowColumns(query_initializer, width, self._head_dim**-0.5)
         if self.cross or self.num_kv_heads != self.num_heads:
-            kept = self.num_kv_heads * self._head_dim
-            self.query = self._projection("query", x_shape, width, with_query)
-            self.key_value = self._projection("key_value", memory_shape, 2 * kept, parts=2)
+            kv_width = self.num_kv_heads * self._head_dim
+            self.query = self._projection("query", x_shape, width, query_initializer)
+            self.key_value = self._projection("key_value", memory_shape, 2 * kv_width, parts=2)
         else:
             self.query_key_value = self._projection(
-                "query_key_value", x_shape, 3 * width, with_query, parts=3
+                "query_key_value", x_shape, 3 * width, query_initializer, parts=3
             )
         self.output_projection = self._output(x_shape, width)
 
@@ -350,27 +351,27 @@ class MultiHeadAttention(Mixer):
         if self.cross:
             key_value = state or self.project_memory(context.memory)
             mask = combine_masks(context.attention_mask, context.memory_mask)
-            return self._across(x, key_value, mask, context), None
+            return self._cross_attend(x, key_value, mask, context), None
         if state is not None:
-            return self._with_cache(x, context, state)
-        query, key, value = self._projected(x, context.packing)
+            return self._attend_with_cache(x, context, state)
+        query, key, value = self._project(x, context.packing)
         mask = combine_masks(context.attention_mask, context.mask)
         length = ops.shape(query)[2]
         bias = context.bias and context.bias(query_length=length, key_length=length)
         packing, context = context.packing, self._with_positions(context, query)
         query, key = self.rotate(query, key, context.positions)
-        own = length if self.causal or self.window else None
-        y = self._attend(query, key, value, mask, bias, context, context.positions, own)
+        self_length = length if self.causal or self.window else None
+        y = self._attend(query, key, value, mask, bias, context, context.positions, self_length)
         return self._merge_heads(y, packing), None
 
-    def _projected(self, x, packing=None):
+    def _project(self, x, packing=None):
         """Projects x to queries `(B, H, T, d)` and to keys and values `(B, K, T, d)`."""
-        found = []
+        projected = []
         for projection, parts in self._projections:
             y = projection(x)
-            y = packing.padded(y) if packing else y  # (N, parts H d) -> (B, T, parts H d)
-            found += self._split_heads(y, parts)
-        return found
+            y = packing.pad(y) if packing else y  # (N, parts H d) -> (B, T, parts H d)
+            projected += self._split_heads(y, parts)
+        return projected
 
     @property
     def _projections(self):
@@ -387,108 +388,112 @@ class MultiHeadAttention(Mixer):
         """Computes keys and values, `(B, K, S, d)` each, from `memory (B, S, D)`."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
-    def _across(self, x, key_value, mask, context: Context):
+    def _cross_attend(self, x, key_value, mask, context: Context):
         """Attends from x to the keys and values of the memory.
 
         In cached decoding, x contains one token for each hypothesis of a sequence. The method
         treats these tokens as several queries of one sequence, so that all hypotheses share the
         memory.
         """
-        rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
+        leading_shape = (
+            (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
+        )
         # (B, T, H d), or (B K, H d) in decoding -> (B, T, H, d) -> (B, H, T, d)
-        query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
+        query = ops.reshape(self.query(x), (*leading_shape, self.num_heads, self._head_dim))
         query = ops.transpose(query, (0, 2, 1, 3))
         lengths = {"query_length": ops.shape(query)[2], "key_length": ops.shape(key_value[0])[2]}
         bias = context.bias and context.bias(**lengths)
         context = self._with_positions(context, query)
-        places = self._places(key_value)
-        y = self._attend(query, *key_value, mask, bias, context, places)
+        key_positions = self._key_positions(key_value)
+        y = self._attend(query, *key_value, mask, bias, context, key_positions)
         if len(x.shape) == 3:
             return self._merge_heads(y)
         # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
         y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, self.num_heads * self._head_dim))
         return self.output_projection(y)
 
-    def init_cache(self, batch_size, beams: int, room: int | None):
+    def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
 
-        T is 0 if `room` is `None`. Otherwise T is `room`, or `window` if `window` is smaller.
+        T is 0 if `capacity` is `None`. Otherwise, T is the smaller of `capacity` and `window`. If
+        `window` is 0, T is `capacity`.
         """
-        room = min(room, self.window or room) if room else 0
-        shape = (batch_size, beams, self.num_kv_heads, room, self._head_dim)
+        capacity = min(capacity, self.window or capacity) if capacity else 0
+        shape = (batch_size, beams, self.num_kv_heads, capacity, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
-    def _with_cache(self, x, context: Context, cache):
+    def _attend_with_cache(self, x, context: Context, cache):
         """Attends from new tokens to the cached tokens and causally to the new tokens.
 
         The method returns the output and the new cache.
         """
-        index, (query, *new) = context.index, self._projected_beams(x, cache[0].shape[1])
+        index, (query, *new) = context.index, self._project_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
         query, new[0] = self.rotate(query, new[0], context.positions)
-        if context.held is not None:
-            return self._joined(self._beside(query, cache, new, context), len(x.shape)), tuple(new)
-        pairs, held = zip(cache, new, strict=True), ops.shape(cache[0])[3]
+        if context.cache_mask is not None:
+            y = self._attend_with_read_only_cache(query, cache, new, context)
+            return self._merge_beam_heads(y, len(x.shape)), tuple(new)
+        pairs, cache_length = zip(cache, new, strict=True), ops.shape(cache[0])[3]
         if index is None or self.window:  # new tokens are appended to the cached ones
-            start, keys = held, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
+            start, key_value = cache_length, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
         else:
-            start, keys = index, tuple(_written(old, part, index) for old, part in pairs)
-        length, total = ops.shape(query)[3], ops.shape(keys[0])[3]
-        seen = bias = None
+            start, key_value = index, tuple(_updated_cache(old, part, index) for old, part in pairs)
+        length, total = ops.shape(query)[3], ops.shape(key_value[0])[3]
+        mask = bias = None
         if index is not None or self.window or query.shape[3] != 1:  # a single token sees all keys
-            own, places = (ops.arange(n, dtype="int32") for n in (length, total))
-            seen = seen_keys(own + start, places, self.window)  # (L, T)
+            query_indices, key_indices = (ops.arange(n, dtype="int32") for n in (length, total))
+            mask = causal_mask(query_indices + start, key_indices, self.window)  # (L, T)
         if not self.window:
-            cache = keys
+            cache = key_value
         elif index is None:
-            cache = tuple(part[:, :, :, -self.window :] for part in keys)
+            cache = tuple(part[:, :, :, -self.window :] for part in key_value)
         else:
             # A cache of fixed size fills from the end, so its first positions may be empty.
-            seen = ops.logical_and(seen, places >= held - index)
+            mask = ops.logical_and(mask, key_indices >= cache_length - index)
             # A loop requires the static shape of the cache.
             cache = tuple(
-                ops.reshape(part[:, :, :, -held:], ops.shape(old))
-                for part, old in zip(keys, cache, strict=True)
+                ops.reshape(part[:, :, :, -cache_length:], ops.shape(old))
+                for part, old in zip(key_value, cache, strict=True)
             )
         if context.bias is not None:
             # (1, H, L, T), for scores (B, K, H, L, T)
             bias = context.bias(query_length=length, key_length=total, start=start)
-        key_positions = self._places(keys)
-        if self._placed and self.window:  # the last key belongs to the last token
+        key_positions = self._key_positions(key_value)
+        if self._needs_positions and self.window:  # the last key belongs to the last token
             key_positions = key_positions + context.positions[..., -1:] - (total - 1)
-        y = self._attend(query, *keys, seen, bias, context, key_positions)
-        return self._joined(y, len(x.shape)), cache
+        y = self._attend(query, *key_value, mask, bias, context, key_positions)
+        return self._merge_beam_heads(y, len(x.shape)), cache
 
-    def _projected_beams(self, x, beams: int):
+    def _project_beams(self, x, beams: int):
         """Projects new tokens of several hypotheses to queries, keys and values.
 
         Returns:
             Queries `(B, beams, H, L, d)`, and keys and values `(B, beams, K, L, d)`.
         """
         if len(x.shape) == 3:
-            shape, found = (ops.shape(x)[1], self._head_dim), self._projected(x)
+            shape, projected = (ops.shape(x)[1], self._head_dim), self._project(x)
             # (B beams, H, L, d) -> (B, beams, H, L, d)
-            return [ops.reshape(y, (-1, beams, y.shape[1], *shape)) for y in found]
-        found = []
+            return [ops.reshape(y, (-1, beams, y.shape[1], *shape)) for y in projected]
+        projected = []
         for projection, parts in self._projections:
             y = projection(x)
             heads = y.shape[-1] // (parts * self._head_dim)
             # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts x (B, beams, H, 1, d)
             y = ops.reshape(y, (-1, beams, parts, heads, 1, self._head_dim))
-            found += ops.unstack(y, parts, axis=2)
-        return found
+            projected += ops.unstack(y, parts, axis=2)
+        return projected
 
-    def _places(self, key_value):
+    def _key_positions(self, key_value):
         """Returns positions 0 to S - 1 of keys `(..., S, d)`.
 
         If the layer needs no positions, the result is `None`.
         """
-        if not self._placed:
+        if not self._needs_positions:
             return None
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
-    def _joined(self, y, rank: int):
+    def _merge_beam_heads(self, y, rank: int):
         """Merges the heads of `y (B, beams, H, L, d)` and applies the output projection.
 
         Args:
@@ -506,37 +511,38 @@ class MultiHeadAttention(Mixer):
             ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
         )
 
-    def _beside(self, query, cache, new, context: Context):
+    def _attend_with_read_only_cache(self, query, cache, new, context: Context):
         """Attends from new tokens to a read-only cache and causally to the new tokens.
 
         The method concatenates scores instead of keys, so that the cache is not copied (see
-        `Context.held`).
+        `Context.cache_mask`).
         """
-        length, query = query.shape[3], self._scaled(query)
-        among = self.scores(query, new[0], context, context.positions)
-        before = self.scores(query, cache[0], context, self._places(cache))
+        length, query = query.shape[3], self._scale_query(query)
+        new_scores = self.scores(query, new[0], context, context.positions)
+        cached_scores = self.scores(query, cache[0], context, self._key_positions(cache))
         if length > 1:
-            places = ops.arange(length, dtype="int32")
-            among = among + ops.where(seen_keys(places, places), 0.0, HIDDEN_SCORE)
-        before = before + ops.where(context.held, 0.0, HIDDEN_SCORE)
-        weights = ops.softmax(ops.concatenate([among, before], axis=-1), axis=-1)
-        among, before = weights[..., :length], weights[..., length:]
-        among = _by_groups(_weighted_sum_in_place, among, new[1])
-        return among + _by_groups(_weighted_sum_in_place, before, cache[1])
+            positions = ops.arange(length, dtype="int32")
+            mask = causal_mask(positions, positions)
+            new_scores = new_scores + ops.where(mask, 0.0, MASKED_SCORE)
+        cached_scores = cached_scores + ops.where(context.cache_mask, 0.0, MASKED_SCORE)
+        weights = ops.softmax(ops.concatenate([new_scores, cached_scores], axis=-1), axis=-1)
+        new_weights, cached_weights = weights[..., :length], weights[..., length:]
+        y = _by_head_groups(_weighted_sum_without_copy, new_weights, new[1])
+        return y + _by_head_groups(_weighted_sum_without_copy, cached_weights, cache[1])
 
     def _runs_fused(self, query, key, mask, bias) -> bool:
         """Returns whether `flash_attention` can compute this attention in one kernel."""
-        own = type(self).scores is not MultiHeadAttention.scores
-        if own or len(query.shape) != 4 or bias is not None or watched():
+        has_custom_scores = type(self).scores is not MultiHeadAttention.scores
+        if has_custom_scores or len(query.shape) != 4 or bias is not None or is_watching():
             return False
         if not runs_fused(query.dtype, self._head_dim):
             return False
-        from macaron_tf.kernels.flash_attention import divides
+        from macaron_tf.kernels.flash_attention import can_shard
 
-        of_keys = mask is None or mask.shape[1] == mask.shape[2] == 1
-        return of_keys and divides(query.shape[0], key.shape[1])
+        is_key_mask = mask is None or mask.shape[1] == mask.shape[2] == 1
+        return is_key_mask and can_shard(query.shape[0], key.shape[1])
 
-    def _fused(self, query, key, value, mask, training):
+    def _attend_fused(self, query, key, value, mask, training):
         """Computes the result of `_attend` by one JAX kernel, for a key mask `(B, 1, 1, S)`."""
         from macaron_tf.kernels.flash_attention import flash_attention
 
@@ -552,13 +558,15 @@ class MultiHeadAttention(Mixer):
         )
         return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
 
-    def _scaled(self, query):
+    def _scale_query(self, query):
         # Scaling the query takes T d multiplications, whereas scaling the scores takes T S.
         if not self.scaled:
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
-    def _attend(self, query, key, value, mask, bias, context: Context, key_positions, own=None):
+    def _attend(
+        self, query, key, value, mask, bias, context: Context, key_positions, self_length=None
+    ):
         """Computes the attention of queries to keys and values, `(..., H, T, d)`.
 
         Args:
@@ -570,21 +578,22 @@ class MultiHeadAttention(Mixer):
                 bias.
             context: context of the call.
             key_positions: positions of the keys (see `scores`).
-            own: sequence length T in self-attention if `mask` does not yet contain the causal mask
-                or the window. Otherwise `None`.
+            self_length: sequence length T in self-attention if `mask` does not yet contain the
+                causal mask or the window. Otherwise `None`.
         """
         if self._runs_fused(query, key, mask, bias):
-            return self._fused(query, key, value, mask, context.training)
-        if own is not None:
-            seen = causal_attention_mask if self.causal else local_attention_mask
-            mask = combine_masks(mask, seen(own, self.window))
-        scores = self.scores(self._scaled(query), key, context, key_positions)  # (..., H, T, S)
+            return self._attend_fused(query, key, value, mask, context.training)
+        if self_length is not None:
+            build_mask = causal_attention_mask if self.causal else local_attention_mask
+            mask = combine_masks(mask, build_mask(self_length, self.window))
+        query = self._scale_query(query)
+        scores = self.scores(query, key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:
             scores = scores + ops.cast(bias, scores.dtype)
-        return self._weighted(scores, mask, value, context.training)
+        return self._weighted_sum(scores, mask, value, context.training)
 
-    def _weighted(self, scores, mask, value, training):
+    def _weighted_sum(self, scores, mask, value, training):
         """Sums the values weighted by the softmax of the scores, `(..., H, T, d)`.
 
         Args:
@@ -596,11 +605,11 @@ class MultiHeadAttention(Mixer):
         """
         if mask is not None:
             # On TensorFlow, `ops.add` mistakes the mask of an empty batch for a bias vector.
-            scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
+            scores = scores + ops.cast(ops.where(mask, 0.0, MASKED_SCORE), scores.dtype)
         weights = ops.softmax(scores, axis=-1)
         note(self, weights)
         weights = ops.cast(weights, value.dtype)
-        return _by_groups(ops.matmul, self.drop(weights, training=training), value)
+        return _by_head_groups(ops.matmul, self.drop(weights, training=training), value)
 
     def _split_heads(self, x, parts: int):
         # (B, L, parts H d) -> (B, L, parts, H, d) -> (parts, B, H, L, d)
@@ -613,5 +622,5 @@ class MultiHeadAttention(Mixer):
         # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D), or packed -> (N, D)
         y = ops.transpose(y, (0, 2, 1, 3))
         y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
-        y = packing.packed(y) if packing else y
+        y = packing.pack(y) if packing else y
         return self.output_projection(y)

@@ -16,7 +16,7 @@ from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.rotary import RotaryAttention
-from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
+from macaron_tf.layers.scheme import OPERATORS, Mix, scheme_text, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
 # Attention layers for the values of the setting `positions`.
@@ -87,17 +87,21 @@ class Block(Mixer):
         self.config = config
         self._steps: list[list[tuple[str, str]]] = []  # (operator, name) of the sub-layers per step
         self.scheme = config.splitting(self.scheme)
-        kind = type(self).__name__
+        class_name = type(self).__name__
         if not self.scheme:
-            raise SettingError(f"block {kind} has no scheme: set a scheme such as (Mix('tokens'),)")
+            raise SettingError(
+                f"block {class_name} has no scheme: set a scheme such as (Mix('tokens'),)"
+            )
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
-                    f"the {operator} mixer of block {kind} is of type {type(mixer).__name__}, but "
-                    f"must be a Mixer: make {type(mixer).__name__} a subclass of "
-                    "macaron_tf.layers.mixer.Mixer"
+                    f"the {operator} mixer of block {class_name} is of type "
+                    f"{type(mixer).__name__}, but must be a Mixer: make {type(mixer).__name__} a "
+                    "subclass of macaron_tf.layers.mixer.Mixer"
                 )
-            owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
+            owner = next(
+                (residual for _, residual in self.sublayers if residual.sublayer is mixer), None
+            )
             if beside and owner is None:
                 _, owner = self.steps[-1][0]
             options = config.options("dropout", "norm", "epsilon", "affine", "norm_type")
@@ -117,7 +121,7 @@ class Block(Mixer):
                 self._steps.append([])
             self._steps[-1].append((operator, name))
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
-            text = spelled(self.scheme) if config.scheme is None else config.scheme
+            text = scheme_text(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
                 f"scheme={text!r} lets no position see another position: add the operator tokens, "
                 "or use a block with a recurrent channel mixer, such as swish_rnn"
@@ -128,23 +132,23 @@ class Block(Mixer):
 
         Subclasses can override this method.
         """
-        kind = {"causal": self.causal, "window": self.attention_window}
+        options = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
-            kind |= self.config.options("use_bias", "num_kv_heads")
+            options |= self.config.options("use_bias", "num_kv_heads")
             positions = self.config.positions
-            usual = _ATTENTIONS.get(positions, MultiHeadAttention)
-            layer = self.attention or usual
-            if issubclass(layer, RotaryAttention):
-                kind |= self.config.rotary_options(self.attention_window)
-            if not issubclass(layer, usual):
+            default_class = _ATTENTIONS.get(positions, MultiHeadAttention)
+            attention_class = self.attention or default_class
+            if issubclass(attention_class, RotaryAttention):
+                options |= self.config.rotary_options(self.attention_window)
+            if not issubclass(attention_class, default_class):
                 raise SettingError(
-                    f"positions={positions!r} needs a subclass of {usual.__name__}: make "
-                    f"{layer.__name__} such a subclass, or set positions='none'"
+                    f"positions={positions!r} needs a subclass of {default_class.__name__}: make "
+                    f"{attention_class.__name__} such a subclass, or set positions='none'"
                 )
-            return self._attention(layer, **kind)
+            return self._attention(attention_class, **options)
         return self._attention(
             RelativeAttention,
-            **kind,
+            **options,
             # Transformer-XL and XLNet have biases in feed-forward layers, but not in attention.
             use_bias=False,
             clamp_length=self.config.clamp_length,
@@ -168,15 +172,15 @@ class Block(Mixer):
             name="feed_forward",
         )
 
-    def _attention(self, layer=MultiHeadAttention, **kind) -> MultiHeadAttention:
-        return layer(
+    def _attention(self, attention_class=MultiHeadAttention, **options) -> MultiHeadAttention:
+        return attention_class(
             self.config.num_heads,
             self.config.head_dim,
             dropout=self.config.attention_dropout,
             scaled=self.config.scaled,
             **self._initializers(),
             name="attention",
-            **kind,
+            **options,
         )
 
     def _initializers(self) -> dict[str, keras.initializers.Initializer]:
@@ -192,15 +196,16 @@ class Block(Mixer):
 
         The flag is True for each parallel branch after the first branch of a step.
         """
-        placed = any(mix.operator == "memory" for mix in self.scheme)
+        has_memory = any(mix.operator == "memory" for mix in self.scheme)
+        cross_operator = "memory" if has_memory else "tokens"
         last: dict[str, Mixer] = {}  # the latest mixer of each operator, for `again`
         beside = False
-        every = ((step, mix) for step in steps_of(self.scheme) for mix in step)
-        for number, (step, mix) in enumerate(every):
+        steps_and_mixes = ((step, mix) for step in steps_of(self.scheme) for mix in step)
+        for index, (step, mix) in enumerate(steps_and_mixes):
             beside, branches = beside and mix.beside, len(step) > 1
             if mix.operator == "tokens":
                 mixer = last["tokens"] if mix.again else self.token_mixer()
-                yield "tokens", f"{mixer.name}_{number}", mixer, mix, beside
+                yield "tokens", f"{mixer.name}_{index}", mixer, mix, beside
                 last["tokens"], beside = mixer, branches
             elif mix.operator == "channels":
                 width = round(self.config.feed_forward_dim * mix.width)
@@ -211,12 +216,12 @@ class Block(Mixer):
                         f"{type(self).__name__} takes none: remove 'with {mix.activation}'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
-                yield "channels", f"feed_forward_{number}", mixer, mix, beside
+                yield "channels", f"feed_forward_{index}", mixer, mix, beside
                 last["channels"], beside = mixer, branches
-            if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):
+            if self.cross_attention and mix.operator == cross_operator:
                 options = self.config.options("use_bias", "num_kv_heads")
                 mixer = last["memory"] if mix.again else self._attention(cross=True, **options)
-                yield "memory", f"cross_attention_{number}", mixer, mix, beside
+                yield "memory", f"cross_attention_{index}", mixer, mix, beside
                 last["memory"], beside = mixer, branches
 
     @property
@@ -227,7 +232,7 @@ class Block(Mixer):
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:
         """List of (operator, residual layer) pairs for all sub-layers, in order."""
-        return [one for step in self.steps for one in step]
+        return [pair for step in self.steps for pair in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:
         """Returns the mixers of the given operators, in order.
@@ -263,41 +268,41 @@ class Block(Mixer):
         # Cross-attention reads the keys of the memory, which do not change. Each other mixer
         # continues from its own state. A mixer that the solver evaluates several times has one
         # state per evaluation.
-        held, memory_keys = iter(state or ()), iter(context.memory_keys or ())
+        states, memory_keys = iter(state or ()), iter(context.memory_keys or ())
         # The attention mask and the bias apply only to self-attention.
-        across = context.replace(attention_mask=None, bias=None)
-        kept = []
+        cross_context = context.replace(attention_mask=None, bias=None)
+        new_states = []
 
         def attend(mixer, keys, y):
-            return mixer.mix(y, across, keys)[0]
+            return mixer.mix(y, cross_context, keys)[0]
 
-        def go_on(mixer, y):
-            before = next(held, None) if mixer.keeps_state else None
+        def mix_with_state(mixer, y):
+            old_state = next(states, None) if mixer.keeps_state else None
             if context.packing is None or mixer.takes_packed:
-                y, after = mixer.mix(y, context, before)
+                y, new_state = mixer.mix(y, context, old_state)
             else:
-                rows = context.packing.padded(y)  # (N, D) -> (B, T, D)
-                rows, after = mixer.mix(rows, context.replace(packing=None), before)
-                y = context.packing.packed(rows)
-            if after is not None:
-                kept.append(after)
+                rows = context.packing.pad(y)  # (N, D) -> (B, T, D)
+                rows, new_state = mixer.mix(rows, context.replace(packing=None), old_state)
+                y = context.packing.pack(rows)
+            if new_state is not None:
+                new_states.append(new_state)
             return y
 
         for step in self.steps:
-            before, (_, first) = x, step[0]
-            given = first.start(before, context.training)
+            step_input, (_, first) = x, step[0]
+            shared_input = first.start(step_input, context.training)
             for operator, residual in step:
                 if operator == "memory":
                     mix = functools.partial(attend, residual.sublayer, next(memory_keys, None))
                 else:
-                    mix = functools.partial(go_on, residual.sublayer)
-                own = residual.layer_norm is first.layer_norm
-                y = given if own else residual.start(before, context.training)
-                x = residual.move(x, before, y, mix, context.training)
+                    mix = functools.partial(mix_with_state, residual.sublayer)
+                shares_norm = residual.layer_norm is first.layer_norm
+                y = shared_input if shares_norm else residual.start(step_input, context.training)
+                x = residual.move(x, step_input, y, mix, context.training)
             x = first.end(x, context.training)
-        return x, kept
+        return x, new_states
 
-    def _evaluated(self) -> Iterator[Mixer]:
+    def _evaluated_mixers(self) -> Iterator[Mixer]:
         """Yields each mixer that keeps a state, except cross-attention.
 
         A mixer that the ODE solver evaluates n times per step is yielded n times, because every
@@ -307,11 +312,11 @@ class Block(Mixer):
             if operator != "memory" and residual.sublayer.keeps_state:
                 yield from [residual.sublayer] * residual.evaluations
 
-    def init_cache(self, batch_size, beams: int, room: int | None) -> list:
-        return [mixer.init_cache(batch_size, beams, room) for mixer in self._evaluated()]
+    def init_cache(self, batch_size, beams: int, capacity: int | None) -> list:
+        return [mixer.init_cache(batch_size, beams, capacity) for mixer in self._evaluated_mixers()]
 
     def init_memory(self, batch_size, length: int) -> list:
-        return [mixer.init_memory(batch_size, length) for mixer in self._evaluated()]
+        return [mixer.init_memory(batch_size, length) for mixer in self._evaluated_mixers()]
 
     def project_memory(self, memory) -> list:
         """Computes one pair of keys and values of the memory `(B, S, D)` per cross-attention."""
@@ -339,14 +344,14 @@ class Block(Mixer):
             )
         for operator, name in itertools.chain(*self._steps):
             if operator in operators:
-                own, shared = getattr(self, name), getattr(other, name, None)
-                if shared is None or _options(own) != _options(shared):
+                replaced, shared = getattr(self, name), getattr(other, name, None)
+                if shared is None or _options(replaced) != _options(shared):
                     raise ValueError(
                         f"{name} cannot be shared, because it differs between {self.name} and "
                         f"{other.name}: give both blocks the same settings"
                     )
                 # Without `untrack`, Keras would keep tracking the weights of the replaced layer.
-                self._tracker.untrack(own)
+                self._tracker.untrack(replaced)
                 setattr(self, name, shared)
 
     def copy_from(self, other: "Block") -> None:

@@ -30,8 +30,10 @@ class Highway(Recording, keras.layers.Layer):
         self.inner = self.dense_part(
             "inner", x_shape, 2 * x_shape[-1], "glorot_uniform", axes=("embed", "mlp")
         )
-        two = keras.initializers.Constant(2.0)
-        self.carry_bias = self.add_weight(name="carry_bias", shape=x_shape[-1:], initializer=two)
+        carry_initializer = keras.initializers.Constant(2.0)
+        self.carry_bias = self.add_weight(
+            name="carry_bias", shape=x_shape[-1:], initializer=carry_initializer
+        )
 
     def call(self, x):
         transform, carry = ops.split(self.inner(x), 2, axis=-1)  # (..., D) each
@@ -92,24 +94,27 @@ class CharacterCNN(Recording, keras.layers.Layer):
             shape=(self.vocab_size, self.char_dim),
             initializer=keras.initializers.RandomUniform(-1.0, 1.0),
         )
-        embedded = (None, length, self.char_dim)
+        embedded_shape = (None, length, self.char_dim)
         self.convolutions = [
-            self.part(keras.layers.Conv1D, embedded, number, width, name=f"width_{width}")
-            for width, number in self.filters
+            self.part(keras.layers.Conv1D, embedded_shape, count, width, name=f"width_{width}")
+            for width, count in self.filters
         ]
-        found = (None, sum(number for _, number in self.filters))
+        features_shape = (None, sum(count for _, count in self.filters))
         self.highways = [
-            self.part(Highway, found, name=f"highway_{n}") for n in range(self.num_highways)
+            self.part(Highway, features_shape, name=f"highway_{n}")
+            for n in range(self.num_highways)
         ]
-        self.projection = self.part(keras.layers.Dense, found, self.output_dim, name="projection")
+        self.projection = self.part(
+            keras.layers.Dense, features_shape, self.output_dim, name="projection"
+        )
 
     def call(self, characters):
         shape = ops.shape(characters)
         words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
         x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
         # ReLU follows the maximum, which gives the same values with fewer operations.
-        found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
-        x = ops.concatenate(found, axis=-1)  # (N, filters)
+        features = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
+        x = ops.concatenate(features, axis=-1)  # (N, filters)
         for highway in self.highways:
             x = highway(x)
         return ops.reshape(self.projection(x), (*shape[:-1], self.output_dim))

@@ -137,12 +137,12 @@ class BlockConfig(FeedForwardConfig):
             raise self.error(f"scheme={self.scheme!r} is not valid, because {error}") from None
 
 
-def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
+def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
     """Removes the fields of a settings class from `arguments` and returns the fields as a dict.
 
     Args:
-        kind: settings class.
+        settings_class: settings class.
         arguments: keyword arguments, which the function changes in place. Arguments that are not
-            fields of `kind` stay.
+            fields of `settings_class` stay.
     """
-    return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}
+    return {name: arguments.pop(name) for name in hints_of(settings_class) if name in arguments}

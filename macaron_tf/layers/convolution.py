@@ -64,24 +64,24 @@ class CausalConvolution(Recording, keras.layers.Layer):
         return ops.cast(kernel, self.compute_dtype)
 
     def call(self, x):
-        reach = (self.kernel_size - 1) * self.dilation
-        x = ops.pad(x, [[0, 0], [reach, 0], [0, 0]])  # (B, reach + L, C)
+        padding = (self.kernel_size - 1) * self.dilation
+        x = ops.pad(x, [[0, 0], [padding, 0], [0, 0]])  # (B, padding + L, C)
         return ops.conv(x, self.kernel, padding="valid", dilation_rate=self.dilation) + self.bias
 
-    def call_thinned(self, x, every: int = 1):
+    def call_subsampled(self, x, stride: int = 1):
         """Applies the layer to a subsampled sequence that contains only every d-th position.
 
         Args:
             x: `(B, L', C)`, the inputs at positions ..., t - 2 d, t - d, t, where t is the last
                 position.
-            every: stride e. The method computes outputs at positions ..., t - 2 e d, t - e d, t.
+            stride: stride e. The method computes outputs at positions ..., t - 2 e d, t - e d, t.
 
         Returns:
             `(B, ceil(L' / e), F)`, the values that `call` returns at these positions.
         """
-        unwanted = (ops.shape(x)[1] - 1) % every
-        x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, unwanted:]
-        return ops.conv(x, self.kernel, strides=every, padding="valid") + self.bias
+        excess = (ops.shape(x)[1] - 1) % stride
+        x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, excess:]
+        return ops.conv(x, self.kernel, strides=stride, padding="valid") + self.bias
 
 
 class ConvolutionBlock(Recording, keras.layers.Layer):
@@ -117,12 +117,12 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        drop = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
+        dropout_class = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
         self.convolutions = [
             CausalConvolution(filters, kernel_size, dilation, name=name)
             for name in ("convolution_0", "convolution_1")
         ]
-        self.drops = [drop(dropout) for _ in range(2)]
+        self.drops = [dropout_class(dropout) for _ in range(2)]
         self.skip = None
 
     def build(self, x_shape):
@@ -137,23 +137,25 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
 
     def call(self, x, training=None):
         first, second = self.convolutions
-        h = self._activated(0, first(x), training)
-        return self._added(x, self._activated(1, second(h), training))
+        h = self._activate(0, first(x), training)
+        return self._add_skip(x, self._activate(1, second(h), training))
 
-    def call_thinned(self, x, training=None):
+    def call_subsampled(self, x, training=None):
         """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
 
         The L' inputs are the values at every d-th position of the sequence. The method computes the
         outputs at every second of these positions. The last position is always included (see
-        `CausalConvolution.call_thinned`).
+        `CausalConvolution.call_subsampled`).
         """
         first, second = self.convolutions
-        kept = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
-        h = self._activated(0, first.call_thinned(x), training)
-        return self._added(kept, self._activated(1, second.call_thinned(h, every=2), training))
+        subsampled = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
+        h = self._activate(0, first.call_subsampled(x), training)
+        return self._add_skip(
+            subsampled, self._activate(1, second.call_subsampled(h, stride=2), training)
+        )
 
-    def _activated(self, number: int, h, training):
-        return self.drops[number](ops.relu(h), training=training)
+    def _activate(self, index: int, h, training):
+        return self.drops[index](ops.relu(h), training=training)
 
-    def _added(self, x, h):
+    def _add_skip(self, x, h):
         return ops.relu((self.skip(x) if self.skip else x) + h)

@@ -109,8 +109,8 @@ class Dense(keras.layers.Dense):
             import jax
 
             product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
-            biased = jax.checkpoint(lambda product, bias: self.activation(product + bias))
-            return biased(product, ops.cast(self.bias, product.dtype))
+            activate = jax.checkpoint(lambda product, bias: self.activation(product + bias))
+            return activate(product, ops.cast(self.bias, product.dtype))
         return super().call(inputs, training=training)
 
     def quantize(self, mode=None, type_check=True, config=None):

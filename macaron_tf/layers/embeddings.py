@@ -89,9 +89,9 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     def quantized_build(self, input_shape, mode):
         if mode != "int8":
             raise self._not_implemented_error(self.quantize)
-        integers = {"dtype": "int8", "trainable": False}
+        int8_options = {"dtype": "int8", "trainable": False}
         self.table = self.add_weight(
-            shape=input_shape, initializer="zeros", name="table", **integers
+            shape=input_shape, initializer="zeros", name="table", **int8_options
         )
         self.table_scale = self.add_weight(
             shape=input_shape[:1], initializer="ones", trainable=False, name="table_scale"
@@ -131,16 +131,16 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     return list(itertools.pairwise(bounds))
 
 
-def cluster_width(width: int, divisor: int, number: int) -> int:
-    """Returns the vector width in cluster `number`: `width / divisor^number`."""
+def cluster_width(width: int, divisor: int, cluster: int) -> int:
+    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`."""
     check_count("divisor", divisor)
-    inner = width // divisor**number
-    if not inner:
+    cluster_dim = width // divisor**cluster
+    if not cluster_dim:
         raise ValueError(
-            f"divisor={divisor} reduces the width {width} to 0 in cluster {number}: give a smaller "
-            "divisor or fewer cutoffs"
+            f"divisor={divisor} reduces the width {width} to 0 in cluster {cluster}: give a "
+            "smaller divisor or fewer cutoffs"
         )
-    return inner
+    return cluster_dim
 
 
 class AdaptiveEmbedding(Recording, keras.layers.Layer):
@@ -186,11 +186,11 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
 
     def build(self, input_shape=None):
         self.clusters, self.projections = [], []
-        for number, (start, end) in enumerate(self._bounds):
-            width = cluster_width(self.hidden_dim, self.divisor, number)
+        for index, (start, end) in enumerate(self._bounds):
+            width = cluster_width(self.hidden_dim, self.divisor, index)
             options = {"scale": False, "initializer": self.initializer.clone()}
             table = self.part(
-                TiedEmbedding, None, end - start, width, **options, name=f"cluster_{number}"
+                TiedEmbedding, None, end - start, width, **options, name=f"cluster_{index}"
             )
             matrix = self.part(
                 Dense,
@@ -198,7 +198,7 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
                 self.hidden_dim,
                 use_bias=False,
                 kernel_initializer="lecun_normal",
-                name=f"projection_{number}",
+                name=f"projection_{index}",
             )
             declare(table.table, ("cluster", "embed"))
             self.clusters.append(table)
@@ -208,10 +208,10 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
         x = 0.0
         parts = zip(self._bounds, self.clusters, self.projections, strict=True)
         for (start, end), table, matrix in parts:
-            own = ops.logical_and(ids >= start, ids < end)[..., None]  # (B, L, 1)
+            in_cluster = ops.logical_and(ids >= start, ids < end)[..., None]  # (B, L, 1)
             rows = ops.clip(ids - start, 0, end - start - 1)
             vectors = matrix(table(rows))  # (B, L) -> (B, L, D / divisor^i) -> (B, L, D)
-            x = x + ops.where(own, vectors, 0.0)
+            x = x + ops.where(in_cluster, vectors, 0.0)
         return x * self.hidden_dim**0.5 if self.scale else x
 
     def tables(self, dtype) -> list[tuple]:
@@ -309,10 +309,12 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             self.position_layer = self.part(
                 SinusoidalPositions, shape, self.position_layout, name="positions"
             )
-        for name, rows in (("segments", self.num_segments), ("languages", self.num_languages)):
-            if rows:
-                start = initializer.clone()
-                table = self.add_weight(shape=(rows, width), initializer=start, name=name)
+        for name, count in (("segments", self.num_segments), ("languages", self.num_languages)):
+            if count:
+                table_initializer = initializer.clone()
+                table = self.add_weight(
+                    shape=(count, width), initializer=table_initializer, name=name
+                )
                 setattr(self, name, table)
         if self.norm:
             self.layer_norm = self.part(

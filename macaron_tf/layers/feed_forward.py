@@ -60,9 +60,9 @@ class FeedForward(Mixer):
             parts=2 if config.gated else 1,
         )
         inner_shape = (*outer_shape, config.feed_forward_dim)
-        last = (self.output_initializer or self.kernel_initializer).clone()
+        outer_initializer = (self.output_initializer or self.kernel_initializer).clone()
         options = {"use_bias": config.use_bias, "axes": ("mlp", "embed")}
-        self.outer = self.dense_part("outer", inner_shape, hidden_dim, last, **options)
+        self.outer = self.dense_part("outer", inner_shape, hidden_dim, outer_initializer, **options)
         self.drop = Dropout(config.activation_dropout)
 
     def mix(self, x, context: Context, state=None):

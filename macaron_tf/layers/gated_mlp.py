@@ -199,8 +199,8 @@ class GatedMLP(Mixer):
     def mix(self, x, context: Context, state=None):
         mask, training, addition = context.mask, context.training, None
         if self.tiny_attention:
-            own = Context(mask=mask, positions=context.positions, training=training)
-            addition, _ = self.tiny_attention.mix(x, own)  # (B, L, F/2)
+            attention_context = Context(mask=mask, positions=context.positions, training=training)
+            addition, _ = self.tiny_attention.mix(x, attention_context)  # (B, L, F/2)
         z = self.drop(self.inner(x, training=training), training=training)  # (B, L, F)
         y = self.gating(z, mask=mask, addition=addition, training=training)  # (B, L, F/2)
         return self.outer(y, training=training), None  # (B, L, D)

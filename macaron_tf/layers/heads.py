@@ -45,8 +45,8 @@ class Pooling(Recording, keras.layers.Layer):
         if self.mode == "last":
             columns = ops.arange(ops.shape(x)[1], dtype="int32")  # (L,)
             last = ops.max(ops.where(real[..., 0], columns, -1), axis=1)  # (B,)
-            chosen = (columns == last[:, None])[..., None]  # (B, L, 1)
-            return ops.sum(ops.where(chosen, x, 0.0), axis=1)  # (B, D)
+            is_last = (columns == last[:, None])[..., None]  # (B, L, 1)
+            return ops.sum(ops.where(is_last, x, 0.0), axis=1)  # (B, D)
         if self.mode == "mean":
             count = ops.sum(ops.cast(real, "float32"), axis=1)  # (B, 1)
             # `where` replaces a product, because values at padding may be infinite.
@@ -54,8 +54,8 @@ class Pooling(Recording, keras.layers.Layer):
             return ops.divide(total, ops.maximum(count, 1.0))
         # The gradient of -inf would be NaN in a row without real positions, so the fill value is
         # -1e30.
-        greatest = ops.max(ops.where(real, x, -1e30), axis=1)  # (B, D)
-        return ops.where(ops.any(real, axis=1), greatest, 0.0)
+        maxima = ops.max(ops.where(real, x, -1e30), axis=1)  # (B, D)
+        return ops.where(ops.any(real, axis=1), maxima, 0.0)
 
     def compute_mask(self, x, mask=None):
         return None  # the output has no positions to mask
@@ -111,7 +111,7 @@ class Head(Recording, keras.layers.Layer):
     def __init__(self, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
 
-    def built_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
+    def build_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
         """Builds a `Dense` layer with the head's initializer for inputs of shape `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         return self.dense_part(name, x_shape, units, initializer, **options)
@@ -150,7 +150,7 @@ class Pooler(Head):
     def build(self, x_shape):
         shape, width = (x_shape[0], x_shape[-1]), x_shape[-1]
         options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
-        self.dense, self.layer_norm = self.built_dense(shape, width, **options), None
+        self.dense, self.layer_norm = self.build_dense(shape, width, **options), None
         if self.norm_type:
             options = {"norm_type": self.norm_type, "epsilon": self.epsilon}
             self.layer_norm = self.part(normalization, shape, **options, name="norm")
@@ -182,7 +182,7 @@ class ClassificationHead(Head):
 
     def build(self, x_shape):
         self.drop = Dropout(self.dropout, name="dropout")
-        self.dense = self.built_dense(x_shape, self.num_classes)
+        self.dense = self.build_dense(x_shape, self.num_classes)
 
     def call(self, x, training=None):
         return self.dense(self.drop(x, training=training))
@@ -201,7 +201,7 @@ class SpanHead(Head):
     """
 
     def build(self, x_shape):
-        self.dense = self.built_dense(x_shape, 2)
+        self.dense = self.build_dense(x_shape, 2)
 
     def call(self, x, attention_mask=None):
         scores = ops.cast(ops.transpose(self.dense(x), (0, 2, 1)), "float32")  # (B, 2, L)

@@ -70,13 +70,13 @@ class NextTokenHead(TableHead):
     def build(self, x_shape, table_shape):
         self.projection = None
         if x_shape[-1] != table_shape[-1]:
-            self.projection = self.built_dense(
+            self.projection = self.build_dense(
                 x_shape, table_shape[-1], "projection", use_bias=False
             )
         self.output_table = None
         if not self.tied:
-            start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-            options = {"scale": False, "initializer": start, "name": "output_table"}
+            table_initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+            options = {"scale": False, "initializer": table_initializer, "name": "output_table"}
             self.output_table = self.part(TiedEmbedding, None, *table_shape, **options)
         self.build_bias()
 
@@ -108,10 +108,10 @@ class TransformingHead(TableHead):
         super().__init__(vocab_size, **kwargs)
         self.activation = activation_named(activation)
 
-    def transformation(self, x_shape, units: int, suffix: str = ""):
+    def build_transformation(self, x_shape, units: int, suffix: str = ""):
         """Builds a `Dense` layer with the activation and a LayerNorm, and returns both layers."""
         shape, options = (*x_shape[:-1], units), {"use_bias": self.norm_type != "unbiased"}
-        dense = self.built_dense(
+        dense = self.build_dense(
             x_shape, units, f"dense{suffix}", activation=self.activation, **options
         )
         norm = self.part(normalization, shape, self.norm_type, self.epsilon, name=f"norm{suffix}")
@@ -146,7 +146,7 @@ class MaskedLanguageHead(TransformingHead):
     def build(self, x_shape, table_shape):
         width = table_shape[-1]
         if self.transform:
-            self.dense, self.norm = self.transformation(x_shape, width)
+            self.dense, self.norm = self.build_transformation(x_shape, width)
         elif x_shape[-1] != width:
             raise ValueError(
                 f"transform=False, but the embedding width {width} differs from the encoder's "
@@ -193,8 +193,8 @@ class SpanBoundaryHead(TransformingHead):
             initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
         )
         joined_shape = (*rows, 2 * width + self.position_dim)
-        self.dense_0, self.norm_0 = self.transformation(joined_shape, width, "_0")
-        self.dense_1, self.norm_1 = self.transformation(left_shape, table_shape[-1], "_1")
+        self.dense_0, self.norm_0 = self.build_transformation(joined_shape, width, "_0")
+        self.dense_1, self.norm_1 = self.build_transformation(left_shape, table_shape[-1], "_1")
         self.build_bias()
 
     def call(self, left, right, positions, table):
@@ -225,8 +225,8 @@ class ReplacedTokenHead(Head):
         self.activation = activation_named(activation)
 
     def build(self, x_shape):
-        self.dense = self.built_dense(x_shape, x_shape[-1], activation=self.activation)
-        self.answer = self.built_dense(x_shape, 1, "answer")
+        self.dense = self.build_dense(x_shape, x_shape[-1], activation=self.activation)
+        self.answer = self.build_dense(x_shape, 1, "answer")
 
     def call(self, x):
         return ops.squeeze(self.answer(self.dense(x)), axis=-1)  # (..., D) -> (...,)
@@ -286,27 +286,27 @@ class AdaptiveSoftmax(TableHead):
         if self.tied:
             self.projection = None
             if self.divisor > 1:
-                self.projection = self.built_dense(x_shape, width, "projection", use_bias=False)
-            self.entries = self.built_dense(x_shape, len(clusters), "entries")
+                self.projection = self.build_dense(x_shape, width, "projection", use_bias=False)
+            self.entries = self.build_dense(x_shape, len(clusters), "entries")
             self.build_bias()
             return
-        self.head = self.built_dense(x_shape, self.cutoffs[0] + len(clusters), "head")
+        self.head = self.build_dense(x_shape, self.cutoffs[0] + len(clusters), "head")
         self.projections, self.clusters = [], []
-        for number, (start, end) in enumerate(clusters, start=1):
-            inner = cluster_width(width, self.divisor, number)
+        for index, (start, end) in enumerate(clusters, start=1):
+            cluster_dim = cluster_width(width, self.divisor, index)
             self.projections.append(
-                self.built_dense(x_shape, inner, f"projection_{number}", use_bias=False)
+                self.build_dense(x_shape, cluster_dim, f"projection_{index}", use_bias=False)
             )
-            inner_shape = (*x_shape[:-1], inner)
-            self.clusters.append(self.built_dense(inner_shape, end - start, f"cluster_{number}"))
+            inner_shape = (*x_shape[:-1], cluster_dim)
+            self.clusters.append(self.build_dense(inner_shape, end - start, f"cluster_{index}"))
 
     def call(self, x, table=None, transposed=False):
         head, *clusters = self._tied_scores(x, table) if self.tied else self._scores(x)
-        head, first = ops.log_softmax(head, axis=-1), self.cutoffs[0]
-        parts = [head[..., :first]]
-        for column, scores in enumerate(clusters, start=first):
-            within = ops.log_softmax(scores, axis=-1)
-            parts.append(within + head[..., column : column + 1])  # (..., size) + (..., 1)
+        head, num_frequent = ops.log_softmax(head, axis=-1), self.cutoffs[0]
+        parts = [head[..., :num_frequent]]
+        for column, scores in enumerate(clusters, start=num_frequent):
+            log_probs = ops.log_softmax(scores, axis=-1)
+            parts.append(log_probs + head[..., column : column + 1])  # (..., size) + (..., 1)
         dtype = self.compute_dtype if table is None else keras.tree.flatten(table)[0].dtype
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
@@ -318,27 +318,30 @@ class AdaptiveSoftmax(TableHead):
         tokens in one cluster.
         """
         clusters = zip(self.projections, self.clusters, strict=True)
-        within = [cluster(projection(x)) for projection, cluster in clusters]
-        return [_wide(scores) for scores in (self.head(x), *within)]
+        cluster_scores = [cluster(projection(x)) for projection, cluster in clusters]
+        return [_widen(scores) for scores in (self.head(x), *cluster_scores)]
 
     def _tied_scores(self, x, table) -> list:
         """Computes scores from the embedding tables, in the format of `_scores`."""
         scores = []
-        for number, (start, end) in enumerate(self._bounds):
-            own, matrix = (table[start:end], None) if self.divisor == 1 else table[number]
-            inner = ops.cast(x, own.dtype)
-            if number and matrix is not None:
-                inner = ops.matmul(inner, ops.transpose(matrix))  # (..., D) -> (..., D / divisor^i)
+        for index, (start, end) in enumerate(self._bounds):
+            table_rows, projection = (table[start:end], None) if self.divisor == 1 else table[index]
+            projected = ops.cast(x, table_rows.dtype)
+            if index and projection is not None:
+                # (..., D) -> (..., D / divisor^i)
+                projected = ops.matmul(projected, ops.transpose(projection))
             elif self.projection:
-                inner = ops.cast(self.projection(x), own.dtype)
-            bias = ops.cast(ops.convert_to_tensor(self.bias)[start:end], own.dtype)
-            found = _wide(ops.add(ops.matmul(inner, ops.transpose(own)), bias))
-            if not number:
-                found = ops.concatenate([found, _wide(self.entries(inner))], axis=-1)
-            scores.append(found)
+                projected = ops.cast(self.projection(x), table_rows.dtype)
+            bias = ops.cast(ops.convert_to_tensor(self.bias)[start:end], table_rows.dtype)
+            cluster_scores = _widen(ops.add(ops.matmul(projected, ops.transpose(table_rows)), bias))
+            if not index:
+                cluster_scores = ops.concatenate(
+                    [cluster_scores, _widen(self.entries(projected))], axis=-1
+                )
+            scores.append(cluster_scores)
         return scores
 
 
-def _wide(scores):
+def _widen(scores):
     """Casts scores to float32 or wider, because a softmax in bfloat16 is too coarse."""
     return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))

@@ -36,9 +36,9 @@ class Context:
             positions count from 0 or, in cached decoding, from the number of cached tokens.
         index: scalar int32, the position at which x starts in a cache of fixed size. `None` means
             that the cache grows.
-        held: boolean, one value for each position in the cache, True where the cache contains a
-            token. With `held`, a mixer does not update the cache. The new state then contains only
-            the keys and values of the new tokens.
+        cache_mask: boolean, one value for each position in the cache, True where the cache contains
+            a token. With `cache_mask`, a mixer does not update the cache. The new state then
+            contains only the keys and values of the new tokens.
         two_streams: whether relative attention also returns its keys and values with the new state.
             XLNet's query stream attends to these keys in a second pass.
         query_positions: one-hot `(B, P, T)`. In XLNet's second pass, x contains only P of the T
@@ -61,7 +61,7 @@ class Context:
     memory_keys: Any = None
     positions: Any = None
     index: Any = None
-    held: Any = None
+    cache_mask: Any = None
     two_streams: bool = False
     query_positions: Any = None
     backward: Any = None
@@ -89,7 +89,7 @@ class Mixer(Recording, keras.layers.Layer):
             token at its own position, so a layer of this type either is position-wise or attends to
             the content stream.
         takes_packed: whether `mix` accepts x without padding (see `Context.packing`).
-        takes_held: whether `mix` accepts a read-only cache (see `Context.held`).
+        takes_cache_mask: whether `mix` accepts a read-only cache (see `Context.cache_mask`).
         takes_documents: whether `mix` separates documents (see `Context.documents`). A mixer
             without a state always separates documents.
 
@@ -111,7 +111,7 @@ class Mixer(Recording, keras.layers.Layer):
     takes_bias = False
     takes_queries = False
     takes_packed = False
-    takes_held = False
+    takes_cache_mask = False
     takes_documents = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
@@ -132,15 +132,15 @@ class Mixer(Recording, keras.layers.Layer):
         """
         raise NotImplementedError
 
-    def init_cache(self, batch_size, beams: int, room: int | None) -> Any:
+    def init_cache(self, batch_size, beams: int, capacity: int | None) -> Any:
         """Returns the decoding state before the first token: tensors `(B, K, ...)`.
 
         Args:
             batch_size: batch size B.
             beams: number of hypotheses K per sequence.
-            room: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means that
-                the cache grows with every token. A growing cache is faster without XLA, because
-                attention skips positions that are still empty.
+            capacity: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means
+                that the cache grows with every token. A growing cache is faster without XLA,
+                because attention skips positions that are still empty.
         """
         raise SettingError(
             f"{type(self).__name__} does not support cached decoding, because the layer needs the "
@@ -189,5 +189,5 @@ def all_of(*masks):
 
     The shapes of the masks must broadcast.
     """
-    given = [mask for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
+    present = [mask for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, present) if present else None

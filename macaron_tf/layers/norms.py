@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.errors import check_choice
 from macaron_tf.kernels import runs_native
-from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.choice import select_implementation
 
 
 def normalization(
@@ -77,10 +77,12 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs, training=False):
         if not training or not 0 < self.rate < 1 or self.noise_shape is not None:
             return super().call(inputs, training=training)
-        kernel = chosen("auto", keras.backend.standardize_dtype(inputs.dtype))
-        if kernel == "native":
+        implementation = select_implementation(
+            "auto", keras.backend.standardize_dtype(inputs.dtype)
+        )
+        if implementation == "native":
             from macaron_tf.kernels.native import dropout
-        elif kernel == "xla":
+        elif implementation == "xla":
             from macaron_tf.kernels.xla import dropout
         elif keras.backend.backend() == "jax":
             from macaron_tf.kernels.jax_dropout import dropout

@@ -8,7 +8,7 @@ from keras import ops
 
 from macaron_tf.kernels import compiled_by_xla
 
-_packs: contextvars.ContextVar[bool] = contextvars.ContextVar("packs", default=False)
+_packing: contextvars.ContextVar[bool] = contextvars.ContextVar("packing", default=False)
 
 
 @contextlib.contextmanager
@@ -21,16 +21,16 @@ def packing_scope() -> Iterator[None]:
     rank 2, so that TensorFlow fuses matrix products with bias and GELU. Hidden states at padding
     are zeros. The shapes depend on the data, so graphs compiled by XLA keep the padding.
     """
-    token = _packs.set(True)
+    token = _packing.set(True)
     try:
         yield
     finally:
-        _packs.reset(token)
+        _packing.reset(token)
 
 
-def packs() -> bool:
+def packing_enabled() -> bool:
     """Returns whether a `packing_scope` is active and XLA does not compile the current graph."""
-    return _packs.get() and not compiled_by_xla()
+    return _packing.get() and not compiled_by_xla()
 
 
 class Packing:
@@ -42,16 +42,16 @@ class Packing:
 
     def __init__(self, mask):
         self._shape = ops.shape(mask)
-        (self._places,) = ops.nonzero(ops.reshape(mask, (-1,)))  # (N,), index b T + t of a token
+        (self._indices,) = ops.nonzero(ops.reshape(mask, (-1,)))  # (N,), index b T + t of a token
 
-    def packed(self, x):
+    def pack(self, x):
         """Removes padding: `(B, T, ...)` to `(N, ...)`."""
         # (B, T, ...) -> (B T, ...) -> (N, ...)
-        return ops.take(ops.reshape(x, (-1, *x.shape[2:])), self._places, axis=0)
+        return ops.take(ops.reshape(x, (-1, *x.shape[2:])), self._indices, axis=0)
 
-    def padded(self, x):
+    def pad(self, x):
         """Restores padding with zeros: `(N, ...)` to `(B, T, ...)`."""
         rows, length = self._shape
         # (N, ...) -> (B T, ...) -> (B, T, ...)
-        filled = ops.scatter(self._places[:, None], x, (rows * length, *x.shape[1:]))
+        filled = ops.scatter(self._indices[:, None], x, (rows * length, *x.shape[1:]))
         return ops.reshape(filled, (rows, length, *x.shape[1:]))

@@ -88,8 +88,8 @@ class LearnedPositions(Recording, keras.layers.Layer):
                     "of the learned positions: shorten the sequence or raise max_length"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
-        added = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
-        return x + ops.cast(added, x.dtype)
+        vectors = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
+        return x + ops.cast(vectors, x.dtype)
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
@@ -116,15 +116,18 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     if bidirectional:
         count //= 2
         buckets += np.where(distances > 0, count, 0).astype("int32")
-        far = np.abs(distances)
+        magnitudes = np.abs(distances)
     else:
-        far = np.maximum(-distances, 0)  # later keys get distance 0, but the mask hides later keys
-    exact = count // 2
+        # Later keys get distance 0, but the mask hides later keys.
+        magnitudes = np.maximum(-distances, 0)
+    num_exact = count // 2
     # T5's code uses float32. In float64, a distance could round to another bucket.
-    ratio = np.log(np.maximum(far, 1).astype("float32") / np.float32(exact))
-    scale = np.float32(np.log(max_distance / exact))
-    logarithmic = exact + (ratio / scale * np.float32(count - exact)).astype("int32")
-    return buckets + np.where(far < exact, far, np.minimum(logarithmic, count - 1)).astype("int32")
+    ratio = np.log(np.maximum(magnitudes, 1).astype("float32") / np.float32(num_exact))
+    scale = np.float32(np.log(max_distance / num_exact))
+    logarithmic = num_exact + (ratio / scale * np.float32(count - num_exact)).astype("int32")
+    return buckets + np.where(
+        magnitudes < num_exact, magnitudes, np.minimum(logarithmic, count - 1)
+    ).astype("int32")
 
 
 class RelativePositionBias(Recording, keras.layers.Layer):
@@ -162,11 +165,11 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        parts = 4 if bidirectional else 2
-        if num_buckets < parts or num_buckets % parts or max_distance <= num_buckets // parts:
+        divisor = 4 if bidirectional else 2
+        if num_buckets < divisor or num_buckets % divisor or max_distance <= num_buckets // divisor:
             raise ValueError(
-                f"num_buckets={num_buckets} must be a multiple of {parts}, and "
-                f"max_distance={max_distance} must be above num_buckets / {parts}"
+                f"num_buckets={num_buckets} must be a multiple of {divisor}, and "
+                f"max_distance={max_distance} must be above num_buckets / {divisor}"
             )
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
@@ -181,8 +184,8 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         start = key_length - query_length if start is None else start
         queries = ops.arange(query_length, dtype="int32") + start  # (T,)
         distances = keys[None, :] - queries[:, None]  # (T, S)
-        rows = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
-        buckets = ops.take(self._buckets, rows, axis=0)  # (T, S)
+        indices = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
+        buckets = ops.take(self._buckets, indices, axis=0)  # (T, S)
         # A one-hot product, because the gradient of a gather adds T S rows one at a time.
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)

@@ -37,7 +37,8 @@ class Recording:
     Attributes:
         takes_ids: whether the inputs are integers. Otherwise, the inputs have the layer's compute
             dtype.
-        reads: names of the settings in `macaron_tf.models.config.READERS` that affect the layer.
+        reads: names of the settings in `macaron_tf.models.config.SETTING_USERS` that affect the
+            layer.
     """
 
     takes_ids = False
@@ -46,7 +47,7 @@ class Recording:
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        for name, value in vars(self).pop("_named", {}).items():
+        for name, value in vars(self).pop("_named_arguments", {}).items():
             if name.endswith("initializer"):
                 value = keras.initializers.get(value)
             if not isinstance(value, keras.layers.Layer):
@@ -59,20 +60,20 @@ class Recording:
         package = cls.__module__.partition(".")[0]
         keras.saving.register_keras_serializable(package=package)(cls)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _recording(cls.__init__)
+            cls.__init__ = _record_arguments(cls.__init__)
         if "build" in cls.__dict__:
-            cls.build = _building(cls.build)
+            cls.build = _wrap_build(cls.build)
 
-    def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
+    def part(self, layer_class, shape, *arguments, **options) -> keras.layers.Layer:
         """Creates and builds a sub-layer.
 
         Args:
-            kind: class of the sub-layer.
+            layer_class: class of the sub-layer.
             shape: input shape.
             arguments: positional arguments of the class.
             options: keyword arguments of the class.
         """
-        layer = kind(*arguments, **options)
+        layer = layer_class(*arguments, **options)
         layer.build(shape)
         return layer
 
@@ -93,10 +94,10 @@ class Recording:
             options: other keyword arguments of `Dense`.
         """
         initializer = initializer or self.kernel_initializer.clone()
-        made = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
-        for weight in made.weights:
+        layer = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
+        for weight in layer.weights:
             declare(weight, axes[-len(weight.shape) :], parts)
-        return made
+        return layer
 
     def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
         """Adds a weight as in Keras and attaches a `WeightSpec` to the weight.
@@ -138,11 +139,14 @@ class Recording:
             name: _serialized(value) for name, value in getattr(self, "_arguments", {}).items()
         }
         config = {**super().get_config(), **arguments}
-        own, built = policy_of(self), [one for one in self._flatten_layers() if one.path]
-        others = {one.path: policy_of(one) for one in built if policy_of(one) != own}
-        if others:
-            policies = DTypePolicyMap(own, others)
-            config["dtype"] = keras.dtype_policies.serialize(policies)
+        policy = policy_of(self)
+        built_layers = [layer for layer in self._flatten_layers() if layer.path]
+        other_policies = {
+            layer.path: policy_of(layer) for layer in built_layers if policy_of(layer) != policy
+        }
+        if other_policies:
+            policy_map = DTypePolicyMap(policy, other_policies)
+            config["dtype"] = keras.dtype_policies.serialize(policy_map)
         if flags := part_flags(self):
             config["trainable_parts"] = flags
         return config
@@ -160,18 +164,18 @@ class Recording:
         return layer
 
 
-_KERAS_OWN = ("name", "dtype", "trainable", "autocast")
+_KERAS_ARGUMENTS = ("name", "dtype", "trainable", "autocast")
 
 
-def _recording(init):
+def _record_arguments(init):
     """Wraps a constructor to record its arguments for `get_config`.
 
     If the constructor of a subclass calls the constructor of its base class, the config contains
     the arguments of the subclass.
     """
     signature = inspect.signature(init)
-    kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
+    name_by_kind = {parameter.kind: name for name, parameter in signature.parameters.items()}
+    if inspect.Parameter.VAR_POSITIONAL in name_by_kind:
         raise TypeError(
             f"{init.__qualname__} takes *args, which cannot be serialized: name each argument"
         )
@@ -180,62 +184,64 @@ def _recording(init):
     def recorded(self, *args, **kwargs):
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        named = {k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_OWN}
-        more = named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
-        noted = vars(self)  # Keras forbids `setattr` before its own constructor
-        outermost = "_arguments" not in noted
-        own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
-        noted.setdefault("_arguments", {**named, **own})
-        noted["_named"] = {**noted.get("_named", {}), **named}
+        arguments = {
+            k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_ARGUMENTS
+        }
+        extra = arguments.pop(name_by_kind.get(inspect.Parameter.VAR_KEYWORD), {})
+        attributes = vars(self)  # Keras forbids `setattr` before its own constructor
+        is_outermost = "_arguments" not in attributes
+        extra_arguments = {k: v for k, v in extra.items() if k not in _KERAS_ARGUMENTS}
+        attributes.setdefault("_arguments", {**arguments, **extra_arguments})
+        attributes["_named_arguments"] = {**attributes.get("_named_arguments", {}), **arguments}
         policy = keras.dtype_policies.get(kwargs.get("dtype"))
         if "dtype" in kwargs:
             kwargs["dtype"] = policy  # resolved before the default changes
         with _default_policy(policy):
             init(self, *args, **kwargs)
-        if outermost:
+        if is_outermost:
             _freeze_new(self)
 
     recorded.__signature__ = signature
     return recorded
 
 
-def _building(build):
+def _wrap_build(build):
     @functools.wraps(build)
     def built(self, *args, **kwargs):
         if self.built:  # a Keras model whose layers are built counts as built
             return
-        before = len(self._flatten_layers(recursive=False)) - 1
+        count_before = len(self._flatten_layers(recursive=False)) - 1
         with _default_policy(self.dtype_policy):
             build(self, *args, **kwargs)
-        _freeze_new(self, before)
-        set_part_flags(self, vars(self).get("_waiting", {}))
+        _freeze_new(self, count_before)
+        set_part_flags(self, vars(self).get("_pending_flags", {}))
 
     return built
 
 
-def _freeze_new(layer, before: int = 0) -> None:
+def _freeze_new(layer, count_before: int = 0) -> None:
     """Freezes the new sub-layers of `layer` if `layer` is frozen.
 
     Keras itself leaves new sub-layers trainable.
 
     Args:
         layer: layer whose sub-layers were created in its constructor or in `build`.
-        before: number of sub-layers that the layer had before the new sub-layers were created.
+        count_before: number of sub-layers before the new sub-layers were created.
     """
     if not layer.trainable:
-        for part in layer._flatten_layers(include_self=False, recursive=False)[before:]:
+        for part in layer._flatten_layers(include_self=False, recursive=False)[count_before:]:
             part.trainable = False
 
 
-def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
+def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
     """Yields a path, a sub-layer and its parent for all sub-layers at all levels.
 
     A path such as `"2/0"` contains the index of a sub-layer within its parent at each level. A
     parent comes before its sub-layers.
     """
-    for number, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
-        yield f"{place}{number}", part, layer
-        yield from _parts(part, f"{place}{number}/")
+    for index, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
+        yield f"{prefix}{index}", part, layer
+        yield from _parts(part, f"{prefix}{index}/")
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
@@ -243,8 +249,8 @@ def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
 
     The result is a dict mapping the sub-layer's path (see `_parts`) to the value.
     """
-    own = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
-    return {**own, **vars(layer).get("_waiting", {})}
+    flags = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
+    return {**flags, **vars(layer).get("_pending_flags", {})}
 
 
 def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None:
@@ -252,11 +258,11 @@ def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None
 
     Sub-layers that do not exist yet receive the value when `build` creates them.
     """
-    parts = {place: part for place, part, _ in _parts(layer)} if flags else {}
+    parts = {path: part for path, part, _ in _parts(layer)} if flags else {}
     # Parents come first, because Keras also sets `trainable` on all sub-layers of a layer.
-    for place in sorted(flags.keys() & parts.keys()):
-        parts[place].trainable = flags[place]
-    vars(layer)["_waiting"] = {n: flag for n, flag in flags.items() if n not in parts}
+    for path in sorted(flags.keys() & parts.keys()):
+        parts[path].trainable = flags[path]
+    vars(layer)["_pending_flags"] = {n: flag for n, flag in flags.items() if n not in parts}
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)[:, :width]
 
 
-def aligned(scores, length):
+def align_with_keys(scores, length):
     """Aligns scores per distance with the keys: `(B, H, T, C) -> (B, H, T, S)`.
 
     Column c of `scores` belongs to distance S - c. The function flattens the scores of each head,
@@ -116,7 +116,7 @@ class RelativeAttention(MultiHeadAttention):
         "shared_position_biases",
     )
     takes_packed = False
-    takes_held = False
+    takes_cache_mask = False
 
     def __init__(
         self,
@@ -135,20 +135,20 @@ class RelativeAttention(MultiHeadAttention):
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v
-        self._biases = None
+        self._shared_biases = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
         """Uses the vectors u and v of another layer, which must be built first."""
         # A function holds the other layer, so that Keras does not track that layer as a sub-layer.
-        self._biases = lambda: (other.content_bias, other.distance_bias)
+        self._shared_biases = lambda: (other.content_bias, other.distance_bias)
 
     def build_projections(self, x_shape, memory_shape, width):
         self.query = self._projection("query", x_shape, width)
         self.key_value = self._projection("key_value", x_shape, 2 * width, parts=2)
         self.distance = self._projection("distance", x_shape, width, use_bias=False, axes=())
         self.output_projection = self._output(x_shape, width)
-        if self._biases:
-            self.content_bias, self.distance_bias = self._biases()
+        if self._shared_biases:
+            self.content_bias, self.distance_bias = self._shared_biases()
         else:
             self.content_bias = self._vectors("content_bias")
             self.distance_bias = self._vectors("distance_bias")
@@ -167,7 +167,7 @@ class RelativeAttention(MultiHeadAttention):
 
     def mix(self, x, context: Context, state=None):
         if isinstance(state, Window):
-            return self._with_window(x, context, state)
+            return self._attend_with_window(x, context, state)
         if isinstance(state, Keys):  # x is XLNet's query stream, which has no keys
             return self._attend_keys(x, state, context), None
         keys = self._keys(x, context, state)
@@ -192,21 +192,21 @@ class RelativeAttention(MultiHeadAttention):
     def _keys(self, x, context: Context, past: Segment | None = None) -> Keys:
         """Computes the keys and values of the memory, if any, followed by `x (B, T, D)`."""
         length = ops.shape(x)[1]
-        held = 0 if past is None else past.hidden.shape[1]
+        memory_length = 0 if past is None else past.hidden.shape[1]
         mask, segment_ids = broadcast_mask(context.mask), context.segment_ids
-        if held:
+        if memory_length:
             hidden = ops.stop_gradient(ops.cast(past.hidden, self.compute_dtype))
             x = ops.concatenate([hidden, ops.cast(x, self.compute_dtype)], axis=1)  # (B, S, D)
-            after = ops.ones((ops.shape(past.seen)[0], length), "bool")
-            seen = ops.concatenate([past.seen, after], axis=1)
-            mask = combine_masks(_widened(mask, held), seen)
+            all_seen = ops.ones((ops.shape(past.seen)[0], length), "bool")
+            seen = ops.concatenate([past.seen, all_seen], axis=1)
+            mask = combine_masks(_prepend_true(mask, memory_length), seen)
             if segment_ids is not None:
-                segment_ids = ops.pad(segment_ids, ((0, 0), (held, 0)))  # (B, S)
+                segment_ids = ops.pad(segment_ids, ((0, 0), (memory_length, 0)))  # (B, S)
         key, value = self._split_heads(self.key_value(x), 2)
-        distance = self._distance_keys(held, length, context.backward)
+        distance = self._distance_keys(memory_length, length, context.backward)
         return Keys(key, value, distance, segment_ids, mask)
 
-    def _distance_keys(self, held, length, backward=None):
+    def _distance_keys(self, memory_length, length, backward=None):
         """Projects the sinusoids of all C distances from T queries to S = M + T keys: `(H, C, d)`.
 
         With `backward (B,)`, the output is `(B, H, C, d)`, and the signs of the distances are
@@ -215,11 +215,11 @@ class RelativeAttention(MultiHeadAttention):
         References: Yang et al. 2019 (XLNet), released code, `bi_data`.
         """
         last = 0 if self.causal else 1 - length
-        distances = ops.arange(held + length, last - 1, -1, dtype="int32")  # (C,)
+        distances = ops.arange(memory_length + length, last - 1, -1, dtype="int32")  # (C,)
         if backward is None:
             return self._project_distances(distances)
-        forward, turned = (self._project_distances(each) for each in (distances, -distances))
-        return ops.where(backward[:, None, None, None], turned, forward)
+        forward_keys, backward_keys = (self._project_distances(d) for d in (distances, -distances))
+        return ops.where(backward[:, None, None, None], backward_keys, forward_keys)
 
     def _project_distances(self, distances):
         """Projects the sinusoids of C distances: `(C,)` to `(H, C, d)`."""
@@ -236,12 +236,12 @@ class RelativeAttention(MultiHeadAttention):
         """
         positions = context.query_positions
         length = ops.shape(x)[1] if positions is None else ops.shape(positions)[2]
-        total = ops.shape(keys.key)[2]
+        key_length = ops.shape(keys.key)[2]
         mask = broadcast_mask(context.attention_mask)
         if self.causal:
             mask = combine_masks(mask, causal_attention_mask(length))
         if mask is not None:
-            mask = _widened(mask, total - length)
+            mask = _prepend_true(mask, key_length - length)
         mask = combine_masks(mask, keys.mask)
         query = self._split_heads(self.query(x), 1)[0]  # (B, H, T, d)
         if positions is not None:
@@ -249,34 +249,35 @@ class RelativeAttention(MultiHeadAttention):
             positions = ops.cast(positions, query.dtype)[:, None]
             query = ops.matmul(ops.swapaxes(positions, -1, -2), query)
         scores = self._product(query, self.content_bias, keys.key)  # (B, H, T, S)
-        by_distance = self._product(query, self.distance_bias, keys.distance)  # (B, H, T, C)
-        scores = scores + aligned(by_distance, total)
+        distance_scores = self._product(query, self.distance_bias, keys.distance)  # (B, H, T, C)
+        scores = scores + align_with_keys(distance_scores, key_length)
         if self.segments:
             scores = scores + self._segment_scores(query, context.segment_ids, keys)
         if context.bias is not None:
-            bias = context.bias(query_length=length, key_length=total)
+            bias = context.bias(query_length=length, key_length=key_length)
             scores = scores + ops.cast(bias, "float32")
-        y = self._weighted(scores, mask, keys.value, context.training)  # (B, H, T, d)
+        y = self._weighted_sum(scores, mask, keys.value, context.training)  # (B, H, T, d)
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
-    def init_cache(self, batch_size, beams: int, room: int | None):
+    def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty window, whose size is fixed at M tokens or grows from 0.
 
         Args:
             batch_size: batch size B.
             beams: number of hypotheses K.
-            room: number of tokens M in a window of fixed size. `None` means that the window grows.
+            capacity: number of tokens M in a window of fixed size. `None` means that the window
+                grows.
         """
         if self.segments:
             raise ValueError("cached decoding is not supported with segments: set segments=False")
-        size = room or 0
+        size = capacity or 0
         shape = (batch_size, beams, self.num_heads, size, self._head_dim)
         seen = ops.zeros((batch_size, beams, size), "bool")
         return Window(
             ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype), seen
         )
 
-    def _with_window(self, x, context: Context, window: Window):
+    def _attend_with_window(self, x, context: Context, window: Window):
         """Attends from the next tokens to the window, and returns the output and the new window.
 
         A window of fixed size drops its oldest tokens.
@@ -289,8 +290,8 @@ class RelativeAttention(MultiHeadAttention):
         query = ops.reshape(self.query(x), (-1, beams, *heads))
         new = ops.reshape(self.key_value(x), (-1, beams, 2, *heads))
         key, value = (
-            ops.concatenate([held, part], axis=3)
-            for held, part in zip(window[:2], ops.unstack(new, 2, axis=2), strict=True)
+            ops.concatenate([old, part], axis=3)
+            for old, part in zip(window[:2], ops.unstack(new, 2, axis=2), strict=True)
         )  # (B, K, H, M + 1, d)
         seen = ops.concatenate([window.seen, ops.ones_like(query[:, :, 0, :, 0], "bool")], axis=2)
         distances = ops.arange(ops.shape(key)[3] - 1, -1, -1, dtype="int32")
@@ -299,46 +300,49 @@ class RelativeAttention(MultiHeadAttention):
         # distances.
         kernel = self.distance.matrix(query.dtype)
         kernel = ops.reshape(kernel, (width, self.num_heads, self._head_dim))
-        back = ops.add(query, ops.cast(self.distance_bias, query.dtype))
-        back = ops.matmul(back, ops.transpose(kernel, (1, 2, 0)))  # (B, K, H, 1, D)
+        position_query = ops.add(query, ops.cast(self.distance_bias, query.dtype))
+        # (B, K, H, 1, d) -> (B, K, H, 1, D)
+        position_query = ops.matmul(position_query, ops.transpose(kernel, (1, 2, 0)))
         if self.scaled:
-            back = ops.multiply(back, ops.cast(self._head_dim**-0.5, back.dtype))
-        encoding = ops.cast(sinusoids(distances, width, self.clamp_length), back.dtype)
-        by_distance = ops.matmul(back, ops.transpose(encoding))  # (B, K, H, 1, M + 1)
+            position_query = ops.multiply(
+                position_query, ops.cast(self._head_dim**-0.5, position_query.dtype)
+            )
+        encoding = ops.cast(sinusoids(distances, width, self.clamp_length), position_query.dtype)
+        distance_scores = ops.matmul(position_query, ops.transpose(encoding))  # (B, K, H, 1, M + 1)
         scores = ops.add(
-            self._product(query, self.content_bias, key), ops.cast(by_distance, "float32")
+            self._product(query, self.content_bias, key), ops.cast(distance_scores, "float32")
         )  # (B, K, H, 1, M + 1)
         if context.bias is not None:
             scores = ops.add(scores, context.bias(query_length=1, key_length=ops.shape(key)[3]))
-        y = self._weighted(scores, seen[:, :, None, None, :], value, context.training)
+        y = self._weighted_sum(scores, seen[:, :, None, None, :], value, context.training)
         y = ops.reshape(y, (-1, self.num_heads * self._head_dim))  # (B, K, H, 1, d) -> (B K, H d)
-        first = 0 if context.index is None else 1
-        window = Window(key[:, :, :, first:], value[:, :, :, first:], seen[:, :, first:])
+        start = 0 if context.index is None else 1
+        window = Window(key[:, :, :, start:], value[:, :, :, start:], seen[:, :, start:])
         return self.output_projection(y), window
 
     def _prefill(self, x, context: Context, window: Window):
-        """Applies `_with_window` to L tokens of each hypothesis at once, `x (B K, L, D)`."""
+        """Applies `_attend_with_window` to L tokens of each hypothesis at once, `x (B K, L, D)`."""
         # (B, K, ...) -> (B K, ...)
-        past = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
+        flat_window = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
         new_key, new_value = self._split_heads(self.key_value(x), 2)  # (B K, H, L, d)
-        key = ops.concatenate([past.key, new_key], axis=2)  # (B K, H, M + L, d)
-        value = ops.concatenate([past.value, new_value], axis=2)
-        seen = ops.concatenate([past.seen, ops.ones_like(x[..., 0], "bool")], axis=1)
-        held, length = ops.shape(past.seen)[1], ops.shape(x)[1]
+        key = ops.concatenate([flat_window.key, new_key], axis=2)  # (B K, H, M + L, d)
+        value = ops.concatenate([flat_window.value, new_value], axis=2)
+        seen = ops.concatenate([flat_window.seen, ops.ones_like(x[..., 0], "bool")], axis=1)
+        memory_length, length = ops.shape(flat_window.seen)[1], ops.shape(x)[1]
         mask = broadcast_mask(seen)
         if context.index is not None:
             # Each token sees only the M tokens before itself: token i sees keys from i on.
-            first = ops.arange(length, dtype="int32")[:, None]  # (L, 1)
-            within = ops.arange(held + length, dtype="int32") >= first  # (L, M + L)
-            mask = ops.logical_and(mask, within)
-        keys = Keys(key, value, self._distance_keys(held, length), None, mask)
+            start = ops.arange(length, dtype="int32")[:, None]  # (L, 1)
+            visible = ops.arange(memory_length + length, dtype="int32") >= start  # (L, M + L)
+            mask = ops.logical_and(mask, visible)
+        keys = Keys(key, value, self._distance_keys(memory_length, length), None, mask)
         y = self._attend_keys(x, keys, context)
         if context.index is None:  # (B K, ...) -> (B, K, ...)
-            beams, kept = window.key.shape[1], (key, value, seen)
-            return y, Window(*(ops.reshape(p, (-1, beams, *ops.shape(p)[1:])) for p in kept))
-        kept = (key[:, :, length:], value[:, :, length:], seen[:, length:])
+            beams, arrays = window.key.shape[1], (key, value, seen)
+            return y, Window(*(ops.reshape(p, (-1, beams, *ops.shape(p)[1:])) for p in arrays))
+        arrays = (key[:, :, length:], value[:, :, length:], seen[:, length:])
         # A loop requires the static shape of the window: (B K, ...) -> (B, K, ...)
-        pairs = zip(kept, window, strict=True)
+        pairs = zip(arrays, window, strict=True)
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
     def _product(self, query, bias, key):
@@ -354,16 +358,17 @@ class RelativeAttention(MultiHeadAttention):
 
     def _segment_scores(self, query, segment_ids, keys: Keys):
         vectors = ops.cast(self.segment_vectors, query.dtype)  # (H, 2, d)
-        both = self._product(query, self.segment_bias, vectors)  # (B, H, T, 2)
+        scores = self._product(query, self.segment_bias, vectors)  # (B, H, T, 2)
         if segment_ids is None:
-            return both[..., :1]
-        own, theirs = segment_ids[:, None, :, None], keys.segment_ids[:, None, None, :]
-        return ops.where(ops.equal(own, theirs), both[..., :1], both[..., 1:])
+            return scores[..., :1]
+        query_segments = segment_ids[:, None, :, None]
+        key_segments = keys.segment_ids[:, None, None, :]
+        return ops.where(ops.equal(query_segments, key_segments), scores[..., :1], scores[..., 1:])
 
 
-def _widened(mask, held):
-    """Prepends `held` columns of True to a mask: `(..., T)` to `(..., held + T)`."""
-    if mask is None or (isinstance(held, int) and not held):
+def _prepend_true(mask, count):
+    """Prepends `count` columns of True to a mask: `(..., T)` to `(..., count + T)`."""
+    if mask is None or (isinstance(count, int) and not count):
         return mask
-    before = ops.ones((*ops.shape(mask)[:-1], held), "bool")
-    return ops.concatenate([before, mask], axis=-1)
+    padding = ops.ones((*ops.shape(mask)[:-1], count), "bool")
+    return ops.concatenate([padding, mask], axis=-1)

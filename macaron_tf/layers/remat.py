@@ -6,7 +6,7 @@ from keras import ops
 from macaron_tf.layers.mixer import Context, Mixer
 
 
-def recomputed(mixer: Mixer, x, context: Context, state=None):
+def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     """Computes `mixer.mix(x, context, state)` with gradient checkpointing.
 
     Only the inputs and the weights stay in memory until the backward pass, which recomputes the
@@ -15,44 +15,46 @@ def recomputed(mixer: Mixer, x, context: Context, state=None):
 
     References: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
-    weights, others = mixer.trainable_variables, mixer.non_trainable_variables
+    weights, non_trainable = mixer.trainable_variables, mixer.non_trainable_variables
     length = ops.shape(x)[1]
     bias = context.bias and context.bias(query_length=length, key_length=length)
-    # Gradients flow to the values in `given`, so these values are arguments of `run`. The function
-    # `run` captures all other inputs. The state is an argument because, in XLNet's query stream,
-    # the state contains the keys of the content stream.
+    # Gradients flow to the values in `tensors`, so these values are arguments of `forward`. The
+    # function `forward` captures all other inputs. The state is an argument because, in XLNet's
+    # query stream, the state contains the keys of the content stream.
     leaves = keras.tree.flatten(state)
-    given = {"x": x, "memory": context.memory, "bias": bias}
-    given |= {number: leaf for number, leaf in enumerate(leaves) if _is_float(leaf)}
-    names = [name for name, value in given.items() if value is not None]
-    held = [ops.copy(variable) for variable in others]  # values before the call
+    tensors = {"x": x, "memory": context.memory, "bias": bias}
+    tensors |= {index: leaf for index, leaf in enumerate(leaves) if _is_float(leaf)}
+    names = [name for name, value in tensors.items() if value is not None]
+    old_values = [ops.copy(variable) for variable in non_trainable]  # values before the call
     structure = []
 
-    def run(*arrays):
+    def forward(*arrays):
         inputs = dict(zip(names, arrays, strict=False))
-        own = context.replace(
+        recomputed_context = context.replace(
             memory=inputs.get("memory"), bias=None if bias is None else lambda **_: inputs["bias"]
         )
-        values = [*arrays[len(names) :], *held]
-        before = [inputs.get(number, leaf) for number, leaf in enumerate(leaves)]
-        before = keras.tree.pack_sequence_as(state, before)
-        with keras.StatelessScope(zip(weights + others, values, strict=True)) as scope:
-            old = [scope.get_current_value(variable) for variable in others]
-            y, after = mixer.mix(inputs["x"], own, before)
-            new = [scope.get_current_value(variable) for variable in others]
+        values = [*arrays[len(names) :], *old_values]
+        old_state = [inputs.get(index, leaf) for index, leaf in enumerate(leaves)]
+        old_state = keras.tree.pack_sequence_as(state, old_state)
+        with keras.StatelessScope(zip(weights + non_trainable, values, strict=True)) as scope:
+            before = [scope.get_current_value(variable) for variable in non_trainable]
+            y, new_state = mixer.mix(inputs["x"], recomputed_context, old_state)
+            after = [scope.get_current_value(variable) for variable in non_trainable]
         # Frozen weights are not written back, because their values were cast to the compute dtype.
-        written = [n for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] is not pair[1]]
-        structure[:] = [after, written]
-        present = [leaf for leaf in keras.tree.flatten(after) if leaf is not None]
-        return y, *present, *(new[n] for n in written)
+        changed = [
+            n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] is not pair[1]
+        ]
+        structure[:] = [new_state, changed]
+        present = [leaf for leaf in keras.tree.flatten(new_state) if leaf is not None]
+        return y, *present, *(after[n] for n in changed)
 
-    arrays = [given[name] for name in names] + [ops.copy(weight) for weight in weights]
-    y, *rest = keras.remat(run)(*arrays)
-    (after, written), rest = structure, iter(rest)
-    flat = [leaf if leaf is None else next(rest) for leaf in keras.tree.flatten(after)]
-    for number, value in zip(written, rest, strict=True):
-        others[number].assign(value)
-    return y, keras.tree.pack_sequence_as(after, flat)
+    arrays = [tensors[name] for name in names] + [ops.copy(weight) for weight in weights]
+    y, *outputs = keras.remat(forward)(*arrays)
+    (new_state, changed), outputs = structure, iter(outputs)
+    flat = [leaf if leaf is None else next(outputs) for leaf in keras.tree.flatten(new_state)]
+    for index, value in zip(changed, outputs, strict=True):
+        non_trainable[index].assign(value)
+    return y, keras.tree.pack_sequence_as(new_state, flat)
 
 
 def _is_float(leaf) -> bool:

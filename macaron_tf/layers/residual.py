@@ -112,15 +112,15 @@ class Residual(Recording, keras.layers.Layer):
             sublayer: function of y. The solver calls the function once per evaluation.
             training: whether the layer trains.
         """
-        *inner, last = SOLVERS[self.solver]
+        *rows, weights = SOLVERS[self.solver]
         slopes = []
-        for row in inner:
+        for row in rows:
             slopes.append(self.drop(sublayer(y), training=training))
-            y = self.start(self._moved(x, slopes, row), training)
+            y = self.start(self._add_slopes(x, slopes, row), training)
         slopes.append(self.drop(sublayer(y), training=training))
-        return self._moved(moved, slopes, last)
+        return self._add_slopes(moved, slopes, weights)
 
-    def _moved(self, x, slopes, weights):
+    def _add_slopes(self, x, slopes, weights):
         """Adds the weighted sum of the ODE solver's slopes to x."""
         for slope, weight in zip(slopes, weights, strict=True):
             step = self.step_size * weight
@@ -128,6 +128,6 @@ class Residual(Recording, keras.layers.Layer):
                 continue
             if step != 1.0:
                 slope = ops.multiply(slope, step)
-            # `MultiHeadAttention._weighted` explains why this is not `ops.add`.
+            # `MultiHeadAttention._weighted_sum` explains why this is not `ops.add`.
             x = ops.cast(x, slope.dtype) + slope
         return x

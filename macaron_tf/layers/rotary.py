@@ -49,35 +49,35 @@ class RotaryAttention(MultiHeadAttention):
         return (*MultiHeadAttention.reads, *rotary, *local)
 
     def build_projections(self, x_shape, memory_shape, width):
-        turning = self.rotary_dim or self._head_dim
+        rotated_dim = self.rotary_dim or self._head_dim
         name = "rotary_dim" if self.rotary_dim else "head_dim"
-        if turning % 2:
+        if rotated_dim % 2:
             raise ValueError(
-                f"{name}={turning} is odd, but rotary positions rotate pairs of channels: make "
+                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs of channels: make "
                 f"{name} even"
             )
-        if turning > self._head_dim:
+        if rotated_dim > self._head_dim:
             raise ValueError(
-                f"rotary_dim={turning} is more than head_dim={self._head_dim}: give at most "
+                f"rotary_dim={rotated_dim} is more than head_dim={self._head_dim}: give at most "
                 f"{self._head_dim}"
             )
-        self._frequencies = frequencies(turning, self.rotary_base, self.rotary_scaling)
+        self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 
     def rotate(self, query, key, positions):
         # Angles are float32 under any dtype policy, because bfloat16 rounds position 257 to 256.
         positions = ops.cast(positions, "float32")[..., None]
         angles = positions * self._frequencies.astype("float32")  # (..., T, r/2)
-        cosine, sine = (ops.cast(f(angles), query.dtype) for f in (ops.cos, ops.sin))
+        cosine, sine = (ops.cast(function(angles), query.dtype) for function in (ops.cos, ops.sin))
         half = len(self._frequencies)
         cuts = 2 if 2 * half == self._head_dim else [half, 2 * half]
 
-        def turned(x):
+        def rotate_pairs(x):
             first, second, *rest = ops.split(x, cuts, axis=-1)  # (..., T, r/2) twice
             pair = [first * cosine - second * sine, second * cosine + first * sine]
             return ops.concatenate([*pair, *rest], axis=-1)
 
-        return turned(query), turned(key)
+        return rotate_pairs(query), rotate_pairs(key)
 
 
 def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndarray:
@@ -95,15 +95,15 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
     References: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", released code.
     """
-    found = base ** (-2.0 * np.arange(dim // 2, dtype="float64") / dim)
+    unscaled = base ** (-2.0 * np.arange(dim // 2, dtype="float64") / dim)
     if not scaling:
-        return found
+        return unscaled
     factor, *bands = scaling
-    kept = 0.0
+    unscaled_share = 0.0
     if bands:
         low, high, length = bands
-        kept = np.clip((length * found / (2.0 * np.pi) - low) / (high - low), 0.0, 1.0)
-    return found * (kept + (1.0 - kept) / factor)
+        unscaled_share = np.clip((length * unscaled / (2.0 * np.pi) - low) / (high - low), 0.0, 1.0)
+    return unscaled * (unscaled_share + (1.0 - unscaled_share) / factor)
 
 
 def check_scaling(scaling: Sequence[float]) -> None:

@@ -104,9 +104,9 @@ class Mix:
             )
         if self.activation is not None:
             if self.operator != "channels" or self.again:
-                whose = "channels with 'again'" if self.again else self.operator
+                subject = "channels with 'again'" if self.again else self.operator
                 raise ValueError(
-                    f"{whose} cannot have an activation: leave out 'with {self.activation}'"
+                    f"{subject} cannot have an activation: leave out 'with {self.activation}'"
                 )
             activation(self.activation)
 
@@ -118,7 +118,7 @@ class Mix:
 
 
 _LIMIT = 100  # maximum number of operators in a layer
-_SINGLE = (
+_REPEATED_BRANCH = (
     "& cannot join a repeat such as '2 x (tokens)': write each operator out, such as "
     "'tokens & tokens & channels'"
 )
@@ -139,16 +139,16 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
             caller can put the name of the setting in front.
     """
     while group := _GROUP.search(text):  # the innermost group first
-        repeated = [group[2]] * _count(group[1], group[2].count(",") + 1)
+        repeated = [group[2]] * _parse_count(group[1], group[2].count(",") + 1)
         before, after = text[: group.start()], text[group.end() :]
         if before.rstrip().endswith("&") or after.lstrip().startswith("&"):
-            raise ValueError(_SINGLE)
+            raise ValueError(_REPEATED_BRANCH)
         text = before + ", ".join(repeated) + after
-    scheme = tuple(mix for step in text.split(",") for mix in _branches(step.split("&")))
+    scheme = tuple(mix for step in text.split(",") for mix in _parse_step(step.split("&")))
     if len(scheme) > _LIMIT:
         raise ValueError(f"{len(scheme)} operators are too many: give at most {_LIMIT} operators")
-    for number, mix in enumerate(scheme):
-        if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
+    for index, mix in enumerate(scheme):
+        if mix.again and not any(mix.operator == earlier.operator for earlier in scheme[:index]):
             raise ValueError(
                 f"'{mix.operator} again' repeats no earlier {mix.operator}: leave 'again' out here"
             )
@@ -166,47 +166,47 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
     return steps
 
 
-def spelled(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
+def scheme_text(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
     """Writes a scheme as a string for `parse_scheme`, without the operators named in `without`."""
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 
 
-def _branches(terms: list[str]) -> list[Mix]:
+def _parse_step(terms: list[str]) -> list[Mix]:
     """Parses one step: either parallel branches, or one term that may be repeated."""
-    mixes = [_mixes(term.strip()) for term in terms]
+    mixes = [_parse_term(term.strip()) for term in terms]
     if len(terms) == 1:
         return mixes[0]
     if any(len(repeated) > 1 for repeated in mixes):
-        raise ValueError(_SINGLE)
-    return [replace(mix, beside=number > 0) for number, (mix,) in enumerate(mixes)]
+        raise ValueError(_REPEATED_BRANCH)
+    return [replace(mix, beside=index > 0) for index, (mix,) in enumerate(mixes)]
 
 
-def _mixes(term: str) -> list[Mix]:
-    found = _TERM.fullmatch(term)
-    if not found:
+def _parse_term(term: str) -> list[Mix]:
+    match = _TERM.fullmatch(term)
+    if not match:
         raise ValueError(
             f"{term!r} is not a valid operator: separate operators by commas and parallel branches "
             "by &, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun', "
             "'tokens & channels' or '2 x (tokens, channels)'"
         )
-    count, operator, parts, step, width, function, solver, again = found.groups()
-    share = _number(f"1/{parts or 1}")
-    step_size = _number(step) if step else share
+    count, operator, divisor, step, width, activation_name, solver, again = match.groups()
+    share = _parse_number(f"1/{divisor or 1}")
+    step_size = _parse_number(step) if step else share
     default = share if operator == "channels" and not again else 1.0
-    width = _number(width) if width else default
-    mix = Mix(operator, step_size, width, solver or "euler", bool(again), function)
-    return [mix] * _count(count or "1", 1)
+    width = _parse_number(width) if width else default
+    mix = Mix(operator, step_size, width, solver or "euler", bool(again), activation_name)
+    return [mix] * _parse_count(count or "1", 1)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(Fraction(text))
     except (ZeroDivisionError, ValueError):
         raise ValueError(f"{text} is not a number: give a number such as 1/2 or 0.5") from None
 
 
-def _count(text: str, length: int) -> int:
+def _parse_count(text: str, length: int) -> int:
     """Parses the number of repeats for a group with `length` operators."""
     count = int(text)
     if not 1 <= count * length <= _LIMIT:

@@ -4,7 +4,7 @@ from keras import ops
 
 from macaron_tf.errors import check_choice
 from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
-from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.choice import select_implementation
 from macaron_tf.kernels.recurrence import one_step
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout
@@ -41,7 +41,7 @@ class SwishRNN(Mixer):
     """
 
     reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
-    takes_held = True  # the state has no position axis
+    takes_cache_mask = True  # the state has no position axis
     takes_documents = True
 
     def __init__(
@@ -61,22 +61,28 @@ class SwishRNN(Mixer):
         options = {"use_bias": False, "axes": ("embed", "mlp"), "parts": 2}
         self.inner = self.dense_part("inner", input_shape, 2 * self.inner_dim, **options)
         inner_shape = (*input_shape[:-1], self.inner_dim)
-        last = (self.output_initializer or self.kernel_initializer).clone()
+        outer_initializer = (self.output_initializer or self.kernel_initializer).clone()
         axes = ("mlp", "embed")
-        self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last, axes=axes)
-        vector = {"shape": (self.inner_dim,), "axes": ("mlp",)}
+        self.outer = self.dense_part(
+            "outer", inner_shape, input_shape[-1], outer_initializer, axes=axes
+        )
+        vector_options = {"shape": (self.inner_dim,), "axes": ("mlp",)}
         # Autocast is off because the recurrence is computed in float32.
-        self.alpha = self.add_weight(name="alpha", initializer="ones", autocast=False, **vector)
-        self.beta = self.add_weight(name="beta", initializer="zeros", autocast=False, **vector)
-        self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector)
-        self.gate_bias = self.add_weight(name="gate_bias", initializer="zeros", **vector)
+        self.alpha = self.add_weight(
+            name="alpha", initializer="ones", autocast=False, **vector_options
+        )
+        self.beta = self.add_weight(
+            name="beta", initializer="zeros", autocast=False, **vector_options
+        )
+        self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector_options)
+        self.gate_bias = self.add_weight(name="gate_bias", initializer="zeros", **vector_options)
         self.drop = Dropout(self.activation_dropout)
 
     def mix(self, x, context: Context, state=None):
         if state is not None:
             return self._with_state(x, context, state)
-        if 0 not in x.shape and chosen("auto", self.compute_dtype) == "xla":
-            return self._over_turns(x, context), None
+        if 0 not in x.shape and select_implementation("auto", self.compute_dtype) == "xla":
+            return self._mix_under_xla(x, context), None
         inner = self.inner(x)
         note(self, inner)
         y = swish_gate(
@@ -100,8 +106,8 @@ class SwishRNN(Mixer):
         """
         if context.documents is None:
             return context.mask
-        before = ops.pad(context.documents, [[0, 0], [self.step_size, 0]])[:, : -self.step_size]
-        marks = ops.where(ops.equal(context.documents, before), 1, 2)
+        previous = ops.pad(context.documents, [[0, 0], [self.step_size, 0]])[:, : -self.step_size]
+        marks = ops.where(ops.equal(context.documents, previous), 1, 2)
         return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
@@ -111,7 +117,7 @@ class SwishRNN(Mixer):
     def _output(self, y, context: Context):
         return self.outer(self.drop(y, training=context.training))
 
-    def _over_turns(self, x, context: Context):
+    def _mix_under_xla(self, x, context: Context):
         """Computes the layer for a whole sequence `x (B, L, D)` under XLA.
 
         The recurrence needs the time-major layout of `macaron_tf.kernels.xla`. The method converts
@@ -122,18 +128,18 @@ class SwishRNN(Mixer):
         from macaron_tf.kernels import xla  # needs TensorFlow
 
         batch, length, _ = ops.shape(x)
-        x = xla.in_turns(x, self.step_size)  # (n, S, D)
+        x = xla.to_chunks(x, self.step_size)  # (n, S, D)
         kernel = self.inner.matrix(x.dtype)
         x1, x2 = (ops.matmul(x, part) for part in ops.split(kernel, 2, axis=-1))
         alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
-        c = xla.over_turns(x1, length, alpha, beta, self.step_size, self._mask(context))
+        c = xla.recurrence_over_chunks(x1, length, alpha, beta, self.step_size, self._mask(context))
         y = gated(c, x2, *self._biases(), self.gate)  # (n, S, R)
-        return xla.from_turns(self._output(y, context), batch, length)
+        return xla.from_chunks(self._output(y, context), batch, length)
 
     def init_memory(self, batch_size, length: int):
         return ops.zeros((batch_size, self.step_size, self.inner_dim), "float32")
 
-    def init_cache(self, batch_size, beams: int, room: int | None):
+    def init_cache(self, batch_size, beams: int, capacity: int | None):
         return ops.zeros((batch_size, beams, self.step_size, self.inner_dim), "float32")
 
     def _with_state(self, x, context: Context, state):
@@ -144,12 +150,14 @@ class SwishRNN(Mixer):
         if len(x.shape) == 2:  # a token depends only on the oldest of the k values
             step_size, new = 1, x1[:, None]  # (B K, R) -> (B K, 1, R)
         start = past[:, :step_size]
-        if context.held is not None and step_size == 1:  # without a loop
+        if context.cache_mask is not None and step_size == 1:  # without a loop
             alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
             c = one_step(start, alpha, beta, new)
         else:
-            kernel = _implementation(context)
-            c = swish_recurrence(new, self.alpha, self.beta, step_size, context.mask, start, kernel)
+            implementation = _implementation(context)
+            c = swish_recurrence(
+                new, self.alpha, self.beta, step_size, context.mask, start, implementation
+            )
         states = ops.concatenate([past, ops.cast(c, "float32")], axis=1)  # (B K, k + L, R)
         state = ops.reshape(states[:, -self.step_size :], ops.shape(state))
         y = gated(ops.reshape(c, ops.shape(x1)), x2, *self._biases(), self.gate)

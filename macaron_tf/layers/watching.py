@@ -5,7 +5,7 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-_kept: contextvars.ContextVar[list | None] = contextvars.ContextVar("kept", default=None)
+_records: contextvars.ContextVar[list | None] = contextvars.ContextVar("records", default=None)
 
 
 @contextlib.contextmanager
@@ -18,26 +18,26 @@ def watching() -> Iterator[list[tuple[Any, Any]]]:
     the gate side by side. Recording adds no computation, but disables fused attention kernels.
 
     Example:
-        with watching() as kept:
+        with watching() as records:
             encoder(token_ids)
-        for layer, weights in kept:
+        for layer, weights in records:
             print(layer.path, weights.shape)
     """
-    kept: list[tuple[Any, Any]] = []
-    token = _kept.set(kept)
+    records: list[tuple[Any, Any]] = []
+    token = _records.set(records)
     try:
-        yield kept
+        yield records
     finally:
-        _kept.reset(token)
+        _records.reset(token)
 
 
-def watched() -> bool:
+def is_watching() -> bool:
     """Returns whether a `watching` context is active."""
-    return _kept.get() is not None
+    return _records.get() is not None
 
 
 def note(layer, tensor) -> None:
     """Appends a layer and a tensor to the list of the active `watching` context, if any."""
-    kept = _kept.get()
-    if kept is not None:
-        kept.append((layer, tensor))
+    records = _records.get()
+    if records is not None:
+        records.append((layer, tensor))

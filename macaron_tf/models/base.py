@@ -10,7 +10,7 @@ from keras import ops
 
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.recording import Recording
-from macaron_tf.models.config import READERS, StackConfig
+from macaron_tf.models.config import SETTING_USERS, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Settings, hints_of
@@ -41,13 +41,13 @@ class Model(Recording, keras.Model):
 
     `model.export()` and `tf.saved_model.save` use the inputs of the model's first call, with any
     batch size and length. If the first call passed a tensor instead of a dict, the exported model
-    takes a tensor too. A model that was never called is exported with a dict of the `required`
+    takes a tensor too. A model that was never called is exported with a dict of the required
     inputs, which are ids `(B, L)`.
 
     Attributes:
         input_names: dict mapping the name of an input to alternative names. `None` means that
             `call` gets its argument unchanged.
-        required: number of required inputs, which are the first inputs in `input_names`.
+        num_required: number of required inputs, which are the first inputs in `input_names`.
         encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
             no such part.
         encoder_decoder: part of the model that gets pre-trained encoder-decoder weights. `None`
@@ -60,22 +60,22 @@ class Model(Recording, keras.Model):
 
     takes_ids = True
     input_names: ClassVar[Mapping[str, tuple[str, ...]] | None] = ENCODER_INPUTS
-    required: ClassVar[int] = 1
+    num_required: ClassVar[int] = 1
     encoder = encoder_decoder = pooler = language_head = None
     _first_inputs: tuple = ()
-    _first_alone = False
+    _first_is_tensor = False
 
     def __init__(self, config: Settings, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
 
     def __call__(self, inputs, *args, **kwargs):
-        alone = not isinstance(inputs, Mapping)
-        inputs = self._named(inputs)
-        if not self._first_inputs and (self.input_names or alone):
-            self._first_alone = alone
+        is_tensor = not isinstance(inputs, Mapping)
+        inputs = self._named_inputs(inputs)
+        if not self._first_inputs and (self.input_names or is_tensor):
+            self._first_is_tensor = is_tensor
             first = inputs if self.input_names else {"inputs": ops.convert_to_tensor(inputs)}
-            self._first_inputs = tuple(self._described(name, x) for name, x in first.items())
+            self._first_inputs = tuple(self._describe_input(name, x) for name, x in first.items())
         return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape=None):
@@ -105,12 +105,12 @@ class Model(Recording, keras.Model):
         if isinstance(config, StackConfig) and any(map(is_import_path, config.blocks)):
             return {}  # a user's own block may use all settings
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
-        read = {name for layer in layers for name in layer.reads}
-        near = ", ".join(name for name in READERS if name in read)
+        used = {name for layer in layers for name in layer.reads}
+        users = ", ".join(name for name in SETTING_USERS if name in used)
         return {
-            name: f"only {reader} uses this setting, but this network uses {near}"
-            for name, reader in READERS.items()
-            if name in hints_of(type(config)) and name not in read
+            name: f"only {user} uses this setting, but this network uses {users}"
+            for name, user in SETTING_USERS.items()
+            if name in hints_of(type(config)) and name not in used
         }
 
     def call(self, inputs, training=None):
@@ -128,8 +128,8 @@ class Model(Recording, keras.Model):
             input_signature = [
                 self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
             ]
-        whole = onnx_file(filepath) if format == "onnx" else contextlib.nullcontext()
-        with whole:
+        onnx_check = onnx_file(filepath) if format == "onnx" else contextlib.nullcontext()
+        with onnx_check:
             super().export(filepath, format, verbose, input_signature, **kwargs)
 
     @property
@@ -141,21 +141,21 @@ class Model(Recording, keras.Model):
 
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
-    def _signature(self, spec) -> Any:
+    def _signature(self, make_spec) -> Any:
         inputs = self._first_inputs
         if not inputs:
-            needed = [*self.input_names][: self.required]
-            inputs = [(name, (None, None), "int32") for name in needed]
-        specs = {name: spec(shape, dtype, name) for name, shape, dtype in inputs}
-        return next(iter(specs.values())) if self._first_alone else specs
+            names = [*self.input_names][: self.num_required]
+            inputs = [(name, (None, None), "int32") for name in names]
+        specs = {name: make_spec(shape, dtype, name) for name, shape, dtype in inputs}
+        return next(iter(specs.values())) if self._first_is_tensor else specs
 
-    def _described(self, name: str, x) -> tuple[str, tuple, str]:
+    def _describe_input(self, name: str, x) -> tuple[str, tuple, str]:
         """Returns name, shape and dtype of an input, with a shape for any batch size and length."""
         if self.input_names:
             return name, (None,) * len(x.shape), "int32"
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
-    def _named(self, inputs):
+    def _named_inputs(self, inputs):
         """Returns a dict of the inputs under their names in `input_names`.
 
         Raises:
@@ -166,8 +166,8 @@ class Model(Recording, keras.Model):
         if not isinstance(inputs, Mapping):
             inputs = {next(iter(self.input_names)): inputs}
         model, named = type(self).__name__, {}
-        for given, value in inputs.items():
-            name = self._own_name(given)
+        for alias, value in inputs.items():
+            name = self._input_name(alias)
             if name in named:
                 raise ValueError(
                     f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
@@ -177,7 +177,7 @@ class Model(Recording, keras.Model):
                 # MirroredStrategy builds models on the mean of the ids over replicas, which is a
                 # float.
                 named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
-        missing = [name for name in [*self.input_names][: self.required] if name not in named]
+        missing = [name for name in [*self.input_names][: self.num_required] if name not in named]
         if missing:
             raise ValueError(
                 f"{model} lacks the input {' and '.join(missing)}: pass a dict with all required "
@@ -193,13 +193,17 @@ class Model(Recording, keras.Model):
             named["padding_mask"] = named.pop("attention_mask")
         return named
 
-    def _own_name(self, given: str) -> str:
+    def _input_name(self, alias: str) -> str:
         """Returns the key of `input_names` for a name or an alternative name of an input."""
-        names = {other: name for name, others in self.input_names.items() for other in others}
-        name = names.get(given, given)
+        names = {
+            alternative: name
+            for name, alternatives in self.input_names.items()
+            for alternative in alternatives
+        }
+        name = names.get(alias, alias)
         if name not in self.input_names:
             raise ValueError(
-                f"{type(self).__name__} has no input {given!r}: use one of "
+                f"{type(self).__name__} has no input {alias!r}: use one of "
                 f"{', '.join(self.input_names)}"
             )
         return name
@@ -220,8 +224,8 @@ def padding_mask(inputs):
     real = inputs.get("padding_mask")
     real = ops.not_equal(inputs["token_ids"], PAD) if real is None else ops.cast(real, "bool")
     real = ops.any(real, axis=-1) if len(real.shape) == 3 else real
-    attends = attention_mask(inputs)
-    return real if attends is None else ops.logical_and(real, ops.any(attends, axis=(1, 2)))
+    allowed = attention_mask(inputs)
+    return real if allowed is None else ops.logical_and(real, ops.any(allowed, axis=(1, 2)))
 
 
 def attention_mask(inputs):

@@ -29,10 +29,10 @@ _SIZES = {
     "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
     "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
 }
-_TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
+_CPU_SIZES, _PAPER_SIZES = ("tiny", "mini"), ("base", "large")
 
 
-def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
+def _family(name: str, sizes: tuple[str, ...] = (*_CPU_SIZES, *_PAPER_SIZES), **changes) -> dict:
     """Returns the configurations of a model family as a dict mapping name to configuration.
 
     Args:
@@ -85,9 +85,9 @@ _LLAMA = {
 }
 _LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # number of key and value heads
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
-    **_family("gpt", _TWO_CORES, **_GPT),
+    **_family("gpt", _CPU_SIZES, **_GPT),
     **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
-    **_family("gpt2", _TWO_CORES, **_GPT2),
+    **_family("gpt2", _CPU_SIZES, **_GPT2),
     **{
         f"gpt2_{size}": EncoderConfig(_GPT2_VOCABULARY, width, 4 * width, heads, layers, **_GPT2)
         for size, (width, heads, layers) in _GPT2_SIZES.items()
@@ -136,7 +136,7 @@ _XL = {
 }
 _XLNET = {**_RELATIVE, "activation_dropout": 0.1}
 MEMORY_MODELS: dict[str, EncoderConfig] = {
-    **_family("transformer_xl", _TWO_CORES, **_XL),
+    **_family("transformer_xl", _CPU_SIZES, **_XL),
     "transformer_xl_base": EncoderConfig(
         267_736,
         410,
@@ -147,8 +147,8 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
         adaptive_cutoffs=(20_000, 40_000, 200_000),
         **_XL,
     ),
-    **_family("xlnet", _TWO_CORES, **_XLNET),
-    **_family("xlnet", _PAPERS, vocab_size=32_000, **_XLNET),
+    **_family("xlnet", _CPU_SIZES, **_XLNET),
+    **_family("xlnet", _PAPER_SIZES, vocab_size=32_000, **_XLNET),
 }
 
 # BERT-rab and the SwishRNN model have T5's bias in addition to learned positions (Lei et al. 2022,
@@ -161,12 +161,12 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 # Toeplitz matrices for 512 positions and 32,000 tokens, gmlp_base has 130 million and gmlp_large
 # 365 million parameters, as published. In gmlp_tiny, six thin layers have as many parameters as
 # three layers of bert_tiny: 6 x 1.5 D F = 3 x 10 D^2.
-_ALBERT_SIZES = (*_PAPERS, "xlarge", "xxlarge")
-_ONE_SEGMENT = {"num_segments": 0}
+_ALBERT_SIZES = (*_PAPER_SIZES, "xlarge", "xxlarge")
+_NO_SEGMENTS = {"num_segments": 0}
 _SHARED = {"sharing": "all", "activation": "gelu_tanh"}
-_GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
-_GATED = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_PAPER)
-_ROBERTA = {**_ONE_SEGMENT, "epsilon": 1e-5}
+_GATED_OPTIONS = {"positions": "none", "num_segments": 0, "norm": "pre"}
+_GATED_TINY = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_OPTIONS)
+_ROBERTA = {**_NO_SEGMENTS, "epsilon": 1e-5}
 # ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4, and the released configurations)
 # has no biases, no segments, one norm between the embeddings and the first attention, and gated
 # feed-forward layers. The initial standard deviation of the last matrices is divided by sqrt(number
@@ -178,7 +178,7 @@ _MODERN = {
     **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
     **{"positions": "rotary", "rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
     **{"attention_windows": (0, 128, 128), "scaled_outputs": True, "max_length": 8192},
-    **_ONE_SEGMENT,
+    **_NO_SEGMENTS,
 }
 
 ENCODERS: dict[str, EncoderConfig] = {
@@ -186,31 +186,31 @@ ENCODERS: dict[str, EncoderConfig] = {
     **_family("bert_rab", relative_bias="per_layer"),
     **_family("swish_rnn", relative_bias="per_layer", block="swish_rnn", rnn_step_sizes=(1, 2, 4)),
     **_family("macaron_bert", block="macaron", norm="pre"),
-    **_family("roberta", _TWO_CORES, **_ROBERTA),
-    **_family("roberta", _PAPERS, vocab_size=50_272, **_ROBERTA),
+    **_family("roberta", _CPU_SIZES, **_ROBERTA),
+    **_family("roberta", _PAPER_SIZES, vocab_size=50_272, **_ROBERTA),
     **{
         f"modern_bert_{size}": dataclasses.replace(
             _SIZES[size],
             **{**_MODERN, "attention_windows": (0, 32, 32)},
             feed_forward_dim=_SIZES[size].feed_forward_dim * 2 // 3,
         )
-        for size in _TWO_CORES
+        for size in _CPU_SIZES
     },
     "modern_bert_base": EncoderConfig(50_368, 768, 1152, 12, 22, **_MODERN),
     "modern_bert_large": EncoderConfig(50_368, 1024, 2624, 16, 28, **_MODERN),
-    **_family("span_bert", **_ONE_SEGMENT),
-    **_family("albert", _TWO_CORES, embedding_dim=64, **_SHARED),
+    **_family("span_bert", **_NO_SEGMENTS),
+    **_family("albert", _CPU_SIZES, embedding_dim=64, **_SHARED),
     **_family("albert", _ALBERT_SIZES, vocab_size=30_000, embedding_dim=128, **_SHARED),
     **_family("electra"),
     **_family("electra", ("small",), embedding_dim=128),
-    **_family("xlm", _TWO_CORES, num_languages=3, **_ONE_SEGMENT),
-    "gmlp_tiny": dataclasses.replace(_GATED, block="gmlp"),
-    "gmlp_base": EncoderConfig(32_000, 512, 3072, 8, 48, block="gmlp", **_GATED_PAPER),
-    "gmlp_large": EncoderConfig(32_000, 768, 3072, 12, 96, block="gmlp", **_GATED_PAPER),
-    "amlp_tiny": dataclasses.replace(_GATED, block="amlp", tiny_attention_dim=32),
-    "amlp_base": EncoderConfig(32_000, 512, 3072, 8, 36, block="amlp", **_GATED_PAPER),
+    **_family("xlm", _CPU_SIZES, num_languages=3, **_NO_SEGMENTS),
+    "gmlp_tiny": dataclasses.replace(_GATED_TINY, block="gmlp"),
+    "gmlp_base": EncoderConfig(32_000, 512, 3072, 8, 48, block="gmlp", **_GATED_OPTIONS),
+    "gmlp_large": EncoderConfig(32_000, 768, 3072, 12, 96, block="gmlp", **_GATED_OPTIONS),
+    "amlp_tiny": dataclasses.replace(_GATED_TINY, block="amlp", tiny_attention_dim=32),
+    "amlp_base": EncoderConfig(32_000, 512, 3072, 8, 36, block="amlp", **_GATED_OPTIONS),
     "amlp_large": EncoderConfig(
-        32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED_PAPER
+        32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED_OPTIONS
     ),
     "xlm_xnli": EncoderConfig(95_000, 1024, 4096, 8, 12, num_segments=0, num_languages=15),
     **LANGUAGE_MODELS,
@@ -263,7 +263,7 @@ _BART = EncoderDecoderConfig(
 )
 
 
-def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
+def _resized(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
     """Returns a copy of `config` with the given sizes.
 
     Args:
@@ -291,36 +291,36 @@ def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, lay
 _TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
 
 SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
-    "t5_tiny": _size(_T5, 128, 384, 4, 3, head_dim=None, **_TINY),
+    "t5_tiny": _resized(_T5, 128, 384, 4, 3, head_dim=None, **_TINY),
     "t5_small": _T5,
-    "t5_base": _size(_T5, 768, 3072, 12, 12),
-    "t5_large": _size(_T5, 1024, 4096, 16, 24),
-    "t5_3b": _size(_T5, 1024, 16_384, 32, 24, head_dim=128),
-    "t5_11b": _size(_T5, 1024, 65_536, 128, 24, head_dim=128),
-    "t5_1_1_small": _size(_T5_1_1, 512, 1024, 6, 8),
-    "t5_1_1_base": _size(_T5_1_1, 768, 2048, 12, 12),
-    "t5_1_1_large": _size(_T5_1_1, 1024, 2816, 16, 24),
-    "t5_1_1_xl": _size(_T5_1_1, 2048, 5120, 32, 24),
-    "t5_1_1_xxl": _size(_T5_1_1, 4096, 10_240, 64, 24),
-    "bart_tiny": _size(_BART, 128, 384, 4, 3, max_length=256, initializer_range=0.05, **_TINY),
+    "t5_base": _resized(_T5, 768, 3072, 12, 12),
+    "t5_large": _resized(_T5, 1024, 4096, 16, 24),
+    "t5_3b": _resized(_T5, 1024, 16_384, 32, 24, head_dim=128),
+    "t5_11b": _resized(_T5, 1024, 65_536, 128, 24, head_dim=128),
+    "t5_1_1_small": _resized(_T5_1_1, 512, 1024, 6, 8),
+    "t5_1_1_base": _resized(_T5_1_1, 768, 2048, 12, 12),
+    "t5_1_1_large": _resized(_T5_1_1, 1024, 2816, 16, 24),
+    "t5_1_1_xl": _resized(_T5_1_1, 2048, 5120, 32, 24),
+    "t5_1_1_xxl": _resized(_T5_1_1, 4096, 10_240, 64, 24),
+    "bart_tiny": _resized(_BART, 128, 384, 4, 3, max_length=256, initializer_range=0.05, **_TINY),
     "bart_base": _BART,
-    "bart_large": _size(_BART, 1024, 4096, 16, 12),
+    "bart_large": _resized(_BART, 1024, 4096, 16, 12),
 }
 
 
-def _tied(
-    size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
+def _tied_tcn(
+    vocab_size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
 ) -> TemporalConfig:
     """Returns the configuration of a TCN whose output matrix is its token embedding table.
 
     Args:
-        size: vocabulary size.
+        vocab_size: vocabulary size.
         widths: number of channels per block.
         kernel_size: kernel size of the convolutions.
         dropouts: dropout fields of `TemporalConfig`, such as `embedding_dropout`.
     """
-    table = {"vocab_size": size, "embedding_dim": widths[-1], "tied": True}
-    return TemporalConfig(size, widths, kernel_size=kernel_size, **table, **dropouts)
+    table = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
+    return TemporalConfig(vocab_size, widths, kernel_size=kernel_size, **table, **dropouts)
 
 
 # Kernel sizes, blocks, channels and dropout rates are from the code released with Bai et al. 2018.
@@ -336,10 +336,10 @@ TEMPORAL_MODELS = {
     "tcn_mnist": TemporalConfig(
         10, (25,) * 8, kernel_size=7, input_dim=1, dropout=0.05, last_only=True
     ),
-    "tcn_ptb_words": _tied(10_000, (600,) * 4, dropout=0.45, embedding_dropout=0.25),
-    "tcn_wikitext": _tied(10_000, (1_000,) * 5, dropout=0.4),
-    "tcn_lambada": _tied(10_000, (500,) * 5, kernel_size=4, dropout=0.4),
-    "tcn_ptb_characters": _tied(50, (450, 450, 100), dropout=0.1, embedding_dropout=0.1),
+    "tcn_ptb_words": _tied_tcn(10_000, (600,) * 4, dropout=0.45, embedding_dropout=0.25),
+    "tcn_wikitext": _tied_tcn(10_000, (1_000,) * 5, dropout=0.4),
+    "tcn_lambada": _tied_tcn(10_000, (500,) * 5, kernel_size=4, dropout=0.4),
+    "tcn_ptb_characters": _tied_tcn(50, (450, 450, 100), dropout=0.1, embedding_dropout=0.1),
 }
 
 
@@ -396,13 +396,14 @@ CONFIGS: dict[str, Config] = {
 }
 
 
-def names(kind: type | None = None) -> list[str]:
+def names(config_class: type | None = None) -> list[str]:
     """Returns the sorted names of the configurations.
 
     Args:
-        kind: class of the configurations, such as `EncoderConfig`. `None` means all classes.
+        config_class: class of the configurations, such as `EncoderConfig`. `None` means all
+            classes.
     """
-    return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
+    return sorted(name for name, entry in CONFIGS.items() if config_class in (None, type(entry)))
 
 
 def config(name: str, /, **overrides) -> Config:
@@ -412,13 +413,13 @@ def config(name: str, /, **overrides) -> Config:
         ValueError: the name or a field does not exist.
     """
     if name not in CONFIGS:
-        near, known = nearest(name, CONFIGS), ", ".join(names())
-        raise ValueError(f"no model has the name {name!r}: give one of {known}{near}")
-    known = {field.name for field in dataclasses.fields(CONFIGS[name])}
-    unknown = sorted(set(overrides) - known)
+        hint, choices = nearest(name, CONFIGS), ", ".join(names())
+        raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
+    fields = {field.name for field in dataclasses.fields(CONFIGS[name])}
+    unknown = sorted(set(overrides) - fields)
     if unknown:
         raise ValueError(
-            f"model {name!r} has no option {unknown[0]!r}: give one of {', '.join(sorted(known))}"
+            f"model {name!r} has no option {unknown[0]!r}: give one of {', '.join(sorted(fields))}"
         )
     return dataclasses.replace(CONFIGS[name], **overrides)
 
@@ -443,20 +444,20 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     """
     allow_within(repr(overrides))
     model = network(config(name, **overrides), dtype)
-    for field, said in model.unread().items():
+    for field, reason in model.unread().items():
         if field in overrides:
-            raise ValueError(f"{field} has no effect here, because {said}: leave {field} out")
+            raise ValueError(f"{field} has no effect here, because {reason}: leave {field} out")
     model.build()
     return model
 
 
-def network(described: Config, dtype: str | None = None) -> keras.Model:
+def network(configuration: Config, dtype: str | None = None) -> keras.Model:
     """Returns the model for a configuration. The model is not built yet."""
-    return _MODELS[type(described)](described, dtype=dtype)
+    return _MODELS[type(configuration)](configuration, dtype=dtype)
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:
     """Appends the sizes in `options` to a model name: `bert_base (hidden_dim=128)`."""
-    known = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
-    sizes = [f"{field}={value}" for field, value in options.items() if field in known]
+    size_fields = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
+    sizes = [f"{field}={value}" for field, value in options.items() if field in size_fields]
     return f"{name} ({', '.join(sizes)})" if sizes else name

@@ -117,10 +117,10 @@ class StackConfig(BlockConfig, Sizes):
         if not self.blocks:
             raise self.error("block is empty: give at least one name, such as 'transformer'")
         for block in self.blocks:
-            own = is_import_path(block) and block_class(block)
-            if not own and block not in self.known_blocks:
-                known = ", ".join(map(repr, self.known_blocks))
-                raise self.error(f"block={block!r} must be one of {known}")
+            user_block = is_import_path(block) and block_class(block)
+            if not user_block and block not in self.known_blocks:
+                choices = ", ".join(map(repr, self.known_blocks))
+                raise self.error(f"block={block!r} must be one of {choices}")
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -132,16 +132,16 @@ class StackConfig(BlockConfig, Sizes):
         """Splitting schemes of the blocks. The layers cycle through these schemes."""
         return tuple(self.splitting(block_class(block).scheme) for block in self.blocks)
 
-    def layer(self, number: int) -> tuple[str, int, int]:
+    def layer(self, index: int) -> tuple[str, int, int]:
         """Returns the block name, the recurrence's step size and the attention window of a layer.
 
         Args:
-            number: index of the layer.
+            index: index of the layer.
         """
-        block = self.blocks[number % len(self.blocks)]
-        step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
+        block = self.blocks[index % len(self.blocks)]
+        step_size = self.rnn_step_sizes[index % len(self.rnn_step_sizes)]
         step_size = step_size if block == "swish_rnn" or is_import_path(block) else 1
-        return block, step_size, self.attention_windows[number % len(self.attention_windows)]
+        return block, step_size, self.attention_windows[index % len(self.attention_windows)]
 
     @property
     def outer_norm_type(self) -> str:
@@ -172,22 +172,22 @@ class StackConfig(BlockConfig, Sizes):
         """Names of the blocks that cannot decode token by token (see `Block.attends`)."""
         return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
-    def check_room(self, room: int | None) -> None:
-        """Raises a ValueError if `room` exceeds the model's maximum sequence length.
+    def check_length(self, length: int | None) -> None:
+        """Raises a ValueError if `length` exceeds the model's maximum sequence length.
 
         Args:
-            room: required number of positions. `None` means no requirement.
+            length: required number of positions. `None` means no requirement.
         """
-        if room is not None and self.longest is not None and room > self.longest:
+        if length is not None and self.longest is not None and length > self.longest:
             raise ValueError(
-                f"max_length={room} is more than the model's {self.longest} positions: give at "
+                f"max_length={length} is more than the model's {self.longest} positions: give at "
                 f"most {self.longest}"
             )
 
 
 # Settings that some networks ignore, with a description of the layers or models that use the
 # setting. Layers list the settings that they use in `Recording.reads`.
-READERS = {
+SETTING_USERS = {
     **dict.fromkeys(
         ("head_dim", "scaled", "attention_dropout", "relative_bias", "num_kv_heads"),
         "attention in block=transformer, macaron or swish_rnn",
@@ -215,12 +215,13 @@ READERS = {
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
 # Fields that do not affect the weights.
-FREE = (*DROPOUTS, "remat")
+WEIGHTLESS_FIELDS = (*DROPOUTS, "remat")
 
 
-def shape_of(config: StackConfig) -> dict[str, Any]:
+def architecture_of(config: StackConfig) -> dict[str, Any]:
     """Returns the fields of `StackConfig`, except dropout rates and `vocab_size`, as a dict."""
-    return config.options(*(n for n in hints_of(StackConfig) if n not in (*DROPOUTS, "vocab_size")))
+    left_out = (*DROPOUTS, "vocab_size")
+    return config.options(*(name for name in hints_of(StackConfig) if name not in left_out))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,15 +316,15 @@ class EncoderConfig(StackConfig):
                     "and tied=True: remove embedding_dim, or set tied=False"
                 )
         if any(self.attention_windows):
-            given = f"attention_windows={self.attention_windows}"
+            setting = f"attention_windows={self.attention_windows}"
             if self.relative or self.relative_bias != "none":
                 raise self.error(
-                    f"{given} cannot be combined with relative positions: set "
+                    f"{setting} cannot be combined with relative positions: set "
                     "positions='learned' and relative_bias='none'"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"{given} cannot be combined with block={self.without_attention[0]!r}, which "
+                    f"{setting} cannot be combined with block={self.without_attention[0]!r}, which "
                     "has no attention: remove attention_windows"
                 )
         if self.relative:
@@ -376,7 +377,7 @@ class EncoderDecoderConfig(StackConfig):
         language_embeddings: whether to add one vector to all source embeddings and another vector
             to all target embeddings (the language embeddings of XLM).
         two_way: whether the model translates in both directions. Source and target then each have
-            one language vector for their usual language and one for the other language.
+            one language vector for their own language and one for the other language.
         num_source_layers: number of layers in an additional source encoder, whose output replaces
             the token embeddings (BART fine-tuned for translation). 0 means no additional encoder.
         source_vocab_size: vocabulary size of the additional source encoder. `None` means V.
@@ -416,9 +417,9 @@ class EncoderDecoderConfig(StackConfig):
                 f"one of {', '.join(SEQUENCE_BLOCKS)}, or your own block"
             )
         if any(self.attention_windows):
-            given = f"attention_windows={self.attention_windows}"
+            setting = f"attention_windows={self.attention_windows}"
             raise self.error(
-                f"{given} is not supported in an encoder-decoder: remove attention_windows"
+                f"{setting} is not supported in an encoder-decoder: remove attention_windows"
             )
 
 
@@ -432,7 +433,8 @@ def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
         config: configuration.
         base: configuration of the same class.
     """
-    found = {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
-    if "scheme" in found and "block" not in found and config.splittings == base.splittings:
-        del found["scheme"]
-    return found
+    values = config.get_config().items()
+    differing = {name: value for name, value in values if value != getattr(base, name)}
+    if "scheme" in differing and "block" not in differing and config.splittings == base.splittings:
+        del differing["scheme"]
+    return differing

@@ -108,7 +108,7 @@ class Elmo(Model):
             stack.build((None, None, config.projection_dim))
         self.output_layer.build((None, config.projection_dim))
 
-    def both_ways(self, characters, training=None):
+    def run_both_directions(self, characters, training=None):
         """Computes the word vectors and the outputs of all LSTM layers in each direction.
 
         Returns:
@@ -125,14 +125,14 @@ class Elmo(Model):
         return padding_mask({"token_ids": characters})
 
     def call(self, characters, training=None):
-        x, forward, backward = self.both_ways(characters, training=training)
+        x, forward, backward = self.run_both_directions(characters, training=training)
         pairs = zip([x, *forward], [x, *backward], strict=True)
         layers = [ops.concatenate(pair, axis=-1) for pair in pairs]  # (B, L, 2 P) each
         return ops.stack(layers, axis=2)
 
     def hidden_states(self, characters, training=None):
         """Computes the vectors that predict the next and the previous word, `(B, L, P)` each."""
-        _, forward, backward = self.both_ways(characters, training=training)
+        _, forward, backward = self.run_both_directions(characters, training=training)
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
     def logits(self, hidden):
@@ -184,14 +184,14 @@ class WordEncoderConfig(Settings):
 
         Without ELMo, the tuple is empty.
         """
-        places = {"both": ("input", "output"), "none": ()}
-        return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
+        selections = {"both": ("input", "output"), "none": ()}
+        return selections.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
     @property
     def hidden_dim(self) -> int:
         """Output width D."""
-        beside = 2 * self.elmo.projection_dim if "output" in self.elmo_places else 0
-        return 2 * self.lstm_dim + beside
+        elmo_width = 2 * self.elmo.projection_dim if "output" in self.elmo_places else 0
+        return 2 * self.lstm_dim + elmo_width
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
@@ -235,9 +235,9 @@ class WordEncoder(Model):
             self.elmo.trainable = not config.elmo_frozen
             self.elmo.output_layer.trainable = False
         self.mixtures = {
-            place: LayerMixture(config.elmo_norm, name=name)
-            for place, name in (("input", "mixture"), ("output", "output_mixture"))
-            if place in config.elmo_places
+            elmo_place: LayerMixture(config.elmo_norm, name=name)
+            for elmo_place, name in (("input", "mixture"), ("output", "output_mixture"))
+            if elmo_place in config.elmo_places
         }
         self.lstm = keras.layers.Bidirectional(
             keras.layers.LSTM(config.lstm_dim, return_sequences=True), name="lstm"
@@ -250,13 +250,13 @@ class WordEncoder(Model):
         width = config.word_dim
         if self.elmo:
             self.elmo.build()
-            layers, vector = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
-            for place, mixture in self.mixtures.items():
-                mixture.build((None, None, layers, vector))
-                width += vector if place == "input" else 0
+            layers, elmo_width = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
+            for elmo_place, mixture in self.mixtures.items():
+                mixture.build((None, None, layers, elmo_width))
+                width += elmo_width if elmo_place == "input" else 0
         self.lstm.build((None, None, width))
 
-    def take_over(self, elmo: Elmo) -> None:
+    def copy_elmo(self, elmo: Elmo) -> None:
         """Copies the weights of a trained ELMo into this encoder's ELMo, if any.
 
         Args:
@@ -280,21 +280,21 @@ class WordEncoder(Model):
         elif self.elmo:
             layers = self.elmo(characters, training=training)
 
-        def beside(vectors, place):
+        def with_elmo(vectors, elmo_place):
             """Concatenates ELMo's vectors to `vectors (B, L, D)` if the model uses them there.
 
-            The result is `(B, L, D + 2 P)`, or `vectors` if `place`, "input" or "output", has no
-            ELMo vectors.
+            The result is `(B, L, D + 2 P)`, or `vectors` if `elmo_place`, "input" or "output", has
+            no ELMo vectors.
             """
-            if place not in self.mixtures:
+            if elmo_place not in self.mixtures:
                 return vectors
-            return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)
+            return ops.concatenate([vectors, self.mixtures[elmo_place](layers)], axis=-1)
 
-        x = beside(self.words(characters), "input")
+        x = with_elmo(self.words(characters), "input")
         # cuDNN rejects rows without words, so the first position counts as a word in every row.
         mask = ops.logical_or(mask, ops.equal(ops.arange(ops.shape(mask)[1]), 0))
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
-        return self.drops[1](beside(h, "output"), training=training)
+        return self.drops[1](with_elmo(h, "output"), training=training)
 
 
 @dataclasses.dataclass(frozen=True)

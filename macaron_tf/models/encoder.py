@@ -7,13 +7,13 @@ from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context, all_of
-from macaron_tf.layers.packing import Packing, packs
+from macaron_tf.layers.packing import Packing, packing_enabled
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 
-# Inputs with one number per token.
-_OF_TOKENS = ("token_ids", "segment_ids", "language_ids", "position_ids")
+# Inputs `(B, L)`, with one id per token.
+_TOKEN_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
 class Encoder(Model):
@@ -120,7 +120,7 @@ class Encoder(Model):
         self.stack.build((None, None, self.config.hidden_dim))
 
     def compute_mask(self, inputs, previous_mask=None):
-        return padding_mask(self._named(inputs))
+        return padding_mask(self._named_inputs(inputs))
 
     def call(self, inputs, training=None):
         return self.with_memory(inputs, None, training=training)[0]
@@ -145,7 +145,7 @@ class Encoder(Model):
                 )
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:
-                inputs = {**inputs, "position_ids": _restarting(masks[-1])}
+                inputs = {**inputs, "position_ids": _document_positions(masks[-1])}
         context = Context(
             mask=padding_mask(inputs),
             attention_mask=all_of(*masks),
@@ -154,16 +154,19 @@ class Encoder(Model):
             documents=documents,
             training=training,
         )
-        apart = {"attention_mask", "document_ids"} & set(inputs)
-        if memory is not None or training or not packs() or apart:
+        unpackable = {"attention_mask", "document_ids"} & set(inputs)
+        if memory is not None or training or not packing_enabled() or unpackable:
             return self.stack.mix(self.embed(inputs, training=training), context, memory)
         packing = Packing(context.mask)
         positions = ops.arange(ops.shape(inputs["token_ids"])[1], dtype="int32")
         positions = ops.broadcast_to(positions, ops.shape(inputs["token_ids"]))  # (B, L)
-        rows = {"position_ids": positions, **inputs}
-        x = self.embed({name: packing.packed(rows[name]) for name in rows if name in _OF_TOKENS})
+        unpacked = {"position_ids": positions, **inputs}
+        packed = {
+            name: packing.pack(ids) for name, ids in unpacked.items() if name in _TOKEN_INPUTS
+        }
+        x = self.embed(packed)
         x, memory = self.stack.mix(x, context.replace(packing=packing))  # (N, D)
-        return packing.padded(x), memory
+        return packing.pad(x), memory
 
     def embed(self, inputs, training=None):
         """Computes the input of the first block, `(B, L, D)`, from the inputs of `call`."""
@@ -177,15 +180,15 @@ class Encoder(Model):
         return self.projection(x) if self.projection else x  # (B, L, D)
 
 
-def _restarting(same):
+def _document_positions(same_document):
     """Computes positions `(B, L)` that start at 0 in each document.
 
     Args:
-        same: boolean `(B, 1, L, L)`, True if two positions are in the same document.
+        same_document: boolean `(B, 1, L, L)`, True if two positions are in the same document.
     """
-    length = ops.shape(same)[-1]
-    places = ops.arange(length, dtype="int32")
-    earlier = ops.logical_and(same[:, 0], places < places[:, None])  # (B, L, L)
+    length = ops.shape(same_document)[-1]
+    positions = ops.arange(length, dtype="int32")
+    earlier = ops.logical_and(same_document[:, 0], positions < positions[:, None])  # (B, L, L)
     return ops.sum(ops.cast(earlier, "int32"), axis=-1)
 
 
@@ -196,6 +199,6 @@ def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer
     """
     if not config.scaled_outputs:
         return None
-    schemes = (block_class(config.layer(n)[0]).scheme for n in range(config.num_layers))
+    schemes = (block_class(config.layer(index)[0]).scheme for index in range(config.num_layers))
     depth = sum(len(config.splitting(scheme)) for scheme in schemes)
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)

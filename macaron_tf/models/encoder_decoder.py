@@ -10,14 +10,14 @@ from macaron_tf.layers.attention import combine_masks
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.scheme import spelled
+from macaron_tf.layers.scheme import scheme_text
 from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import (
     BY_ATTENTION,
     DROPOUTS,
     EncoderConfig,
     EncoderDecoderConfig,
-    shape_of,
+    architecture_of,
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
@@ -55,7 +55,7 @@ class EncoderDecoder(Model):
     """
 
     can_prefill = False
-    required = 2
+    num_required = 2
     input_names: ClassVar = {
         "source": ("input_ids", "encoder_token_ids"),
         "target": ("decoder_input_ids", "decoder_token_ids"),
@@ -73,13 +73,15 @@ class EncoderDecoder(Model):
             initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         # The standard deviation of the embeddings is 1, or D^-1/2 if they are multiplied by
         # sqrt(D).
-        width = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
-        table = keras.initializers.RandomNormal(stddev=width)
+        embedding_stddev = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
+        embedding_initializer = keras.initializers.RandomNormal(stddev=embedding_stddev)
         self.embedding = TiedEmbedding(
             config.vocab_size,
             config.hidden_dim,
             scale=config.embedding_scale,
-            initializer=table if config.initializer_range is None else initializer.clone(),
+            initializer=embedding_initializer
+            if config.initializer_range is None
+            else initializer.clone(),
             name="embedding",
         )
         self.source_embeddings, self.target_embeddings = (
@@ -132,9 +134,9 @@ class EncoderDecoder(Model):
     @property
     def reads(self) -> tuple[str, ...]:
         config = self.config
-        layout = ("position_layout",) if config.positions == "sinusoidal" else ()
-        layout += () if config.positions in BY_ATTENTION else ("positions",)
-        return ("tied", *layout, *(() if config.initializer_range else ("initializer",)))
+        names = ("position_layout",) if config.positions == "sinusoidal" else ()
+        names += () if config.positions in BY_ATTENTION else ("positions",)
+        return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):
         super().build()
@@ -168,13 +170,15 @@ class EncoderDecoder(Model):
         x = self.source_embeddings(
             source, language_ids=languages, vectors=vectors, training=training
         )
-        seen = {"mask": padding_mask(inputs), "attention_mask": attention_mask(inputs)}
-        return self.encoder.mix(x, Context(**seen, training=training))[0]
+        encoder_masks = {"mask": padding_mask(inputs), "attention_mask": attention_mask(inputs)}
+        return self.encoder.mix(x, Context(**encoder_masks, training=training))[0]
 
     def hidden_states(self, inputs, training=None):
         """Returns the decoder's output `(B, T, D)`, the input of the method `logits`."""
         source, target = inputs["source"], inputs["target"]
-        masks = {n: inputs[n] for n in ("padding_mask", "attention_mask") if n in inputs}
+        masks = {
+            name: inputs[name] for name in ("padding_mask", "attention_mask") if name in inputs
+        }
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
@@ -229,7 +233,7 @@ class EncoderDecoder(Model):
             ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same
             way.
         """
-        self.config.check_room(max_length)
+        self.config.check_length(max_length)
         languages = ops.ones_like(source) if backward else None
         memory = self.encode(source, training=False, languages=languages)
         rows = {
@@ -268,14 +272,14 @@ class EncoderDecoder(Model):
         )
         x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
         [(kind, state)] = cache.items()
-        step = Context(
+        step_context = Context(
             **context["rows"],
             positions=positions,
             index=index if kind == "fixed" else None,
-            held=context.get("held"),
+            cache_mask=context.get("cache_mask"),
             training=False,
         )
-        x, state = self.decoder.mix(x, step, state)
+        x, state = self.decoder.mix(x, step_context, state)
         # Scores are float32 under any dtype policy. In bfloat16, numbers near 10 have steps of
         # 1/16, so scores would tie.
         logits = self.logits(ops.cast(x, "float32"), context["kernel"])
@@ -306,13 +310,13 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
 
     The layers have the same blocks and sizes as the model's layers.
     """
-    scheme = spelled(config.splitting(), without=("memory",))
+    scheme = scheme_text(config.splitting(), without=("memory",))
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **{**shape_of(config), "scheme": scheme or None, "embedding_scale": False},
+        **{**architecture_of(config), "scheme": scheme or None, "embedding_scale": False},
         **config.options(*DROPOUTS),
     )
 
@@ -327,8 +331,8 @@ def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
     References: Lewis et al. 2020 (BART), section 3.4.
     """
     variables = list(network.source_encoder.trainable_variables)
-    for side in (network.source_embeddings, network.target_embeddings):
-        if side.position_layer:
-            variables += side.position_layer.trainable_variables
+    for embeddings in (network.source_embeddings, network.target_embeddings):
+        if embeddings.position_layer:
+            variables += embeddings.position_layer.trainable_variables
     first_layer = network.encoder.blocks[0].trainable_variables
     return variables + [v for v in first_layer if spec_of(v).axes[-1:] == ("heads",)]

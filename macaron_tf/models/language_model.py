@@ -95,7 +95,7 @@ class LanguageModel(TokenModel):
             beams: number of texts K per row.
             max_length: capacity of the cache in tokens. `None` means that the cache grows.
         """
-        self.config.check_room(max_length)
+        self.config.check_length(max_length)
         context = {}
         if not self.config.adaptive_cutoffs:
             # The table is transposed only once, as in `EncoderDecoder.init_decode`.
@@ -119,9 +119,9 @@ class LanguageModel(TokenModel):
         """
         [(kind, state)] = cache.items()
         # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
-        x, step = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
+        x, step_context = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
-        x, state = self.encoder.stack.mix(x, step, state)
+        x, state = self.encoder.stack.mix(x, step_context, state)
         # Scores are float32 under any dtype policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
         table = context["table"] if transposed else self.table("float32")
@@ -149,8 +149,8 @@ class LanguageModel(TokenModel):
             The new cache.
         """
         [(kind, state)] = cache.items()
-        x, step = self._embedded(tokens, index, context, kind)
-        _, state = self.encoder.stack.mix(x, step, state)
+        x, step_context = self._embedded(tokens, index, context, kind)
+        _, state = self.encoder.stack.mix(x, step_context, state)
         return {kind: state}
 
     def _embedded(self, ids, index, context, kind: str):
@@ -160,10 +160,10 @@ class LanguageModel(TokenModel):
         """
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
-        step = Context(
+        step_context = Context(
             positions=positions,
             index=index if kind == "fixed" else None,
-            held=context.get("held"),
+            cache_mask=context.get("cache_mask"),
             training=False,
         )
-        return self.encoder.embed(inputs, training=False), step
+        return self.encoder.embed(inputs, training=False), step_context

@@ -96,48 +96,58 @@ class CardFacts:
         Data sets without an entry in `_HUB_DATASETS` are omitted.
         """
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
-        words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
-        return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
+        names = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
+        return [*dict.fromkeys(_HUB_DATASETS[name] for name in names if name in _HUB_DATASETS)]
 
-    def trained(self) -> Iterator[str]:
+    def training_sections(self) -> Iterator[str]:
         """Yields the card's sections with the training settings and the results."""
-        apart = ("kind", "model_options", *self.unlisted)
-        sections = tuple(name for name in apart if name.endswith("."))
+        omitted = ("kind", "model_options", *self.unlisted)
+        sections = tuple(name for name in omitted if name.endswith("."))
         yield _table(
             "Training",
             ("setting", "value"),
             (
                 row
                 for row in _leaves(self.recipe)
-                if row[0] not in apart and not row[0].startswith(sections)
+                if row[0] not in omitted and not row[0].startswith(sections)
             ),
         )
         measured = {f"validation, step {self.results.get('step')}": self.results.get("metrics", {})}
         measured |= self.results.get("scores", {})
-        rows = ((where, *item) for where, metrics in measured.items() for item in _leaves(metrics))
+        rows = (
+            (title, *metric) for title, metrics in measured.items() for metric in _leaves(metrics)
+        )
         yield _table("Results", ("text", "metric", "value"), rows)
 
 
-def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: str) -> str:
+def model_card(
+    facts: CardFacts, network: keras.Model, vocabulary_size: int | None, use: str
+) -> str:
     """Returns the text of a README.md for a network.
 
     Args:
         facts: facts of the model card.
         network: the network.
-        pieces: vocabulary size. `None` means that the model has no vocabulary.
+        vocabulary_size: vocabulary size. `None` means that the model has no vocabulary.
         use: section about usage, from `use_of_folder` or `USE_OF_EXPORT`.
     """
-    kind, weights = type(network).__name__, network.count_params()
-    reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
-    parts = [
-        facts.header(library_name="keras", pipeline_tag=facts.pipeline, tags=["macaron_tf", kind]),
-        f"# {facts.name}\n\nNetwork: `{kind}`, {weights:,} weights, {reads}.\n",
+    class_name, weights = type(network).__name__, network.count_params()
+    vocabulary = (
+        "without a vocabulary"
+        if vocabulary_size is None
+        else f"with a vocabulary of {vocabulary_size:,} pieces"
+    )
+    sections = [
+        facts.header(
+            library_name="keras", pipeline_tag=facts.pipeline, tags=["macaron_tf", class_name]
+        ),
+        f"# {facts.name}\n\nNetwork: `{class_name}`, {weights:,} weights, {vocabulary}.\n",
         use,
     ]
     if isinstance(network, Model):
-        rows = [row for row in _chosen(network.config) if row[0] not in network.unread()]
-        parts.append(_table("Model", ("setting", "value"), rows))
-    return "\n".join(filter(None, [*parts, *facts.trained()]))
+        rows = [row for row in _changed_fields(network.config) if row[0] not in network.unread()]
+        sections.append(_table("Model", ("setting", "value"), rows))
+    return "\n".join(filter(None, [*sections, *facts.training_sections()]))
 
 
 def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
@@ -149,30 +159,28 @@ def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ())
             example texts.
         code: names of Python files in the folder that the network needs.
     """
-    trusted = ", trust_code=True" if code else ""
-    asked = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    trust_argument = ", trust_code=True" if code else ""
+    arguments = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     lines = [
         "```python",
         "import macaron_tf\n",
-        f'model = macaron_tf.load("{location}"{trusted})',
-        f"model.predict({asked})" if asked else "model.network, model.vocabulary",
+        f'model = macaron_tf.load("{location}"{trust_argument})',
+        f"model.predict({arguments})" if arguments else "model.network, model.vocabulary",
         "```\n",
     ]
     files = ", ".join(f"`{file}`" for file in code)
-    needs = (
-        f"The network needs {files}. `trust_code=True` runs this code, so read the code first.\n"
-    )
-    return "\n".join(["## Use\n", *lines, *([needs] if files else []), _COMMANDS])
+    note = f"The network needs {files}. `trust_code=True` runs this code, so read the code first.\n"
+    return "\n".join(["## Use\n", *lines, *([note] if files else []), _COMMANDS])
 
 
 # Python code that runs a transformers model, by the name of the task on the Hugging Face Hub.
-_ASK_ANY = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
-_WRITE = (
+_FORWARD_CODE = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
+_GENERATE_CODE = (
     'inputs = tokenizer("A text", return_tensors="pt")\n'
     "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"
 )
-_ASK = {
-    **dict.fromkeys(("text-generation", "translation", "text2text-generation"), _WRITE),
+_CODE_OF_PIPELINES = {
+    **dict.fromkeys(("text-generation", "translation", "text2text-generation"), _GENERATE_CODE),
     "question-answering": (
         'inputs = tokenizer("A question?", "A context.", return_tensors="pt")\n'
         "outputs = model(**inputs)"
@@ -189,7 +197,7 @@ def hub_card(
     facts: CardFacts,
     library: str,
     pipeline: str,
-    kind: str,
+    class_name: str,
     notes: Iterable[str] = (),
     code: bool = False,
     tokenizer: bool = True,
@@ -201,40 +209,40 @@ def hub_card(
         facts: facts of the model card.
         library: name of the library that opens the folder.
         pipeline: name of the task on the Hugging Face Hub. "" means no task.
-        kind: name of the model class in transformers, such as `BertForMaskedLM`.
+        class_name: name of the model class in transformers, such as `BertForMaskedLM`.
         notes: sentences about parts of the model that were left out or added.
         code: whether the folder contains the model class as Python code.
         tokenizer: whether the folder contains a tokenizer.
         location: the folder, or `OWNER/NAME` on the Hugging Face Hub.
     """
-    trusted = ", trust_remote_code=True" if code else ""
+    trust_argument = ", trust_remote_code=True" if code else ""
     lines = [
         "import transformers\n",
-        f'model = transformers.{kind}.from_pretrained("{location}"{trusted})',
+        f'model = transformers.{class_name}.from_pretrained("{location}"{trust_argument})',
     ]
     if tokenizer:
         lines.append(f'tokenizer = transformers.AutoTokenizer.from_pretrained("{location}")')
-        lines.append(_ASK.get(pipeline, _ASK_ANY))
+        lines.append(_CODE_OF_PIPELINES.get(pipeline, _FORWARD_CODE))
     if library == "sentence-transformers":
         lines = [
             "import sentence_transformers\n",
-            f'model = sentence_transformers.SentenceTransformer("{location}"{trusted})',
+            f'model = sentence_transformers.SentenceTransformer("{location}"{trust_argument})',
             'vectors = model.encode(["A text."])',
         ]
     remarks = "\n".join(f"- {note}" for note in notes)
-    parts = [
+    sections = [
         facts.header(library_name=library, pipeline_tag=pipeline, tags=["macaron_tf"]),
-        f"# {facts.name}\n\nA `{kind}` trained with macaron_tf.\n",
+        f"# {facts.name}\n\nA `{class_name}` trained with macaron_tf.\n",
         "\n".join(["## Use\n", "```python", *lines, "```\n"]),
         '`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf. With\n'
         "`--init hugging-face:DIR`, macaron_tf's training commands start from these weights.\n",
         f"## Notes\n\n{remarks}\n" if remarks else "",
-        *facts.trained(),
+        *facts.training_sections(),
     ]
-    return "\n".join(filter(None, parts))
+    return "\n".join(filter(None, sections))
 
 
-def _chosen(config) -> Iterator[tuple[str, Any]]:
+def _changed_fields(config) -> Iterator[tuple[str, Any]]:
     """Yields names and values of the configuration fields that differ from their defaults."""
     for field in dataclasses.fields(config):
         if (value := getattr(config, field.name)) != field.default:
@@ -267,7 +275,7 @@ def _text(value) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, Mapping):
-        return " ".join(_text(one) for one in value.values() if one is not None)
+        return " ".join(_text(item) for item in value.values() if item is not None)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return " ".join(str(value).split())

@@ -22,8 +22,8 @@ class _Erfc:
         graph.remove_node(node.name)
         erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
         one = graph.make_const(f"{node.name}_one", np.ones((), np.float32))
-        whole = {"outputs": node.output, "dtypes": [dtype], "shapes": [shape]}
-        graph.make_node("Sub", [one.output[0], erf.output[0]], name=node.name, **whole)
+        options = {"outputs": node.output, "dtypes": [dtype], "shapes": [shape]}
+        graph.make_node("Sub", [one.output[0], erf.output[0]], name=node.name, **options)
 
 
 @contextlib.contextmanager

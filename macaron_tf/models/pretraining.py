@@ -66,14 +66,14 @@ class PretrainingEncoder(Model):
         super().__init__(config, **kwargs)
         self.head_options = dict(head_options or {})
         self.encoder = Encoder(config, embeddings)
-        own = {
+        encoder_options = {
             "activation": config.activation,
             "epsilon": config.epsilon,
             "initializer_range": config.initializer_range,
             "norm_type": config.outer_norm_type,
         }
         self.masked_language = MaskedLanguageHead(
-            config.vocab_size, **{**own, **self.head_options}, name="masked_language"
+            config.vocab_size, **{**encoder_options, **self.head_options}, name="masked_language"
         )
         self.pooler = self.sentence_pair = self.span_boundary = None
         if sentence_pair:
@@ -82,33 +82,37 @@ class PretrainingEncoder(Model):
                 2, initializer_range=config.initializer_range, name="sentence_pair"
             )
         if span_boundary:
-            self.span_boundary = SpanBoundaryHead(config.vocab_size, **own, name="span_boundary")
+            self.span_boundary = SpanBoundaryHead(
+                config.vocab_size, **encoder_options, name="span_boundary"
+            )
 
     def build(self, input_shape=None):
-        one = (None, self.config.hidden_dim)
-        table = (self.config.vocab_size, self.config.embedding_width)
+        vector_shape = (None, self.config.hidden_dim)
+        table_shape = (self.config.vocab_size, self.config.embedding_width)
         self.encoder.build()
-        self.masked_language.build(one, table)
+        self.masked_language.build(vector_shape, table_shape)
         if self.sentence_pair:
             self.pooler.build((None, None, self.config.hidden_dim))
-            self.sentence_pair.build(one)
+            self.sentence_pair.build(vector_shape)
         if self.span_boundary:
-            self.span_boundary.build(one, one, (None,), table)
+            self.span_boundary.build(vector_shape, vector_shape, (None,), table_shape)
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
 
-        def at(name):
+        def hidden_at(name):
             # (B, L, D) at (B, P, 1) -> (B, P, D)
             return ops.take_along_axis(hidden, inputs[name][..., None], axis=1)
 
-        masked = at("masked_positions") if "masked_positions" in inputs else hidden
+        masked = hidden_at("masked_positions") if "masked_positions" in inputs else hidden
         outputs = {"masked_language": self.masked_logits(masked)}
         if self.sentence_pair:
             outputs["sentence_pair"] = self.pair_logits(hidden, training=training)
         if self.span_boundary and "span_positions" in inputs:
             outputs["span_boundary"] = self.span_boundary_logits(
-                at("left_boundaries"), at("right_boundaries"), inputs["span_positions"]
+                hidden_at("left_boundaries"),
+                hidden_at("right_boundaries"),
+                inputs["span_positions"],
             )
         return outputs
 
@@ -149,7 +153,7 @@ class PretrainingEncoder(Model):
         return {**super().get_config(), "embeddings": None}
 
 
-_SHARED = (
+_SHARED_FIELDS = (
     "vocab_size",
     "embedding_width",
     "positions",
@@ -209,12 +213,13 @@ class GeneratorDiscriminator(Model):
 
     def __init__(self, config: EncoderConfig, generator_config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        for field in _SHARED:
-            mine, theirs = getattr(config, field), getattr(generator_config, field)
-            if mine != theirs:
+        for field in _SHARED_FIELDS:
+            value, generator_value = getattr(config, field), getattr(generator_config, field)
+            if value != generator_value:
                 raise ValueError(
-                    f"the discriminator has {field}={mine!r}, but the generator has {field}="
-                    f"{theirs!r}: set both to the same value, because both share the embeddings"
+                    f"the discriminator has {field}={value!r}, but the generator has {field}="
+                    f"{generator_value!r}: set both to the same value, because both share the "
+                    "embeddings"
                 )
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(

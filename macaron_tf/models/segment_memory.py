@@ -24,15 +24,17 @@ class SegmentMemory:
 
     Args:
         empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.
-        turns: number of micro-batches per update, each with separate texts.
+        micro_batches: number of micro-batches per update, each with separate texts.
 
     Attributes:
-        variables: Keras variables that store the memories, `(B, turns, ...)` each.
+        variables: Keras variables that store the memories, `(B, micro_batches, ...)` each.
     """
 
-    def __init__(self, empty: Any, turns: int = 1):
-        self._held = keras.tree.map_structure(lambda value: _variable(value, turns), empty)
-        self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
+    def __init__(self, empty: Any, micro_batches: int = 1):
+        self._variable_tree = keras.tree.map_structure(
+            lambda value: _variable(value, micro_batches), empty
+        )
+        self.variables: list[keras.Variable] = keras.tree.flatten(self._variable_tree)
 
     def read(self, starts=None):
         """Returns the memory of the next batch.
@@ -42,22 +44,22 @@ class SegmentMemory:
                 row is empty. `None` means that no row begins a new text.
         """
 
-        def kept(variable):
+        def current(variable):
             value = ops.convert_to_tensor(variable)[:, 0]
             if starts is None:
                 return value
-            begins = ops.reshape(starts, (-1, *[1] * (len(value.shape) - 1)))
-            return ops.where(begins, ops.zeros_like(value), value)
+            is_start = ops.reshape(starts, (-1, *[1] * (len(value.shape) - 1)))
+            return ops.where(is_start, ops.zeros_like(value), value)
 
-        return keras.tree.map_structure(kept, self._held)
+        return keras.tree.map_structure(current, self._variable_tree)
 
     def write(self, memory) -> None:
         """Stores a new memory, which has the structure of the memory from `read`."""
         for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
             value = value[:, None]  # (B, ...) -> (B, 1, ...)
             if variable.shape[1] > 1:
-                later = ops.convert_to_tensor(variable)[:, 1:]
-                value = ops.concatenate([later, value], axis=1)
+                pending = ops.convert_to_tensor(variable)[:, 1:]
+                value = ops.concatenate([pending, value], axis=1)
             variable.assign(value)
 
 
@@ -68,7 +70,7 @@ class KeepsMemory:
         encoder: the encoder.
         memory_length: number of earlier positions M that attention sees.
         memories: dict with the memories `"training"` and `"evaluation"`. The value is `None` until
-            `keep_memory` is called.
+            `create_memory` is called.
     """
 
     encoder: Encoder
@@ -79,23 +81,23 @@ class KeepsMemory:
         """Returns the memory before the first segment of a text (see `Mixer.init_memory`)."""
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
-    def keep_memory(self, rows: int, turns: int = 1) -> None:
+    def create_memory(self, rows: int, micro_batches: int = 1) -> None:
         """Creates the memory variables for the batches of one replica.
 
         Args:
             rows: batch size B.
-            turns: number of micro-batches per training update.
+            micro_batches: number of micro-batches per training update.
         """
         empty = self.init_memory(rows)
         self.memories = {
-            "training": SegmentMemory(empty, turns),
+            "training": SegmentMemory(empty, micro_batches),
             "evaluation": SegmentMemory(empty),
         }
 
 
-def _variable(value, turns: int) -> keras.Variable:
+def _variable(value, micro_batches: int) -> keras.Variable:
     return keras.Variable(
-        ops.repeat(ops.zeros_like(value)[:, None], turns, axis=1),
+        ops.repeat(ops.zeros_like(value)[:, None], micro_batches, axis=1),
         dtype=keras.backend.standardize_dtype(value.dtype),
         trainable=False,
         autocast=False,
@@ -243,9 +245,9 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         # (D,) -> (B, P, D)
         query = ops.zeros_like(positions[..., :1], dtype=content.dtype) + query
         query = self.encoder.embeddings.drop(query, training=training)
-        content, kept = self.encoder.stack.mix(content, context, memory)
+        content, states = self.encoder.stack.mix(content, context, memory)
         # In the second pass, queries attend to the keys of the content stream in each layer.
-        memory, keys = ([[pair[i] for pair in block] for block in kept] for i in (0, 1))
+        memory, keys = ([[pair[i] for pair in block] for block in states] for i in (0, 1))
         context = context.replace(
             attention_mask=order[:, None, :] < order[:, :, None], query_positions=positions
         )

@@ -12,7 +12,7 @@ from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import normalization
 from macaron_tf.layers.positions import RelativePositionBias
-from macaron_tf.layers.remat import recomputed
+from macaron_tf.layers.remat import mix_with_remat
 from macaron_tf.models.config import StackConfig
 from macaron_tf.settings import SettingError
 
@@ -68,8 +68,8 @@ class Stack(Mixer):
     ):
         super().__init__(**kwargs)
         self.blocks: list[Block] = []
-        layers = [(*config.layer(n), config.first_norm or n > 0) for n in range(num_layers)]
-        for number, (name, step_size, window, first_norm) in enumerate(layers):
+        layers = [(*config.layer(i), config.first_norm or i > 0) for i in range(num_layers)]
+        for index, (name, step_size, window, first_norm) in enumerate(layers):
             block = block_class(name)(
                 config,
                 causal=causal,
@@ -81,22 +81,24 @@ class Stack(Mixer):
                 first_norm=first_norm,
                 kernel_initializer=kernel_initializer,
                 output_initializer=output_initializer,
-                name=f"block_{number}",
+                name=f"block_{index}",
             )
-            first = layers.index(layers[number])
-            if first < number and SHARING[sharing]:
+            first = layers.index(layers[index])
+            if first < index and SHARING[sharing]:
                 block.share(self.blocks[first], SHARING[sharing])
             self.blocks.append(block)
         attending = sum(block.takes_bias for block in self.blocks)
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
         self.biases = []
-        for number in range(tables[config.relative_bias]):
-            start = keras.initializers.RandomNormal(stddev=bias_range) if bias_range else "zeros"
+        for index in range(tables[config.relative_bias]):
+            initializer = (
+                keras.initializers.RandomNormal(stddev=bias_range) if bias_range else "zeros"
+            )
             bias = RelativePositionBias(
                 config.num_heads,
                 bidirectional=not causal,
-                initializer=start,
-                name=f"relative_bias_{number}",
+                initializer=initializer,
+                name=f"relative_bias_{index}",
             )
             self.biases.append(bias)
         self.final_norm = None
@@ -128,10 +130,12 @@ class Stack(Mixer):
         return all(block.can_prefill for block in self.blocks)
 
     @property
-    def can_hold(self) -> bool:
-        """Whether all mixers accept a read-only cache (see `Context.held`)."""
+    def takes_cache_mask(self) -> bool:
+        """Whether all mixers accept a read-only cache (see `Context.cache_mask`)."""
         mixers = [mixer for block in self.blocks for mixer in block.mixers()]
-        return not self.biases and all(m.takes_held or not m.keeps_state for m in mixers)
+        return not self.biases and all(
+            mixer.takes_cache_mask or not mixer.keeps_state for mixer in mixers
+        )
 
     def check_documents(self) -> None:
         """Raises a SettingError if a mixer cannot separate the documents within a sequence."""
@@ -148,21 +152,21 @@ class Stack(Mixer):
             memory_mask=broadcast_mask(context.memory_mask),
         )
         # Each block with attention scores has its own bias, or all blocks share one bias.
-        biases = itertools.cycle([_once(bias) for bias in self.biases] or [context.bias])
-        kept = []
-        for number, block in enumerate(self.blocks):
-            own = context.replace(
+        biases = itertools.cycle([_computed_once(bias) for bias in self.biases] or [context.bias])
+        new_states = []
+        for index, block in enumerate(self.blocks):
+            block_context = context.replace(
                 bias=next(biases) if block.takes_bias else None,
-                memory_keys=context.memory_keys and context.memory_keys[number],
+                memory_keys=context.memory_keys and context.memory_keys[index],
             )
-            again = self.config.remat and context.training
-            mix = functools.partial(recomputed, block) if again else block.mix
-            x, after = mix(x, own, state and state[number])
-            kept.append(after)
-        return self.final_norm(x, training=context.training) if self.final_norm else x, kept
+            recomputes = self.config.remat and context.training
+            mix = functools.partial(mix_with_remat, block) if recomputes else block.mix
+            x, new_state = mix(x, block_context, state and state[index])
+            new_states.append(new_state)
+        return self.final_norm(x, training=context.training) if self.final_norm else x, new_states
 
-    def init_cache(self, batch_size, beams: int, room: int | None) -> list:
-        return [block.init_cache(batch_size, beams, room) for block in self.blocks]
+    def init_cache(self, batch_size, beams: int, capacity: int | None) -> list:
+        return [block.init_cache(batch_size, beams, capacity) for block in self.blocks]
 
     def init_memory(self, batch_size, length: int) -> list:
         return [block.init_memory(batch_size, length) for block in self.blocks]
@@ -177,27 +181,27 @@ class Stack(Mixer):
         T5's relative bias is copied only if both stacks are causal or both are bidirectional,
         because causal and bidirectional buckets stand for different distances.
         """
-        for block, one in zip(self.blocks, other.blocks, strict=True):
-            block.copy_from(one)
+        for block, other_block in zip(self.blocks, other.blocks, strict=True):
+            block.copy_from(other_block)
         if self.causal == other.causal:
-            for bias, one in zip(self.biases, other.biases, strict=True):
-                bias.set_weights(one.get_weights())
+            for bias, other_bias in zip(self.biases, other.biases, strict=True):
+                bias.set_weights(other_bias.get_weights())
         if self.final_norm:
             self.final_norm.set_weights(other.final_norm.get_weights())
 
 
-def _once(bias: RelativePositionBias) -> Callable:
+def _computed_once(bias: RelativePositionBias) -> Callable:
     """Wraps a relative position bias, so that one forward pass computes the bias only once.
 
     The returned function computes the bias in the first call and returns the same tensor in all
     later calls. This is correct because all layers that share the bias have the same query and key
     lengths. Each forward pass needs a new wrapper.
     """
-    made = []
+    result = []
 
-    def of(**lengths):
-        if not made:
-            made.append(bias(**lengths))
-        return made[0]
+    def bias_once(**lengths):
+        if not result:
+            result.append(bias(**lengths))
+        return result[0]
 
-    return of
+    return bias_once

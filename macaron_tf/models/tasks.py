@@ -17,7 +17,7 @@ from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
 
 # `Pooling` modes for the values of `summary` in configurations.
 _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
-ReaderConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
+TokenLevelConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
 class TaskModel(Model):
@@ -28,13 +28,15 @@ class TaskModel(Model):
         """Standard deviation of the initializers in the model's head."""
         return self.config.initializer_range or 0.02
 
-    def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
-        """Creates a head that consists of dropout and a linear layer with `outputs` outputs."""
-        return ClassificationHead(outputs, dropout, initializer_range=self.head_range, name="head")
+    def classification_head(self, num_outputs: int, dropout: float = 0.0) -> ClassificationHead:
+        """Creates a head that consists of dropout and a linear layer with `num_outputs` outputs."""
+        return ClassificationHead(
+            num_outputs, dropout, initializer_range=self.head_range, name="head"
+        )
 
 
-class ReadingModel(TaskModel):
-    """Base class of task models that read the hidden state at each position.
+class TokenLevelModel(TaskModel):
+    """Base class of task models that use the hidden state at each position.
 
     In an encoder-decoder, the encoder reads the sequence, and the decoder reads the sequence again,
     shifted right behind a [SEP]. The hidden state at a position then depends on the whole sequence
@@ -48,7 +50,7 @@ class ReadingModel(TaskModel):
     2018 (ELMo), section 3.3.
     """
 
-    def __init__(self, config: ReaderConfig, **kwargs):
+    def __init__(self, config: TokenLevelConfig, **kwargs):
         super().__init__(config, **kwargs)
         if isinstance(config, WordEncoderConfig):
             self.encoder = WordEncoder(config, name="encoder")
@@ -64,19 +66,19 @@ class ReadingModel(TaskModel):
         if self.encoder_decoder is None:
             return super().hidden_states(inputs, training=training)
         source = ops.where(padding_mask(inputs), inputs["token_ids"], PAD)
-        pair = {**inputs, "source": source, "target": _behind(EOS, source)}
+        pair = {**inputs, "source": source, "target": _shifted_right(EOS, source)}
         if "attention_mask" in inputs:  # the mask also applies in the decoder
             pair["memory_mask"] = attention_mask(inputs)
-            pair["target_mask"] = _behind(True, pair["memory_mask"])
+            pair["target_mask"] = _shifted_right(True, pair["memory_mask"])
         return self.encoder_decoder.hidden_states(pair, training=training)
 
 
-def _behind(start, x):
+def _shifted_right(start, x):
     """Shifts `x (..., L)` right by one position and puts `start` in front."""
     return ops.concatenate([ops.full_like(x[..., :1], start), x[..., :-1]], axis=-1)
 
 
-class EncoderClassifier(ReadingModel):
+class EncoderClassifier(TokenLevelModel):
     """Classifier of texts or text pairs: an encoder, a pooler over [CLS], and a linear layer.
 
     Args:
@@ -97,7 +99,7 @@ class EncoderClassifier(ReadingModel):
 
     def __init__(
         self,
-        config: ReaderConfig,
+        config: TokenLevelConfig,
         num_classes: int,
         head_dropout: float = 0.1,
         pooler_activation: str | None = None,
@@ -111,9 +113,9 @@ class EncoderClassifier(ReadingModel):
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
-        modern = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
-        self.pooler_activation = pooler_activation or ("gelu" if modern else "tanh")
-        norm = {"norm_type": "unbiased", "epsilon": config.epsilon} if modern else {}
+        is_modern_bert = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
+        self.pooler_activation = pooler_activation or ("gelu" if is_modern_bert else "tanh")
+        norm = {"norm_type": "unbiased", "epsilon": config.epsilon} if is_modern_bert else {}
         self.pooler = Pooler(self.head_range, self.pooler_activation, **norm, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
@@ -162,13 +164,13 @@ class EncoderChooser(TaskModel):
         return self.classifier.pooler
 
     def call(self, inputs, training=None):
-        rows = _flat(inputs)
+        rows = _flattened(inputs)
         scores = self.classifier(rows, training=training)  # (B R, 1)
         real = ops.reshape(padding_mask(rows), ops.shape(inputs["token_ids"]))  # (B, R, L)
         return choice_logits(scores, real)
 
 
-def _flat(inputs):
+def _flattened(inputs):
     """Flattens all axes before the last axis of the ids.
 
     Ids change from `(..., L)` to `(N, L)`, and attention masks from `(..., L, L)` to `(N, L, L)`.
@@ -184,12 +186,12 @@ def choice_logits(scores, real):
         scores: B R scores, of any shape.
         real: boolean `(B, R, L)`, False at padding.
     """
-    there = ops.any(real, axis=-1)  # (B, R)
-    scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
-    return ops.where(there, scores, -1e9)
+    is_choice = ops.any(real, axis=-1)  # (B, R)
+    scores = ops.cast(ops.reshape(scores, ops.shape(is_choice)), "float32")
+    return ops.where(is_choice, scores, -1e9)
 
 
-class EncoderSpanReader(ReadingModel):
+class EncoderSpanReader(TokenLevelModel):
     """Question answering model, which scores each position as the start and end of the answer.
 
     The model is extractive: an answer is a span of the context. Position 0, [CLS], means that there
@@ -208,25 +210,25 @@ class EncoderSpanReader(ReadingModel):
     released code.
     """
 
-    required = 2  # `segment_ids` are required, because they mark the context
+    num_required = 2  # `segment_ids` are required, because they mark the context
 
-    def __init__(self, config: ReaderConfig, **kwargs):
+    def __init__(self, config: TokenLevelConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.head = SpanHead(self.head_range, name="head")
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         real, segment_ids = padding_mask(inputs), inputs["segment_ids"]
-        last = self.config.summary == "last"
-        allowed = answer_mask(real, segment_ids, last)  # (B, L)
+        cls_last = self.config.summary == "last"
+        allowed = answer_mask(real, segment_ids, cls_last)  # (B, L)
         scores = self.head(hidden, attention_mask=allowed)  # (B, 2, L)
-        if not last:
+        if not cls_last:
             return scores
         is_cls = ops.equal(segment_ids, CLS_SEGMENT)[:, None]  # (B, 1, L)
-        null = ops.max(ops.where(is_cls, scores, -1e9), axis=-1, keepdims=True)  # (B, 2, 1)
+        no_answer = ops.max(ops.where(is_cls, scores, -1e9), axis=-1, keepdims=True)  # (B, 2, 1)
         # The last position of a row is [CLS] or padding.
-        others = ops.where(is_cls, -1e9, scores)[..., :-1]
-        return ops.concatenate([null, others], axis=-1)
+        other_scores = ops.where(is_cls, -1e9, scores)[..., :-1]
+        return ops.concatenate([no_answer, other_scores], axis=-1)
 
 
 def answer_mask(real, segment_ids, cls_last: bool = False):
@@ -246,7 +248,7 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
     return ops.logical_or(context, first)
 
 
-class EncoderTagger(ReadingModel):
+class EncoderTagger(TokenLevelModel):
     """Token tagger: an encoder with dropout and a linear layer that scores C = `num_tags` tags.
 
     Args:
@@ -262,7 +264,7 @@ class EncoderTagger(ReadingModel):
 
     def __init__(
         self,
-        config: ReaderConfig,
+        config: TokenLevelConfig,
         num_tags: int,
         head_dropout: float = 0.1,
         **kwargs,
@@ -409,13 +411,13 @@ def swapped(token_ids, segment_ids):
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
     second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
     delimiter = end - second + 1  # column of the delimiter in the result, after start and b
-    taken = ops.where(
+    source_columns = ops.where(
         columns < delimiter,
         columns + second - 1,
         ops.where(columns == delimiter, second - 1, columns - delimiter),
     )
     inside = ops.logical_and(columns > 0, columns < end)
-    return ops.take_along_axis(token_ids, ops.where(inside, taken, columns), axis=1)
+    return ops.take_along_axis(token_ids, ops.where(inside, source_columns, columns), axis=1)
 
 
 FEATURES = {
@@ -459,7 +461,7 @@ class SiameseEncoder(TaskModel):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.num_classes = check_count("num_classes", num_classes, least=0)
+        self.num_classes = check_count("num_classes", num_classes, minimum=0)
         self.features = parse_concatenation(concatenation)
         self.encoder = Encoder(config)
         self.pool = Pooling(pooling, name="pooling")
@@ -472,7 +474,7 @@ class SiameseEncoder(TaskModel):
 
     def call(self, inputs, training=None):
         *outer, _ = ops.shape(inputs["token_ids"])
-        rows = _flat(inputs)
+        rows = _flattened(inputs)
         hidden = self.encoder(rows, training=training)  # (N, L, D)
         vectors = self.pool(hidden, mask=padding_mask(rows))  # (N, D)
         if self.normalize:

@@ -71,8 +71,8 @@ class TemporalConfig(Settings):
             )
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")
-        ends = (self.output_dim, self.widths[-1])
-        if self.tied and (self.vocab_size, self.embedding_dim) != ends:
+        output_sizes = (self.output_dim, self.widths[-1])
+        if self.tied and (self.vocab_size, self.embedding_dim) != output_sizes:
             raise self.error(
                 f"tied=True needs output_dim={self.output_dim} to equal "
                 f"vocab_size={self.vocab_size}, and the last width {self.widths[-1]} to equal "
@@ -82,20 +82,20 @@ class TemporalConfig(Settings):
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""
-        start = self.embedding_dim if self.vocab_size else self.input_dim
-        layers = itertools.pairwise((start, *self.widths))
+        input_width = self.embedding_dim if self.vocab_size else self.input_dim
+        layers = itertools.pairwise((input_width, *self.widths))
         body = sum(self._layer_parameters(*pair) for pair in layers)
         table = self.vocab_size * self.embedding_dim
-        scores = self.output_dim * (1 if self.tied else self.widths[-1] + 1)
-        return table + body + scores
+        output = self.output_dim * (1 if self.tied else self.widths[-1] + 1)
+        return table + body + output
 
-    def _layer_parameters(self, inner: int, width: int) -> int:
+    def _layer_parameters(self, input_width: int, width: int) -> int:
         if self.mixer == "tcn":
-            skip = (inner + 1) * width if inner != width else 0
+            skip = (input_width + 1) * width if input_width != width else 0
             # Two kernels, each with one length and one bias per channel.
-            return self.kernel_size * (inner + width) * width + 2 * 2 * width + skip
+            return self.kernel_size * (input_width + width) * width + 2 * 2 * width + skip
         _, gates, biases = _RECURRENT[self.mixer]
-        return gates * (inner + width + biases) * width
+        return gates * (input_width + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
         """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
@@ -107,17 +107,16 @@ class TemporalConfig(Settings):
             mixer: type of the layer: `"lstm"`, `"gru"` or `"rnn"`.
         """
 
-        def of(width: int) -> TemporalConfig:
+        def with_width(width: int) -> TemporalConfig:
             widths = (width, self.embedding_dim) if self.tied else (width,)
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
         check_choice("mixer", mixer, tuple(_RECURRENT))
-        # Widths below the number of parameters suffice, because a layer has more parameters than
-        # units.
+        # A layer has more parameters than units, so the width is below the number of parameters.
         widths, size = range(1, self.parameters), self.parameters
-        high = 1 + bisect.bisect_left(widths, size, key=lambda width: of(width).parameters)
-        nearest = (of(max(high - 1, 1)), of(high))
-        return min(nearest, key=lambda config: abs(config.parameters - size))
+        high = 1 + bisect.bisect_left(widths, size, key=lambda width: with_width(width).parameters)
+        candidates = (with_width(max(high - 1, 1)), with_width(high))
+        return min(candidates, key=lambda config: abs(config.parameters - size))
 
 
 class TemporalConvolution(Recording, keras.layers.Layer):
@@ -155,10 +154,10 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         self.supports_masking = not last_only
         if not filters:
             raise ValueError("filters is empty: give the number of channels for at least one block")
-        drops = (dropout, spatial_dropout)
+        dropout_options = (dropout, spatial_dropout)
         self.blocks = [
-            ConvolutionBlock(width, kernel_size, 2**number, *drops, name=f"block_{number}")
-            for number, width in enumerate(filters)
+            ConvolutionBlock(width, kernel_size, 2**index, *dropout_options, name=f"block_{index}")
+            for index, width in enumerate(filters)
         ]
 
     def build(self, x_shape):
@@ -168,7 +167,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 
     def call(self, x, training=None):
         for block in self.blocks:
-            call = block.call_thinned if self.last_only else block
+            call = block.call_subsampled if self.last_only else block
             x = call(x, training=training)
         return x[:, -1] if self.last_only else x
 
@@ -217,10 +216,10 @@ class TemporalModel(Model):
             self.mixers = [
                 recurrent(
                     width,
-                    return_sequences=number < last or not config.last_only,
-                    name=f"{config.mixer}_{number}",
+                    return_sequences=index < last or not config.last_only,
+                    name=f"{config.mixer}_{index}",
                 )
-                for number, width in enumerate(config.widths)
+                for index, width in enumerate(config.widths)
             ]
             self.drops = [Dropout(config.dropout) for _ in config.widths]
         if config.tied:
@@ -246,10 +245,10 @@ class TemporalModel(Model):
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)
-        for number, layer in enumerate(self.mixers):
+        for index, layer in enumerate(self.mixers):
             x = layer(x, training=training)
             if self.drops:
-                x = self.drops[number](x, training=training)
+                x = self.drops[index](x, training=training)
         return x
 
     def logits(self, hidden):

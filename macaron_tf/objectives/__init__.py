@@ -34,8 +34,8 @@ from macaron_tf.objectives.translation import (
 
 # Maps each name of a pre-training objective in recipes and in model.json to the class.
 PRETRAINING: dict[str, type[PretrainingObjective]] = {
-    kind.learns: kind
-    for kind in (
+    cls.learns: cls
+    for cls in (
         MaskedLanguageObjective,
         SpanBoundaryObjective,
         ReplacedTokenObjective,
@@ -48,14 +48,14 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
 }
 
 
-def learnt(objective: str | None) -> type[Objective]:
+def objective_class(name: str | None) -> type[Objective]:
     """Returns the class of the pre-training objective with the given name.
 
     Args:
-        objective: value of `Pretrained.objective`, such as `"masked_language"`.
+        name: value of `Pretrained.objective`, such as `"masked_language"`.
 
     Returns:
         The objective's class. If the name is `None` or unknown, the result is the base class
         `Objective`, whose attributes `causal` and `fills_masks` are False.
     """
-    return PRETRAINING.get(objective, Objective)
+    return PRETRAINING.get(name, Objective)

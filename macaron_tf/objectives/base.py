@@ -104,11 +104,11 @@ class PretrainingObjective(Objective):
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
         @tf.autograph.experimental.do_not_convert
-        def prepared(number, batch):
-            return prepare(batch, tf.stack([tf.constant(seed, tf.int64), number]))
+        def prepare_batch(index, batch):
+            return prepare(batch, tf.stack([tf.constant(seed, tf.int64), index]))
 
         numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), rows)
-        return numbered.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return numbered.map(prepare_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def preparation(
         self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
@@ -141,8 +141,9 @@ class PretrainingObjective(Objective):
             if masking.duplicates:
                 batch = dict(batch)
                 row, epoch = (tf.cast(batch.pop(n), tf.int64) for n in ("row_number", "epoch"))
-                copy = row * masking.duplicates + epoch % masking.duplicates  # (B,)
-                seed = tf.stack([tf.fill(tf.shape(copy), seed[0]), copy], axis=1)  # (B, 2)
+                mask_index = row * masking.duplicates + epoch % masking.duplicates  # (B,)
+                first = tf.fill(tf.shape(mask_index), seed[0])
+                seed = tf.stack([first, mask_index], axis=1)  # (B, 2)
             return mask_tokens(batch, seed, masking, vocabulary)
 
         return masked
@@ -171,8 +172,8 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     if runs_native(logits):
         labels = tf.convert_to_tensor(labels)
         labels.shape.assert_is_compatible_with(logits.shape[:-1])
-        rows = ops.reshape(logits, (-1, ops.shape(logits)[-1]))  # (..., C) -> (N, C)
-        losses, _ = native.cross_entropy(rows, ops.reshape(labels, (-1,)))
+        flat_logits = ops.reshape(logits, (-1, ops.shape(logits)[-1]))  # (..., C) -> (N, C)
+        losses, _ = native.cross_entropy(flat_logits, ops.reshape(labels, (-1,)))
         return ops.reshape(losses, ops.shape(labels))
     scores = ops.cast(logits, "float32")
     if keras.backend.backend() == "tensorflow":
@@ -186,25 +187,25 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
 
     Logits have shape `(..., C)`, labels have shape `(...,)`, and the result is `(...,)` float32.
     """
-    best = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
-    return ops.cast(ops.equal(best, labels), "float32")
+    predicted = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
+    return ops.cast(ops.equal(predicted, labels), "float32")
 
 
-def weighted_sums(losses: Tensor, weights: Tensor, right: Tensor | None = None) -> Sums:
+def weighted_sums(losses: Tensor, weights: Tensor, correctness: Tensor | None = None) -> Sums:
     """Computes weighted sums of losses and of correct predictions.
 
     Args:
         losses: `(...,)` float32.
         weights: `(...,)` float32.
-        right: `(...,)` float32, 1 at correct predictions and 0 elsewhere. `None` leaves
+        correctness: `(...,)` float32, 1 at correct predictions and 0 elsewhere. `None` leaves
             `correct_sum` out of the result.
 
     Returns:
-        Dict of `loss_sum`, `weight` (the sum of the weights) and, unless `right` is `None`,
+        Dict of `loss_sum`, `weight` (the sum of the weights) and, unless `correctness` is `None`,
         `correct_sum`.
     """
     sums = {"loss_sum": ops.sum(losses * weights), "weight": ops.sum(weights)}
-    return sums if right is None else {**sums, "correct_sum": ops.sum(right * weights)}
+    return sums if correctness is None else {**sums, "correct_sum": ops.sum(correctness * weights)}
 
 
 def count_tokens(token_ids: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class CausalLanguageObjective(PretrainingObjective):
         if "document_ids" not in spec:
             return lambda batch, seed: batch
 
-        def apart(batch: Batch, seed) -> Batch:
+        def separate_documents(batch: Batch, seed) -> Batch:
             ids = batch["token_ids"]
             ends = ids == vocabulary.sep_id
             return {
@@ -72,7 +72,7 @@ class CausalLanguageObjective(PretrainingObjective):
                 "labels": ids[:, 1:],
             }
 
-        return apart
+        return separate_documents
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if not network.config.causal:
@@ -133,17 +133,17 @@ class SegmentLanguageObjective(CausalLanguageObjective):
         2)`.
         """
 
-        def segment(batch: Batch, seed) -> Batch:
+        def make_segment(batch: Batch, seed) -> Batch:
             labels, previous = batch["token_ids"][:, 1:-1], batch["previous_ids"]
             # The last row of a shard may end with [SEP] and padding.
             real = tf.reduce_sum(tf.cast(previous != PAD, tf.int32), axis=-1)  # (B,)
             last = tf.clip_by_value(real - 1, 0, previous.shape[1] - 2)
-            before = tf.gather(previous, last, batch_dims=1)
-            before = tf.where(batch["starts"], batch["token_ids"][:, 0], before)
-            token_ids = tf.concat([before[:, None], labels[:, :-1]], axis=1)
+            first_ids = tf.gather(previous, last, batch_dims=1)
+            first_ids = tf.where(batch["starts"], batch["token_ids"][:, 0], first_ids)
+            token_ids = tf.concat([first_ids[:, None], labels[:, :-1]], axis=1)
             return {"token_ids": token_ids, "labels": labels, "starts": batch["starts"]}
 
-        return segment
+        return make_segment
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         memory = network.memories["training" if training else "evaluation"]
@@ -189,9 +189,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         sums = self.sums(logits, batch, training)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)
-            language = ops.sum(nll * batch["weight"])
-            sums["loss_sum"] += self.language_weight * language
-            sums["language_loss_sum"] = language
+            language_loss = ops.sum(nll * batch["weight"])
+            sums["loss_sum"] += self.language_weight * language_loss
+            sums["language_loss_sum"] = language_loss
         return sums
 
 
@@ -251,28 +251,29 @@ class BidirectionalLanguageObjective(Objective):
         forward, backward = network.hidden_states(batch["characters"], training=training)
         words = batch["words"]
         sums: Sums = {}
-        numbers = tf.range(1, tf.size(words) + 1)
-        seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * numbers)]
+        indices = tf.range(1, tf.size(words) + 1)
+        seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * indices)]
         seeds = draws.split(tf.stack(seed), 2)
         # At position k, the forward model predicts word k + 1, and the backward model word k - 1.
-        for name, hidden, answers, given, seed in (
+        for name, hidden, targets, context_words, seed in (
             ("forward", forward[:, :-1], words[:, 1:], words[:, :-1], seeds[0]),
             ("backward", backward[:, 1:], words[:, :-1], words[:, 1:], seeds[1]),
         ):
             # (B, L - 1, P) -> (N, P) and (B, L - 1) -> (N,), N = B (L - 1)
             hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-            weights = tf.cast((answers >= 0) & (given >= 0), tf.float32)
-            weights, answers = tf.reshape(weights, (-1,)), tf.reshape(answers, (-1,))
-            answers = tf.maximum(answers, 0)
+            weights = tf.cast((targets >= 0) & (context_words >= 0), tf.float32)
+            weights, targets = tf.reshape(weights, (-1,)), tf.reshape(targets, (-1,))
+            targets = tf.maximum(targets, 0)
             samples = self.samples if training else 0
-            losses, right = _losses(network, hidden, answers, samples, seed)
-            own = weighted_sums(losses, weights, None if training else right)
-            sums |= {key: sums.get(key, 0.0) + value for key, value in own.items()}
-            sums |= {f"{name}_sum": own["loss_sum"], f"{name}_weight": own["weight"]}
+            losses, correctness = _losses(network, hidden, targets, samples, seed)
+            direction_sums = weighted_sums(losses, weights, None if training else correctness)
+            sums |= {key: sums.get(key, 0.0) + value for key, value in direction_sums.items()}
+            sums[f"{name}_sum"] = direction_sums["loss_sum"]
+            sums[f"{name}_weight"] = direction_sums["weight"]
         return {**sums, "nll_sum": sums["loss_sum"]}
 
 
-def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
+def _losses(network, hidden, targets, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes cross-entropy `(N,)` and correctness `(N,)` (0 or 1) of N predicted words.
 
     With `samples` above 0, the function computes the cross-entropy of the sampled softmax. It then
@@ -281,14 +282,16 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
     if samples:
         output = network.output_layer
         kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
-        draw = log_uniform(seed, samples, bias.shape[0])
-        losses = sampled_cross_entropy(tf.cast(hidden, tf.float32), kernel, bias, answers, draw)
+        sampled_ids = log_uniform(seed, samples, bias.shape[0])
+        losses = sampled_cross_entropy(
+            tf.cast(hidden, tf.float32), kernel, bias, targets, sampled_ids
+        )
         return losses, tf.zeros_like(losses)
     scores = network.logits(hidden)  # (N, V)
-    return cross_entropy(answers, scores), correct(scores, answers)
+    return cross_entropy(targets, scores), correct(scores, targets)
 
 
-def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
+def log_uniform(seed: tf.Tensor, count: int, num_classes: int) -> tf.Tensor:
     """Draws class indices from a log-uniform (Zipfian) distribution, with replacement.
 
     Class k of V classes has probability ln((k + 2) / (k + 1)) / ln(V + 1). Word frequencies are
@@ -297,33 +300,33 @@ def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
     Args:
         seed: `(2,)` int.
         count: number of draws.
-        classes: V, the number of classes.
+        num_classes: V, the number of classes.
 
     Returns:
         `(count,)` int32.
     """
     uniform = draws.uniform(seed, 1, count)[0]
     # The inverse of the distribution function ln(k + 2) / ln(V + 1).
-    drawn = tf.cast(tf.exp(uniform * math.log(classes + 1)), tf.int32) - 1
-    return tf.minimum(drawn, classes - 1)  # because float32 may round up to V
+    class_ids = tf.cast(tf.exp(uniform * math.log(num_classes + 1)), tf.int32) - 1
+    return tf.minimum(class_ids, num_classes - 1)  # because float32 may round up to V
 
 
-def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
+def log_probability(class_ids: tf.Tensor, num_classes: int) -> tf.Tensor:
     """Computes the log-probability with which `log_uniform` draws each of the given classes.
 
     Args:
-        classes: class indices, of any shape.
-        count: V, the number of classes of the distribution.
+        class_ids: class indices, of any shape.
+        num_classes: V, the number of classes of the distribution.
 
     Returns:
-        float32 log-probabilities, of the same shape as `classes`.
+        float32 log-probabilities, of the same shape as `class_ids`.
     """
-    k = tf.cast(classes, tf.float32)
-    return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(count + 1))
+    k = tf.cast(class_ids, tf.float32)
+    return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(num_classes + 1))
 
 
 def sampled_cross_entropy(
-    hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, draw: tf.Tensor
+    hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, sampled_ids: tf.Tensor
 ) -> tf.Tensor:
     """Computes the cross-entropy of a sampled softmax.
 
@@ -337,7 +340,7 @@ def sampled_cross_entropy(
         kernel: `(D, V)`, the output layer's kernel, with classes sorted by descending frequency.
         bias: `(V,)`.
         labels: `(N,)` int.
-        draw: `(S,)` int, class indices from `log_uniform`.
+        sampled_ids: `(S,)` int, class indices from `log_uniform`.
 
     Returns:
         `(N,)` float32, in nats.
@@ -345,9 +348,13 @@ def sampled_cross_entropy(
     References: Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a
     Neural Probabilistic Language Model"; Jean et al. 2015, section 3.
     """
-    own = tf.reduce_sum(hidden * tf.gather(tf.transpose(kernel), labels), axis=-1)  # (N,)
-    own += tf.gather(bias, labels)
-    others = hidden @ tf.gather(kernel, draw, axis=1) + tf.gather(bias, draw)  # (N, S)
-    others -= log_probability(draw, bias.shape[0]) + math.log(draw.shape[0])
-    others = tf.where(labels[:, None] == draw, others.dtype.min, others)
-    return tf.reduce_logsumexp(tf.concat([own[:, None], others], axis=1), axis=1) - own
+    label_scores = tf.reduce_sum(hidden * tf.gather(tf.transpose(kernel), labels), axis=-1)  # (N,)
+    label_scores += tf.gather(bias, labels)
+    sampled_scores = hidden @ tf.gather(kernel, sampled_ids, axis=1)  # (N, S)
+    sampled_scores += tf.gather(bias, sampled_ids)
+    sampled_scores -= log_probability(sampled_ids, bias.shape[0]) + math.log(sampled_ids.shape[0])
+    sampled_scores = tf.where(
+        labels[:, None] == sampled_ids, sampled_scores.dtype.min, sampled_scores
+    )
+    scores = tf.concat([label_scores[:, None], sampled_scores], axis=1)
+    return tf.reduce_logsumexp(scores, axis=1) - label_scores

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, reduced_by_row
+from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, reduced_by_row
 from macaron_tf.objectives.masking.masking import multiple_of_8, static_length
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
@@ -71,15 +71,15 @@ class CorruptionObjective(PretrainingObjective):
                 f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: "
                 "leave --vocabulary out, so that this command trains a new vocabulary"
             )
-        corrupted = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
+        corrupt = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
 
-        def pair(batch: Batch, seed: tf.Tensor) -> Batch:
+        def make_pair(batch: Batch, seed: tf.Tensor) -> Batch:
             ids = batch["token_ids"]
             text = tf.where(ids[:, 2:] != PAD, ids[:, 1:-1], PAD)  # (B, L) -> (B, L - 2)
-            source, target = corrupted(text, seed)
+            source, target = corrupt(text, seed)
             return {"source": source, "target": target}
 
-        return pair
+        return make_pair
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         translation = TranslationObjective(label_smoothing=0.0, skip_padding=self.skip_padding)
@@ -91,37 +91,37 @@ def lengths_of(text: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(text != PAD, tf.int32), axis=-1)
 
 
-def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
+def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int) -> tf.Tensor:
     """Removes ids from each row, moves the remaining ids to the left and fills the row with PAD.
 
     Args:
         ids: `(B, R)` int.
-        keep: `(B, R)` bool, True at ids to keep, with at most `room` True values in a row.
-        room: length of the new rows.
+        keep: `(B, R)` bool, True at ids to keep, with at most `new_length` True values in a row.
+        new_length: length of the new rows.
 
     Returns:
-        `(B, room)` int.
+        `(B, new_length)` int.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
-    return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), room)
+    return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), new_length)
 
 
-def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
+def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int) -> tf.Tensor:
     """Adds EOS after the last token of each text.
 
     Args:
         ids: `(B, R)` int, with padding at the end.
         real: `(B,)` bool, False for rows that get no EOS.
-        room: length of the new rows, large enough for the longest text and EOS. R + 1 is always
-            enough.
+        new_length: length of the new rows, large enough for the longest text and EOS. R + 1 is
+            always enough.
 
     Returns:
-        `(B, room)` int.
+        `(B, new_length)` int.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])
     columns = tf.range(ids.shape[1])
     at_end = (columns == lengths_of(ids)[:, None]) & real[:, None]
-    return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :room]
+    return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :new_length]
 
 
 # Number of sentinels. With a vocabulary of size V, the first span's sentinel has id V, the second
@@ -205,14 +205,15 @@ class SpanCorruptionConfig(Settings):
             return tokens + 1, tokens + 1
         if self.kind == "prefix_lm":
             return max(tokens, 1), max(tokens, 1)
-        each = [(n, *self.counts(n)) for n in range(tokens + 1)]
+        all_counts = [(n, *self.counts(n)) for n in range(tokens + 1)]
         if self.kind == "drop_tokens":
-            return max(n - h + 1 for n, h, _ in each), max(h + 1 for _, h, _ in each)
+            max_visible = max(n - hidden for n, hidden, _ in all_counts)
+            return max_visible + 1, max(hidden for _, hidden, _ in all_counts) + 1
         # The target of "iid_spans" may have a sentinel after its last hidden span.
         last = self.kind == "iid_spans"
         return (
-            max(n - hidden + spans + 1 for n, hidden, spans in each),
-            max(hidden + spans + last + 1 for _, hidden, spans in each),
+            max(n - hidden + spans + 1 for n, hidden, spans in all_counts),
+            max(hidden + spans + last + 1 for _, hidden, spans in all_counts),
         )
 
     def text_length(self, source_length: int) -> int:
@@ -250,19 +251,19 @@ def hidden_spans(
 
     References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released code.
     """
-    room = text.shape[1]
+    length = text.shape[1]
     tokens = lengths_of(text)
-    table = np.array([config.counts(n) for n in range(room + 1)], np.int32)  # (R + 1, 2)
-    hidden, spans = tf.unstack(numbers_by_count(table, text != PAD), axis=-1)  # (B,) each
-    most = max(int(table[:, 1].max()), 1)
-    of_hidden, of_seen = draws.split(seed, 2)
+    table = np.array([config.counts(n) for n in range(length + 1)], np.int32)  # (R + 1, 2)
+    hidden, spans = tf.unstack(lookup_by_count(table, text != PAD), axis=-1)  # (B,) each
+    max_spans = max(int(table[:, 1].max()), 1)
+    hidden_seed, visible_seed = draws.split(seed, 2)
     parts = [
-        _random_parts(tokens - hidden, spans, of_seen, room, most),
-        _random_parts(hidden, spans, of_hidden, room, most),
+        _random_parts(tokens - hidden, spans, visible_seed, length, max_spans),
+        _random_parts(hidden, spans, hidden_seed, length, max_spans),
     ]
     # 2 of (B, P) -> (B, P, 2) -> (B, 2 P)
-    sizes = tf.reshape(tf.stack(parts, axis=-1), [-1, 2 * most])
-    columns = tf.broadcast_to(tf.range(room), tf.shape(text))
+    sizes = tf.reshape(tf.stack(parts, axis=-1), [-1, 2 * max_spans])
+    columns = tf.broadcast_to(tf.range(length), tf.shape(text))
     part = tf.searchsorted(tf.cumsum(sizes, axis=-1), columns, side="right")  # (B, R)
     return (part % 2 == 1) & (columns < tokens[:, None])
 
@@ -285,21 +286,23 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
         `(B, R)` bool, True at hidden tokens.
     """
     tokens, real = lengths_of(text), text != PAD
-    some = (tokens > 1)[:, None]  # (B, 1)
+    has_hidden = (tokens > 1)[:, None]  # (B, 1)
     if config.kind == "random_spans":
         return hidden_spans(text, seed, config)
     if config.kind == "deshuffling":
-        return real & some
+        return real & has_hidden
     if config.kind == "prefix_lm":
         between = tf.cast(tokens - 1, tf.float32)[:, None]
         uniform = draws.uniform(seed, tf.shape(text)[0], 1)
         prefix = 1 + tf.cast(uniform * between, tf.int32)  # (B, 1)
-        return real & some & (tf.range(text.shape[1]) >= prefix)
+        return real & has_hidden & (tf.range(text.shape[1]) >= prefix)
     table = np.array([config.counts(n)[0] for n in range(text.shape[1] + 1)], np.int32)
-    return choose_tokens(real, numbers_by_count(table, real), seed) > 0
+    return choose_tokens(real, lookup_by_count(table, real), seed) > 0
 
 
-def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
+def with_sentinels(
+    text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, new_length: int
+) -> tf.Tensor:
     """Replaces each span of hidden tokens by a sentinel and adds EOS.
 
     The result for a row without hidden tokens is all PAD.
@@ -309,18 +312,18 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
         hidden: `(B, R)` bool, False at padding.
         first_sentinel: id of the first span's sentinel. The ids of the following sentinels are
             consecutive.
-        room: length of the new rows.
+        new_length: length of the new rows.
 
     Returns:
-        `(B, room)` int.
+        `(B, new_length)` int.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
-    numbers = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
-    ids = tf.where(starts, first_sentinel + numbers, text)
-    some = tf.reduce_any(hidden, axis=-1)  # (B,)
-    keep = (text != PAD) & (starts | ~hidden) & some[:, None]
-    return ended(packed(ids, keep, room), some, room)
+    sentinel_indices = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
+    ids = tf.where(starts, first_sentinel + sentinel_indices, text)
+    has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
+    keep = (text != PAD) & (starts | ~hidden) & has_hidden[:, None]
+    return add_eos(pack_left(ids, keep, new_length), has_hidden, new_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,7 +353,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         Raises:
             UserError: the number of spans in a text can exceed the number of sentinels.
         """
-        kind, mask = self.config.kind, vocabulary.size
+        kind, first_sentinel = self.config.kind, vocabulary.size
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
@@ -358,56 +361,61 @@ class SpanCorruptionObjective(CorruptionObjective):
                 f"sequences of {length + 2} tokens have up to {spans} corrupted spans, but there "
                 f"are only {SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
             )
-        source_room, target_room = self.config.lengths(length)
-        pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
+        source_length, target_length = self.config.lengths(length)
+        piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
 
-        def noised(text, hidden, seed):
+        def add_noise(text, hidden, seed):
             """Returns the sources for `"bert_style"`, `"mass_style"` and `"deshuffling"`."""
-            rows, room = tf.shape(text)[0], text.shape[1]
-            of_tokens, of_pieces = draws.split(seed, 2)
-            uniform = draws.uniform(of_tokens, rows, room)
+            rows, columns = tf.shape(text)[0], text.shape[1]
+            token_seed, piece_seed = draws.split(seed, 2)
+            uniform = draws.uniform(token_seed, rows, columns)
             if kind == "deshuffling":
                 order = tf.argsort(tf.where(hidden, uniform, 2.0), axis=-1)
                 return tf.gather(text, order, batch_dims=1)
-            masked = tf.fill(tf.shape(text), tf.constant(mask, text.dtype))
+            masked = tf.fill(tf.shape(text), tf.constant(first_sentinel, text.dtype))
             if kind == "bert_style":
-                drawn = draws.uniform(of_pieces, rows, room, len(pieces))
-                drawn = tf.gather(tf.constant(pieces, text.dtype), drawn)
-                masked = tf.where(uniform < _RANDOM, drawn, masked)
+                random_ids = draws.uniform(piece_seed, rows, columns, len(piece_ids))
+                random_ids = tf.gather(tf.constant(piece_ids, text.dtype), random_ids)
+                masked = tf.where(uniform < _RANDOM, random_ids, masked)
             return tf.where(hidden, masked, text)
 
-        def corrupted(text, seed):
-            hiding, noising = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
-            hidden = hidden_tokens(text, hiding, self.config)
+        def corrupt(text, seed):
+            hidden_seed, noise_seed = (
+                (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
+            )
+            hidden = hidden_tokens(text, hidden_seed, self.config)
             # A row without hidden tokens gets an empty source and an empty target.
-            some = tf.reduce_any(hidden, axis=-1)  # (B,)
-            seen = ~hidden & (text != PAD) & some[:, None]
+            has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
+            visible = ~hidden & (text != PAD) & has_hidden[:, None]
             if kind in ("random_spans", "iid_spans"):
                 # The target always begins with a sentinel, even if the text begins with a hidden
                 # token. The added first column makes this sentinel.
-                begins = hidden[:, :1]
-                before = tf.where(begins, tf.constant(mask, text.dtype), PAD)
-                spelled = tf.concat([before, text], 1), tf.concat([begins, seen], 1)
+                starts_hidden = hidden[:, :1]
+                first_column = tf.where(starts_hidden, tf.constant(first_sentinel, text.dtype), PAD)
+                inverted = (
+                    tf.concat([first_column, text], 1),
+                    tf.concat([starts_hidden, visible], 1),
+                )
                 return (
-                    with_sentinels(text, hidden, mask, source_room),
-                    with_sentinels(*spelled, mask, target_room),
+                    with_sentinels(text, hidden, first_sentinel, source_length),
+                    with_sentinels(*inverted, first_sentinel, target_length),
                 )
             if kind in ("drop_tokens", "prefix_lm"):
                 return tuple(
-                    ended(packed(text, kept, room), some, room)
-                    for kept, room in ((seen, source_room), (hidden, target_room))
+                    add_eos(pack_left(text, keep, new_length), has_hidden, new_length)
+                    for keep, new_length in ((visible, source_length), (hidden, target_length))
                 )
-            source, target = noised(text, hidden, noising), text
+            source, target = add_noise(text, hidden, noise_seed), text
             return tuple(
-                ended(tf.where(some[:, None], ids, PAD), some, source_room)
+                add_eos(tf.where(has_hidden[:, None], ids, PAD), has_hidden, source_length)
                 for ids in (source, target)
             )
 
-        return corrupted
+        return corrupt
 
 
 def _random_parts(
-    items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
+    items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, max_items: int, max_parts: int
 ) -> tf.Tensor:
     """Divides the items of each row into non-empty parts at random.
 
@@ -417,14 +425,14 @@ def _random_parts(
         items: `(B,)` int32, number of items in each row.
         parts: `(B,)` int32, number of parts in each row.
         seed: `(2,)` int.
-        most_items: maximum value of `items`.
-        most_parts: maximum value of `parts`.
+        max_items: maximum value of `items`.
+        max_parts: maximum value of `parts`.
 
     Returns:
-        `(B, most_parts)` int32, the sizes of the parts. Sizes beyond a row's parts are 0.
+        `(B, max_parts)` int32, the sizes of the parts. Sizes beyond a row's parts are 0.
     """
-    columns = tf.range(most_items)
-    between = columns < items[:, None] - 1  # (B, most_items)
+    columns = tf.range(max_items)
+    between = columns < items[:, None] - 1  # (B, max_items)
     cuts = tf.cast(choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
     part = tf.cumsum(cuts, axis=-1, exclusive=True)
-    return reduced_by_row(tf.cast(columns < items[:, None], tf.int32), part, most_parts)
+    return reduced_by_row(tf.cast(columns < items[:, None], tf.int32), part, max_parts)

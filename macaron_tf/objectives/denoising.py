@@ -14,12 +14,12 @@ from annotated_types import Gt, Le
 from macaron_tf.objectives.corruption import (
     Corruption,
     CorruptionObjective,
-    ended,
+    add_eos,
     lengths_of,
-    packed,
+    pack_left,
 )
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, words_of
+from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, words_of
 from macaron_tf.objectives.masking.masking import rounded_up
 from macaron_tf.settings import Fraction, NonNegative, Settings
 from macaron_tf.special_ids import PAD
@@ -40,16 +40,16 @@ def poisson_limits(mean: float) -> np.ndarray:
         One-dimensional float32 array with P(X <= k) for k = 0, 1, ... The array ends at the first k
         at which P(X > k) is at most 1e-7.
     """
-    probabilities, k, rest = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
-    while rest > 1e-7:
+    probabilities, k, tail = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
+    while tail > 1e-7:
         k += 1
         probabilities.append(probabilities[-1] * mean / k)
-        rest -= probabilities[-1]
+        tail -= probabilities[-1]
     return np.cumsum(probabilities).astype(np.float32)
 
 
 def draw_spans(
-    budget: tf.Tensor, seed: tf.Tensor, mean: float, most: int
+    budget: tf.Tensor, seed: tf.Tensor, mean: float, max_budget: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws span lengths from a Poisson distribution until the sum in a row reaches the budget.
 
@@ -59,22 +59,22 @@ def draw_spans(
         budget: `(B,)` int32, number of words to hide in each row.
         seed: `(2,)` int.
         mean: mean of the Poisson distribution, in words.
-        most: maximum value of `budget`.
+        max_budget: maximum value of `budget`.
 
     Returns:
         Span lengths `(B, M)` int32 and `(B, M)` bool, where M is the maximum number of spans. The
         bool tensor is True at the spans of a row, which precede the padding. A span may have
         length 0.
     """
-    room = most + _SPARE
-    uniform = draws.uniform(seed, tf.shape(budget)[0], room)  # (B, M)
+    num_draws = max_budget + _SPARE
+    uniform = draws.uniform(seed, tf.shape(budget)[0], num_draws)  # (B, M)
     limits = tf.constant(poisson_limits(mean))
     lengths = tf.reshape(
         tf.searchsorted(limits, tf.reshape(uniform, [-1]), side="right"), tf.shape(uniform)
     )
-    left = budget[:, None] - tf.cumsum(lengths, axis=-1, exclusive=True)
-    drawn = left > 0
-    return tf.where(drawn, tf.minimum(lengths, left), 0), drawn
+    remaining = budget[:, None] - tf.cumsum(lengths, axis=-1, exclusive=True)
+    drawn = remaining > 0
+    return tf.where(drawn, tf.minimum(lengths, remaining), 0), drawn
 
 
 def infill(
@@ -103,49 +103,49 @@ def infill(
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
-    rows, room = tf.shape(text)[0], text.shape[1]
-    of_lengths, of_order, of_positions = draws.split(seed, 3)
-    columns = tf.range(room)
+    rows, length = tf.shape(text)[0], text.shape[1]
+    length_seed, order_seed, position_seed = draws.split(seed, 3)
+    columns = tf.range(length)
     _, sizes = words_of(text != PAD, starts)  # (B, R), tokens of word 0, 1, ...
     words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
-    budgets = rounded_up(rate, np.arange(room + 1))
+    budgets = rounded_up(rate, np.arange(length + 1))
     budget = tf.gather(tf.constant(budgets), words)
-    lengths, drawn = draw_spans(budget, of_lengths, mean, int(budgets[-1]))  # (B, M) each
+    lengths, drawn = draw_spans(budget, length_seed, mean, int(budgets[-1]))  # (B, M) each
     hidden = tf.reduce_sum(lengths, axis=-1)  # (B,), words
     inserts = tf.cast(drawn & (lengths == 0), tf.int32)
     spans = tf.reduce_sum(tf.cast(lengths > 0, tf.int32), axis=-1)
-    spare = room - lengths_of(text) + hidden - spans
+    spare = length - lengths_of(text) + hidden - spans
     drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
     masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
     # Shuffle the lengths. Otherwise the cut span would always be the last span of the text.
-    order = draws.uniform(of_order, rows, drawn.shape[1])
+    order = draws.uniform(order_seed, rows, drawn.shape[1])
     order = tf.argsort(tf.where(drawn, order, 2.0), axis=-1)
     lengths = tf.gather(lengths, order, batch_dims=1)
 
     # The infilled text is a sequence of slots. Each slot is a word or a mask token.
     slots = words - hidden + masks  # (B,)
-    masked = choose_tokens(columns < slots[:, None], masks, of_positions) > 0  # (B, R)
+    masked = choose_tokens(columns < slots[:, None], masks, position_seed) > 0  # (B, R)
     before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks before a slot
-    at = tf.minimum(before, lengths.shape[1] - 1)
-    length = tf.where(masked, tf.gather(lengths, at, batch_dims=1), 0)
+    index = tf.minimum(before, lengths.shape[1] - 1)
+    span_length = tf.where(masked, tf.gather(lengths, index, batch_dims=1), 0)
     # Index of a slot's word in the original text.
-    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)
-    word = tf.minimum(word, room - 1)
+    word = columns - before + tf.cumsum(span_length, axis=-1, exclusive=True)
+    word = tf.minimum(word, length - 1)
     size = tf.where(masked, 1, tf.gather(sizes, word, batch_dims=1))
     size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens per slot
     ends = tf.cumsum(size, axis=-1)
 
     # Convert slots to tokens: find the slot of each column and the token's offset in the slot.
-    wide = tf.broadcast_to(columns, tf.shape(text))
-    slot = tf.minimum(tf.searchsorted(ends, wide, side="right"), room - 1)  # (B, R)
+    wide_columns = tf.broadcast_to(columns, tf.shape(text))
+    slot = tf.minimum(tf.searchsorted(ends, wide_columns, side="right"), length - 1)  # (B, R)
 
-    def of_slot(values):
+    def gather_slots(values):
         return tf.gather(values, slot, batch_dims=1)
 
-    first = tf.gather(tf.cumsum(sizes, axis=-1, exclusive=True), of_slot(word), batch_dims=1)
-    token = tf.clip_by_value(first + columns - of_slot(ends - size), 0, room - 1)
+    first = tf.gather(tf.cumsum(sizes, axis=-1, exclusive=True), gather_slots(word), batch_dims=1)
+    token = tf.clip_by_value(first + columns - gather_slots(ends - size), 0, length - 1)
     ids = tf.gather(text, token, batch_dims=1)
-    ids = tf.where(of_slot(masked), tf.constant(mask_id, text.dtype), ids)
+    ids = tf.where(gather_slots(masked), tf.constant(mask_id, text.dtype), ids)
     return tf.where(columns < ends[:, -1:], ids, PAD)
 
 
@@ -158,8 +158,8 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
             consecutive full stops.
         seed: `(2,)` int.
     """
-    more = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
-    ends = tf.cast(stops & ~more, tf.int32)
+    continues = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
+    ends = tf.cast(stops & ~continues, tf.int32)
     sentence = tf.cumsum(ends, axis=-1, exclusive=True)  # (B, R)
     keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1])  # one sort key per sentence
     keys = tf.where(text != PAD, tf.gather(keys, sentence, batch_dims=1), 2.0)
@@ -195,25 +195,27 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
     first = tf.cast(uniform * tf.cast(tokens, tf.float32), tf.int32)  # (B, 1)
-    turned = (columns + first) % tf.maximum(tokens, 1)  # (B, R)
-    return tf.where(columns < tokens, tf.gather(text, turned, batch_dims=1), PAD)
+    indices = (columns + first) % tf.maximum(tokens, 1)  # (B, R)
+    return tf.where(columns < tokens, tf.gather(text, indices, batch_dims=1), PAD)
 
 
-def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -> tf.Tensor:
+def choose_fraction(
+    text: tf.Tensor, seed: tf.Tensor, rate: float, min_unchosen: int = 0
+) -> tf.Tensor:
     """Chooses ceil(rate * n) of the n tokens in each text uniformly.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         rate: fraction of the tokens to choose.
-        least: minimum number of tokens in each text that are not chosen.
+        min_unchosen: minimum number of tokens in each text that are not chosen.
 
     Returns:
         `(B, R)` bool, True at chosen tokens.
     """
-    numbers = np.arange(text.shape[1] + 1, dtype=np.int32)
-    counts = np.minimum(rounded_up(rate, numbers), np.maximum(numbers - least, 0))
-    return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
+    lengths = np.arange(text.shape[1] + 1, dtype=np.int32)
+    counts = np.minimum(rounded_up(rate, lengths), np.maximum(lengths - min_unchosen, 0))
+    return choose_tokens(text != PAD, lookup_by_count(counts, text != PAD), seed) > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,10 +247,10 @@ class DenoisingConfig(Settings):
     reach: NonNegative = 0.0
 
     def check(self):
-        shares = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
-        if not any(getattr(self, name) for name in shares):
+        names = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
+        if not any(getattr(self, name) for name in names):
             raise self.error(
-                f"infilling, {', '.join(shares[1:])} are all 0, so there is no noise: set at least "
+                f"infilling, {', '.join(names[1:])} are all 0, so there is no noise: set at least "
                 "one above 0"
             )
 
@@ -278,36 +280,40 @@ class DenoisingObjective(CorruptionObjective):
         """
         noise, mask_id = self.config, vocabulary.mask_id
         if noise.infilling:
-            begins = np.array(vocabulary.word_starts(), bool)  # (V,)
+            starts_word = np.array(vocabulary.word_starts(), bool)  # (V,)
         ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
         # The full stop may have different ids alone and after a word.
         full_stops = np.setdiff1d(ends, vocabulary.special_ids)
         stops = np.isin(np.arange(vocabulary.size), full_stops)  # (V,)
 
-        def corrupted(text, seed):
+        def corrupt(text, seed):
             rows = tf.shape(text)[0]
-            shuffling, rotation, moving, masking, deletion, infilling = draws.split(seed, 6)
-            moved = draws.uniform(moving, rows, 2)  # (B, 2)
+            seeds = draws.split(seed, 6)
+            shuffle_seed, rotation_seed, decision_seed, mask_seed, deletion_seed, infill_seed = (
+                seeds
+            )
+            decisions = draws.uniform(decision_seed, rows, 2)  # (B, 2)
             noised = text
             if noise.shuffling:
-                shuffled = shuffle_sentences(noised, tf.gather(stops, noised), shuffling)
-                noised = tf.where(moved[:, :1] < noise.shuffling, shuffled, noised)
+                shuffled = shuffle_sentences(noised, tf.gather(stops, noised), shuffle_seed)
+                noised = tf.where(decisions[:, :1] < noise.shuffling, shuffled, noised)
             if noise.rotation:
-                noised = tf.where(moved[:, 1:] < noise.rotation, rotate(noised, rotation), noised)
+                rotated = rotate(noised, rotation_seed)
+                noised = tf.where(decisions[:, 1:] < noise.rotation, rotated, noised)
             if noise.reach:
                 noised = shuffle_near(noised, draws.fold_in(seed, 1), noise.reach)
             if noise.masking:
-                hidden = some_tokens(noised, masking, noise.masking)
+                hidden = choose_fraction(noised, mask_seed, noise.masking)
                 noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)
             if noise.deletion:
-                deleted = some_tokens(noised, deletion, noise.deletion, least=1)
-                noised = packed(noised, (noised != PAD) & ~deleted, length)
+                deleted = choose_fraction(noised, deletion_seed, noise.deletion, min_unchosen=1)
+                noised = pack_left(noised, (noised != PAD) & ~deleted, length)
             if noise.infilling:
-                starts = tf.gather(begins, noised)
+                starts = tf.gather(starts_word, noised)
                 noised = infill(
-                    noised, starts, infilling, noise.infilling, noise.mean_span, mask_id
+                    noised, starts, infill_seed, noise.infilling, noise.mean_span, mask_id
                 )
             real = tf.reduce_any(text != PAD, axis=-1)  # (B,)
-            return ended(noised, real, length + 1), ended(text, real, length + 1)
+            return add_eos(noised, real, length + 1), add_eos(text, real, length + 1)
 
-        return corrupted
+        return corrupt

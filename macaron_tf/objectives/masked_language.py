@@ -65,17 +65,17 @@ class MaskedLanguageObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
-        sums = masked.sums(network.masked_logits(at), batch, training)
+        masked_hidden = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
+        sums = masked.sums(network.masked_logits(masked_hidden), batch, training)
         if self.sentence_pair:
             logits = network.pair_logits(hidden)  # (B, 2)
             labels = batch["pair_label"]
             weights = batch["pair_weights"]  # (B,)
-            rows = ops.cast(weights > 0, "float32")
+            real_rows = ops.cast(weights > 0, "float32")
             nll = cross_entropy(labels, logits)  # (B,)
-            sums["pair_loss_sum"] = ops.sum(nll * rows)
-            sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * rows)
-            sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(rows)
+            sums["pair_loss_sum"] = ops.sum(nll * real_rows)
+            sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * real_rows)
+            sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(real_rows)
             # `weights` adds up to the number of masked tokens, by which `loss_sum` is divided. The
             # division therefore gives the mean over rows.
             sums["loss_sum"] += ops.sum(nll * weights)
@@ -120,8 +120,8 @@ class SpanBoundaryObjective(PretrainingObjective):
             )
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
-        sums = masked.sums(network.masked_logits(at), batch, training)
+        masked_hidden = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
+        sums = masked.sums(network.masked_logits(masked_hidden), batch, training)
         logits = network.span_boundary_logits(
             masked.vectors(hidden, batch["left_boundaries"]),
             masked.vectors(hidden, batch["right_boundaries"]),

@@ -17,7 +17,7 @@ from macaron_tf.objectives.base import (
     Sums,
 )
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, numbers_by_count
+from macaron_tf.objectives.masking.choice import choose_spans, lookup_by_count, ngram_lengths
 from macaron_tf.objectives.masking.masking import (
     flat_positions,
     maskable_tokens,
@@ -28,7 +28,7 @@ from macaron_tf.objectives.masking.masking import (
 from macaron_tf.settings import Positive
 from macaron_tf.text.base import PieceVocabulary
 
-LONGEST_SPAN = 5
+MAX_SPAN = 5
 
 
 def permute_tokens(
@@ -59,17 +59,17 @@ def permute_tokens(
     token_ids = batch["token_ids"]
     length = static_length(token_ids)
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    predicted = np.maximum(1, np.rint(np.arange(1, length + 1) / partial))
-    counts = numbers_by_count(np.array([0, *predicted], np.int32), maskable)  # (B,)
-    for_spans, for_order = draws.split(seed, 2)
-    lengths = ngram_lengths(LONGEST_SPAN)
-    guessed = choose_spans(maskable, tf.ones_like(maskable), counts, for_spans, lengths) > 0
-    drawn = draws.uniform(for_order, tf.shape(token_ids)[0], length)
+    num_predicted = np.maximum(1, np.rint(np.arange(1, length + 1) / partial))
+    counts = lookup_by_count(np.array([0, *num_predicted], np.int32), maskable)  # (B,)
+    span_seed, order_seed = draws.split(seed, 2)
+    lengths = ngram_lengths(MAX_SPAN)
+    predicted = choose_spans(maskable, tf.ones_like(maskable), counts, span_seed, lengths) > 0
+    drawn = draws.uniform(order_seed, tf.shape(token_ids)[0], length)
     # Ranks of the draws within a row. Context tokens get 2.0, which is above all draws, so context
     # ranks last.
-    ranks = tf.argsort(tf.argsort(tf.where(guessed, drawn, 2.0), stable=True), stable=True)
-    flat, real = flat_positions(guessed, multiple_of_8(math.ceil(length / partial)))  # (B, P)
-    order = tf.where(guessed, ranks, -1)  # (B, L)
+    ranks = tf.argsort(tf.argsort(tf.where(predicted, drawn, 2.0), stable=True), stable=True)
+    flat, real = flat_positions(predicted, multiple_of_8(math.ceil(length / partial)))  # (B, P)
+    order = tf.where(predicted, ranks, -1)  # (B, L)
     features = masked_features(token_ids, flat, real)
     features["masked_positions"] = tf.where(real, features["masked_positions"], -1)
     return {**batch, "order": order, **features}

@@ -83,13 +83,16 @@ class ReplacedTokenObjective(PretrainingObjective):
 
         def with_draws(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = masked(batch, seed)
-            rows, room = tf.shape(batch["masked_positions"])[0], batch["masked_positions"].shape[1]
+            rows, columns = (
+                tf.shape(batch["masked_positions"])[0],
+                batch["masked_positions"].shape[1],
+            )
             real = tf.reduce_sum(tf.cast(batch["token_ids"] != PAD, tf.float32))
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {
                 **batch,
                 # `fold_in` makes these draws independent of the draws of the masks.
-                "sampling_draws": draws.uniform(draws.fold_in(seed, 1), rows, room),
+                "sampling_draws": draws.uniform(draws.fold_in(seed, 1), rows, columns),
                 "token_weights": tf.fill(tf.shape(batch["token_ids"])[:1], rate),
             }
 
@@ -100,45 +103,45 @@ class ReplacedTokenObjective(PretrainingObjective):
         real = ops.not_equal(token_ids, PAD)
         masked = MaskedPositions.of(batch, self.skip_padding)
         hidden = network.generator.hidden_states(inputs, training=training)  # (B, L, D)
-        at = masked.vectors(hidden, batch["masked_positions"])
-        logits = ops.cast(network.generator.masked_logits(at), "float32")  # (N, V)
+        masked_hidden = masked.vectors(hidden, batch["masked_positions"])
+        logits = ops.cast(network.generator.masked_logits(masked_hidden), "float32")  # (N, V)
         sums = masked.sums(logits, batch, training)
 
         drawn = sample(logits, masked.flat(batch["sampling_draws"]))  # (N,)
-        at = masked.flat_columns(batch["masked_positions"])
+        flat_indices = masked.flat_columns(batch["masked_positions"])
         used = masked.weights > 0
-        original = put_tokens(token_ids, at, masked.flat(batch["masked_labels"]), used)
-        corrupt = put_tokens(token_ids, at, ops.cast(drawn, token_ids.dtype), used)
+        original = put_tokens(token_ids, flat_indices, masked.flat(batch["masked_labels"]), used)
+        corrupt = put_tokens(token_ids, flat_indices, ops.cast(drawn, token_ids.dtype), used)
         replaced = ops.not_equal(corrupt, original)  # (B, L)
-        answers = network.replaced_logits({**inputs, "token_ids": corrupt}, training=training)
-        answers = ops.cast(answers, "float32")  # (B, L)
+        scores = network.replaced_logits({**inputs, "token_ids": corrupt}, training=training)
+        scores = ops.cast(scores, "float32")  # (B, L)
         targets = ops.cast(replaced, "float32")
-        loss = ops.binary_crossentropy(targets, answers, from_logits=True)
+        loss = ops.binary_crossentropy(targets, scores, from_logits=True)
         loss = ops.where(real, loss, 0.0)
         loss_sum = ops.sum(loss * batch["token_weights"][:, None])
         sums["loss_sum"] += self.discriminator_weight * loss_sum
 
-        said = answers > 0
-        counted = {
+        predicted = scores > 0
+        metrics = {
             "replaced_loss": (loss, real),
-            "replaced_accuracy": (ops.equal(said, replaced), real),
+            "replaced_accuracy": (ops.equal(predicted, replaced), real),
             "replaced_rate": (replaced, real),
-            "replaced_recall": (said, ops.logical_and(replaced, real)),
-            "replaced_precision": (replaced, ops.logical_and(said, real)),
+            "replaced_recall": (predicted, ops.logical_and(replaced, real)),
+            "replaced_precision": (replaced, ops.logical_and(predicted, real)),
         }
-        for name, (values, among) in counted.items():
-            among = ops.cast(among, "float32")
-            sums[f"{name}_sum"] = ops.sum(ops.cast(values, "float32") * among)
-            sums[f"{name}_weight"] = ops.sum(among)
+        for name, (values, metric_weights) in metrics.items():
+            metric_weights = ops.cast(metric_weights, "float32")
+            sums[f"{name}_sum"] = ops.sum(ops.cast(values, "float32") * metric_weights)
+            sums[f"{name}_weight"] = ops.sum(metric_weights)
         return sums
 
 
-def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
+def put_tokens(token_ids: Tensor, flat_indices: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
     """Replaces tokens at given positions, with `keras.ops`.
 
     Args:
         token_ids: `(B, L)` int.
-        flat: `(N,)` int, indices into the flattened `(B L,)`.
+        flat_indices: `(N,)` int, indices into the flattened `(B L,)`.
         tokens: `(N,)` int, the new tokens.
         used: `(N,)` bool, False at entries to ignore.
 
@@ -146,8 +149,8 @@ def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) ->
         `(B, L)` int.
     """
     ids = ops.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
-    change = ops.where(used, tokens - ops.take(ids, flat), 0)
-    changed = ids + ops.segment_sum(change, flat, num_segments=ops.size(ids))
+    change = ops.where(used, tokens - ops.take(ids, flat_indices), 0)
+    changed = ids + ops.segment_sum(change, flat_indices, num_segments=ops.size(ids))
     return ops.reshape(changed, ops.shape(token_ids))
 
 
@@ -168,33 +171,35 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
-    shares = ops.where(ops.arange(size) == PAD, 0.0, ops.softmax(logits, axis=-1))
+    probabilities = ops.where(ops.arange(size) == PAD, 0.0, ops.softmax(logits, axis=-1))
     # (N, V) -> (N, K, 128)
     blocks = ops.reshape(
-        ops.pad(shares, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
+        ops.pad(probabilities, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
     )
-    block, rest = _passed(ops.sum(blocks, axis=-1), uniform)
+    block, uniform_in_block = _draw_indices(ops.sum(blocks, axis=-1), uniform)
     # (N, 128)
-    column, _ = _passed(ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], rest)
+    column, _ = _draw_indices(
+        ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], uniform_in_block
+    )
     return block * _BLOCK + column
 
 
-def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def _draw_indices(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Draws one index per row by inverse transform sampling.
 
     Args:
-        shares: `(N, K)` float32, unnormalized weights of K indices.
+        weights: `(N, K)` float32, unnormalized weights of K indices.
         uniform: `(N,)` float32 in [0, 1).
 
     Returns:
         The indices `(N,)` int32, and a new uniform number `(N,)` in [0, 1) for each row. This
         number is the relative position of the draw within the interval of the drawn index.
     """
-    sums = ops.cumsum(shares, axis=-1)
+    sums = ops.cumsum(weights, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the total weight
-    at = ops.sum(ops.cast(sums <= target, "int32"), axis=-1)
-    share, end = (
-        ops.take_along_axis(values, at[:, None], axis=1)[:, 0] for values in (shares, sums)
+    index = ops.sum(ops.cast(sums <= target, "int32"), axis=-1)
+    weight, end = (
+        ops.take_along_axis(values, index[:, None], axis=1)[:, 0] for values in (weights, sums)
     )
     # Rounding errors could give 1, so the result is clipped below 1.
-    return at, ops.clip(1.0 - (end - target[:, 0]) / share, 0.0, 1.0 - 2.0**-24)
+    return index, ops.clip(1.0 - (end - target[:, 0]) / weight, 0.0, 1.0 - 2.0**-24)

@@ -34,10 +34,11 @@ def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
-def _check_scores(name: str, asked: int, scored: int) -> None:
-    if asked != scored:
+def _check_outputs(name: str, configured: int, outputs: int) -> None:
+    if configured != outputs:
         raise ValueError(
-            f"{name}={asked} differs from the {scored} outputs of the network: set {name}={scored}"
+            f"{name}={configured} differs from the {outputs} outputs of the network: set "
+            f"{name}={outputs}"
         )
 
 
@@ -68,13 +69,13 @@ class TaskObjective(Objective):
                 input tokens are counted.
             training: see `Objective`.
         """
-        losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
-        sums = weighted_sums(losses, weights, None if training else right)
+        losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
+        sums = weighted_sums(losses, weights, None if training else correctness)
         tokens = count_tokens(batch.get("padding_mask", batch["token_ids"]))
         return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
-    def answers(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes the loss, weight and correctness of each prediction.
 
         Args:
@@ -103,8 +104,8 @@ class ClassificationObjective(TaskObjective):
 
     num_classes: Count
 
-    def answers(self, logits, batch):
-        _check_scores("num_classes", self.num_classes, logits.shape[-1])
+    def losses(self, logits, batch):
+        _check_outputs("num_classes", self.num_classes, logits.shape[-1])
         weights = batch["weight"]
         labels = _labels_where(weights > 0, batch["label"])
         if self.num_classes == 1:
@@ -126,7 +127,7 @@ class SpanObjective(TaskObjective):
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code.
     """
 
-    def answers(self, logits, batch):
+    def losses(self, logits, batch):
         weights = batch["weight"]
         labels = _labels_where(weights[:, None] > 0, batch["label"])
         losses = ops.mean(cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
@@ -151,8 +152,8 @@ class TaggingObjective(TaskObjective):
 
     num_tags: Count
 
-    def answers(self, logits, batch):
-        _check_scores("num_tags", self.num_tags, logits.shape[-1])
+    def losses(self, logits, batch):
+        _check_outputs("num_tags", self.num_tags, logits.shape[-1])
         words = (batch["label"] > 0) & (batch["weight"][:, None] > 0)  # (B, L)
         tags = _labels_where(words, batch["label"] - 1)  # (B, L)
         return cross_entropy(tags, logits), ops.cast(words, "float32"), correct(logits, tags)
@@ -206,8 +207,8 @@ class SequenceObjective(Objective):
             hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
         logits = network.logits(hidden)  # (N, O)
         if self.loss == "classes":
-            right = None if training else correct(logits, targets)
-            sums = weighted_sums(cross_entropy(targets, logits), weights, right)
+            correctness = None if training else correct(logits, targets)
+            sums = weighted_sums(cross_entropy(targets, logits), weights, correctness)
             return {**sums, "nll_sum": sums["loss_sum"]}
         scores = ops.cast(logits, "float32")
         if self.loss == "squared_error":
@@ -286,7 +287,7 @@ class PairClassificationObjective(SimilarityObjective):
     num_classes: Annotated[int, Ge(2), INT32]
 
     def loss(self, network, vectors, labels, training=False):
-        _check_scores("num_classes", self.num_classes, network.num_classes)
+        _check_outputs("num_classes", self.num_classes, network.num_classes)
         logits = network.pair_logits(vectors[:, 0], vectors[:, 1], training=training)  # (B, C)
         return cross_entropy(labels, logits)
 

@@ -116,24 +116,25 @@ def label_smoothed_cross_entropy(
     def smoothed(logits):
         scores = tf.cast(logits, tf.float32)
         label_score = tf.gather(scores, labels, batch_dims=1)
-        spread = label_score - tf.reduce_mean(scores, axis=-1)
+        score_gap = label_score - tf.reduce_mean(scores, axis=-1)
         # The control dependency makes the kernel the last reader of `scores`, so that it can reuse
         # the buffer.
-        with tf.control_dependencies([spread]):
-            nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+        with tf.control_dependencies([score_gap]):
+            nll, nll_gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
                 features=scores, labels=labels
             )
-        loss = nll + label_smoothing * spread if label_smoothing else nll
+        loss = nll + label_smoothing * score_gap if label_smoothing else nll
 
-        def gradient(upstream, _):
+        def backward(upstream, _):
             rows = tf.range(tf.shape(labels, out_type=labels.dtype)[0])
             at_labels = tf.fill(tf.shape(labels), tf.constant(label_smoothing, tf.float32))
-            vocab_size = tf.cast(tf.shape(slope)[1], tf.float32)
-            back = slope - label_smoothing / vocab_size
-            back = tf.tensor_scatter_nd_add(back, tf.stack([rows, labels], axis=1), at_labels)
-            return tf.cast(back * upstream[:, None], logits.dtype)
+            vocab_size = tf.cast(tf.shape(nll_gradient)[1], tf.float32)
+            logits_gradient = nll_gradient - label_smoothing / vocab_size
+            indices = tf.stack([rows, labels], axis=1)
+            logits_gradient = tf.tensor_scatter_nd_add(logits_gradient, indices, at_labels)
+            return tf.cast(logits_gradient * upstream[:, None], logits.dtype)
 
-        return (loss, nll), gradient
+        return (loss, nll), backward
 
     loss, nll = smoothed(logits)
     return loss, tf.stop_gradient(nll)

@@ -6,7 +6,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
-from macaron_tf.tasks.base import Decoding, TaskKind, recorded
+from macaron_tf.tasks.base import Decoding, TaskKind, refuse_damaged_record
 from macaron_tf.tasks.classification import Choice, Classification
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
@@ -16,7 +16,7 @@ from macaron_tf.tasks.tags import Tags
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.tasks.vectors import Vectors, WordVectors
 
-KINDS: tuple[type[TaskKind], ...] = (
+TASK_CLASSES: tuple[type[TaskKind], ...] = (
     Classification,
     Choice,
     Spans,
@@ -28,8 +28,8 @@ KINDS: tuple[type[TaskKind], ...] = (
     Filling,
     Translation,
 )
-DECODING = {kind.name: kind for kind in (TextToText, Continuation, Translation)}
-_LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)}
+DECODING = {cls.name: cls for cls in (TextToText, Continuation, Translation)}
+_LABELLED = {cls.kind: cls for cls in TASK_CLASSES if issubclass(cls, LabelledTask)}
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
@@ -60,12 +60,12 @@ def task_of(model: Any) -> TaskKind:
             "tokenizer files into the folder of the weights"
         )
     if model.labelled:
-        with recorded(model):
+        with refuse_damaged_record(model):
             task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
         metrics = model.results.get("metrics") or {}
         return labelled(task, limits, model.network, model.vocabulary, metrics)
-    for kind in KINDS:
-        if (task := kind.of(model)) is not None:
+    for task_class in TASK_CLASSES:
+        if (task := task_class.of(model)) is not None:
             return task
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":

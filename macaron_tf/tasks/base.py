@@ -15,8 +15,8 @@ from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 
 # Example texts for the second input of a task.
-_SECOND = {"second": "A pet moves.", "question": "What is running?"}
-_Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
+_SECOND_TEXTS = {"second": "A pet moves.", "question": "What is running?"}
+GraphFunction = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
 class TaskKind(abc.ABC):
@@ -77,11 +77,11 @@ class TaskKind(abc.ABC):
         if len(names) == 1:
             return [[*lines]]
         rows = [line.split("\t") for line in lines]
-        for number, row in enumerate(rows, first):
+        for line_number, row in enumerate(rows, first):
             if len(row) != len(names):
                 raise UserError(
-                    f"line {number} has {len(row)} {plural('column', len(row))}, but must have "
-                    f"{len(names)}: write {', '.join(names)}, separated by tabs"
+                    f"line {line_number} has {len(row)} {plural('column', len(row))}, but must "
+                    f"have {len(names)}: write {', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]
 
@@ -89,7 +89,7 @@ class TaskKind(abc.ABC):
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes the outputs of the signature `serving_default` from the tensors in `inputs`."""
 
-    def functions(self) -> dict[str, _Graph]:
+    def functions(self) -> dict[str, GraphFunction]:
         """Returns a dict mapping signature name to the signature's function and input dtypes."""
         return {"serving_default": (self.serve, self.inputs)}
 
@@ -106,16 +106,16 @@ class TaskKind(abc.ABC):
         Raises:
             UserError: an option does not exist in the task type.
         """
-        for given in [name for name in options if name not in self.takes]:
-            said = f"{given}={options[given]!r} is"
-            if given in self.controls:
+        for name in [name for name in options if name not in self.takes]:
+            problem = f"{name}={options[name]!r} is"
+            if name in self.controls:
                 raise UserError(
-                    f"{said} not an option of the task, but of each call: pass {given} to predict "
-                    "or stream instead"
+                    f"{problem} not an option of the task, but of each call: pass {name} to "
+                    "predict or stream instead"
                 )
-            takes = (*self.takes, *self.controls)
-            known = f"choose among {', '.join(takes)}" if takes else f"leave out {given}"
-            raise UserError(f"{said} not an option of a {self.name}: {known}")
+            names = (*self.takes, *self.controls)
+            advice = f"choose among {', '.join(names)}" if names else f"leave out {name}"
+            raise UserError(f"{problem} not an option of a {self.name}: {advice}")
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
@@ -157,7 +157,7 @@ class TaskKind(abc.ABC):
     def examples(self) -> list[str]:
         """Returns an example input: a list with one text for each name in `texts`."""
         text = self.typical_texts()[0]
-        return [_SECOND.get(name, text) for name in self.texts]
+        return [_SECOND_TEXTS.get(name, text) for name in self.texts]
 
 
 class Decoding(TaskKind):
@@ -171,7 +171,7 @@ class Decoding(TaskKind):
 
     @classmethod
     @abc.abstractmethod
-    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+    def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
         """Creates the task of an exported model.
 
         Args:
@@ -181,7 +181,7 @@ class Decoding(TaskKind):
         """
 
     @abc.abstractmethod
-    def asking(self, decoder: Any) -> Self:
+    def with_decoder(self, decoder: Any) -> Self:
         """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`."""
 
     @abc.abstractmethod
@@ -222,36 +222,36 @@ class OnePass(TaskKind):
         return tf.cast(self.network(rows, training=False), tf.float32)
 
     @abc.abstractmethod
-    def conclude(self, computed: tf.Tensor, kept: Any) -> dict[str, tf.Tensor]:
+    def conclude(self, computed: tf.Tensor, extras: Any) -> dict[str, tf.Tensor]:
         """Converts outputs of `compute` to outputs of `serve`.
 
         Args:
             computed: outputs of `compute`.
-            kept: second result of `prepare`.
+            extras: second result of `prepare`.
         """
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows, kept = self.prepare(*inputs)
-        return self.conclude(self.compute(rows), kept)
+        rows, extras = self.prepare(*inputs)
+        return self.conclude(self.compute(rows), extras)
 
 
-def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
+def refuse_damaged_record(model: Any) -> contextlib.AbstractContextManager[None]:
     """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
-def require(good: tf.Tensor, message: str, value: Any) -> Any:
+def require(is_good: tf.Tensor, message: str, value: Any) -> Any:
     """Returns `value`, and makes the graph raise InvalidArgumentError if a row is bad.
 
     The error contains `message` and the indices of the bad rows. A server that merges requests into
     one batch uses the indices to run the good rows again.
 
     Args:
-        good: booleans `(B,)`; False marks a bad row.
+        is_good: booleans `(B,)`; False marks a bad row.
         message: text of the error.
         value: tensor or ragged tensor to return.
     """
-    bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
-    whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)
-    with tf.control_dependencies([whole]):
+    bad = tf.reshape(tf.where(tf.logical_not(is_good)), [-1])
+    assertion = tf.debugging.Assert(tf.reduce_all(is_good), [message, "rows:", bad], summarize=-1)
+    with tf.control_dependencies([assertion]):
         return tf.identity(value)

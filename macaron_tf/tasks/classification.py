@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.encoding import (
     encode_choices,
     encode_examples,
     encode_pairs,
-    present,
+    has_text,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.errors import UserError, needed
@@ -42,7 +42,7 @@ class Classification(LabelledTask):
     networks: ClassVar[tuple[type, ...]] = (EncoderClassifier, CausalClassifier)
     takes = ("language",)
     reader = staticmethod(read_examples)
-    cuts = True
+    truncates = True
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
@@ -66,13 +66,13 @@ class Classification(LabelledTask):
 
     def prepare(self, first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, None]:
         limits = self.limits
-        how = limits.max_length, limits.causal, limits.language, limits.special
-        rows = encode_pairs(self.vocabulary, first, second, *how)  # (B, L) each
+        layout = limits.max_length, limits.causal, limits.language, limits.special
+        rows = encode_pairs(self.vocabulary, first, second, *layout)  # (B, L) each
         if limits.language_id:
             rows["language_ids"] = tf.ones_like(rows["token_ids"]) * limits.language_id
-        return self.readable(rows), None
+        return self.with_characters(rows), None
 
-    def conclude(self, computed: tf.Tensor, kept: None) -> dict[str, tf.Tensor]:
+    def conclude(self, computed: tf.Tensor, extras: None) -> dict[str, tf.Tensor]:
         if self.task.regression:
             scores = computed[:, 0] * self.task.deviation + self.task.mean  # (B,)
             if self.task.score_range:
@@ -89,8 +89,8 @@ class Classification(LabelledTask):
         if self.task.regression and examples.labels is not None:
             scores = (examples.labels - self.task.mean) / self.task.deviation  # (N,)
             examples = dataclasses.replace(examples, labels=scores.astype(np.float32))
-        how = limits.causal, limits.language, limits.language_id, limits.special
-        return encode_examples(vocabulary, examples, limits.max_length, *how)
+        layout = limits.causal, limits.language, limits.language_id, limits.special
+        return encode_examples(vocabulary, examples, limits.max_length, *layout)
 
     def make_network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
         if config.causal:
@@ -103,7 +103,7 @@ class Classification(LabelledTask):
     def objective(self) -> ClassificationObjective:
         return ClassificationObjective(self.task.num_classes)
 
-    def learnt(self, config, language_weight) -> ClassificationObjective:
+    def training_objective(self, config, language_weight) -> ClassificationObjective:
         if not config.causal:
             return self.objective
         return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
@@ -160,23 +160,23 @@ class Choice(Classification):
 
     @property
     def inputs(self) -> dict[str, tf.DType]:
-        asked = ["question"] if self.task.question else []
+        question = ["question"] if self.task.question else []
         choices = (f"choice{number}" for number in range(1, len(self.task.second) + 1))
-        return dict.fromkeys(["context", *asked, *choices], tf.string)
+        return dict.fromkeys(["context", *question, *choices], tf.string)
 
     def prepare(self, context: tf.Tensor, *texts: tf.Tensor) -> tuple[dict, None]:
         count = len(self.task.second)  # R
-        asked = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
+        questions = tf.repeat(texts[0], count) if self.task.question else None  # (B R,)
         choices = tf.stack(texts[-count:], axis=1)  # (B, R)
-        several = tf.math.count_nonzero(present(choices), axis=1) > 1
+        has_choices = tf.math.count_nonzero(has_text(choices), axis=1) > 1
         message = "fewer than two choices: give two or more"
-        choices = require(several, message, tf.reshape(choices, [-1]))  # (B, R) -> (B R,)
-        given = tf.repeat(context, count), asked, choices
-        how = self.limits.max_length, self.limits.causal
-        rows = encode_choices(self.vocabulary, *given, *how)
+        choices = require(has_choices, message, tf.reshape(choices, [-1]))  # (B, R) -> (B R,)
+        texts_of_rows = tf.repeat(context, count), questions, choices
+        layout = self.limits.max_length, self.limits.causal
+        rows = encode_choices(self.vocabulary, *texts_of_rows, *layout)
         shape = (tf.shape(context)[0], count, tf.shape(rows["token_ids"])[1])
         rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
-        return self.readable(rows), None
+        return self.with_characters(rows), None
 
     def make_network(self, config, head_dropout, policy) -> EncoderChooser | CausalChooser:
         return (CausalChooser if config.causal else EncoderChooser)(
@@ -206,11 +206,11 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression, Ridge
     # Keep one-letter words, because "a" and "I" matter for grammar, the subject of CoLA.
-    words = TfidfVectorizer(
+    vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
     )
     try:
-        words.fit([*train.first, *(train.second or ())])
+        vectorizer.fit([*train.first, *(train.second or ())])
     except ValueError as error:
         raise UserError(
             f"the training texts of {task.name!r} contain no words: give texts with words"
@@ -224,24 +224,24 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
         )
     else:
         model = LogisticRegression(max_iter=1000)
-    model.fit(_features(words, train), train.labels)
+    model.fit(_features(vectorizer, train), train.labels)
 
     def predict(examples: Examples) -> np.ndarray:
-        predictions = model.predict(_features(words, examples))
+        predictions = model.predict(_features(vectorizer, examples))
         return np.clip(predictions, *task.score_range) if task.score_range else predictions
 
     return predict
 
 
-def _features(words, examples: Examples):
+def _features(vectorizer, examples: Examples):
     """Computes the sparse feature matrix of `bag_of_words`, with one row per example."""
     from scipy import sparse
 
-    first = words.transform(examples.first)  # (N, W)
+    first = vectorizer.transform(examples.first)  # (N, W)
     if examples.second is None:
         return first
-    second = words.transform(examples.second)  # (N, W)
-    both = first.multiply(second).tocsr()  # (N, W)
+    second = vectorizer.transform(examples.second)  # (N, W)
+    product = first.multiply(second).tocsr()  # (N, W)
     # Each row has norm 1, so the dot product of two rows is the cosine.
-    cosine = sparse.csr_matrix(both.sum(axis=1))  # (N, 1)
-    return sparse.hstack([first, second, abs(first - second), both, cosine]).tocsr()
+    cosine = sparse.csr_matrix(product.sum(axis=1))  # (N, 1)
+    return sparse.hstack([first, second, abs(first - second), product, cosine]).tocsr()

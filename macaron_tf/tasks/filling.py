@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
-from macaron_tf.objectives import learnt
+from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import OnePass, require
 from macaron_tf.text import PieceVocabulary
 
@@ -45,8 +45,8 @@ class Filling(OnePass):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        fills = model.has_masked_language or learnt(model.objective).fills_masks
-        if not fills or not isinstance(model.network, PretrainingEncoder):
+        can_fill = model.has_masked_language or objective_class(model.objective).fills_masks
+        if not can_fill or not isinstance(model.network, PretrainingEncoder):
             return None
         longest = model.trained_length or model.config.longest or _LONGEST
         return cls(model.network, model.vocabulary, longest)
@@ -60,12 +60,15 @@ class Filling(OnePass):
         return type(self)(self.network, self.vocabulary, self.longest, top)
 
     @functools.cached_property
-    def _words(self) -> list[str]:
+    def _token_texts(self) -> list[str]:
         """Text of each token, with "##" before a token that continues a word."""
-        pieces = self.vocabulary.pieces
-        words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
-        starts = self.vocabulary.word_starts()
-        return [w if begins else f"##{w}" for w, begins in zip(words, starts, strict=False)]
+        num_pieces = self.vocabulary.pieces
+        texts = self.vocabulary.decode_lines([[token_id] for token_id in range(num_pieces)])
+        is_word_start = self.vocabulary.word_starts()
+        return [
+            text if is_start else f"##{text}"
+            for text, is_start in zip(texts, is_word_start, strict=False)
+        ]
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
         vocabulary = self.vocabulary
@@ -74,17 +77,18 @@ class Filling(OnePass):
         parts = require(gaps > 0, f"a text has no {MASK}: write {MASK} for a missing word", parts)
         stripped = tf.strings.strip(parts.values)
         ids = tf.cast(vocabulary.encode(stripped), tf.int32)  # (parts, None)
-        rows = parts.row_lengths()
-        last = tf.ragged.range(rows).values == tf.gather(rows, parts.value_rowids()) - 1
-        ends = tf.where(last, vocabulary.sep_id, vocabulary.mask_id)
+        num_parts = parts.row_lengths()
+        last_part = tf.gather(num_parts, parts.value_rowids()) - 1
+        is_last = tf.ragged.range(num_parts).values == last_part
+        ends = tf.where(is_last, vocabulary.sep_id, vocabulary.mask_id)
         joined = tf.concat([ids, ends[:, None]], axis=1)
         tokens = parts.with_values(joined).merge_dims(1, 2)  # (B, None, None) -> (B, None)
         tokens = tf.concat([tf.fill([tf.shape(text)[0], 1], vocabulary.cls_id), tokens], axis=1)
         fits = tokens.row_lengths() <= self.longest
-        message = (
+        problem = (
             f"a text has more than the {self.longest} tokens that the model reads: shorten the text"
         )
-        token_ids = require(fits, message, tokens).to_tensor()  # (B, L)
+        token_ids = require(fits, problem, tokens).to_tensor()  # (B, L)
         is_gap = token_ids == vocabulary.mask_id
         positions = tf.ragged.boolean_mask(
             tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids)), is_gap
@@ -94,16 +98,19 @@ class Filling(OnePass):
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.cast(self.network(rows, training=False)["masked_language"], tf.float32)
 
-    def conclude(self, computed: tf.Tensor, kept: tf.Tensor) -> dict[str, tf.Tensor]:
+    def conclude(self, computed: tf.Tensor, extras: tf.Tensor) -> dict[str, tf.Tensor]:
         vocabulary = self.vocabulary
-        logits = computed[:, : tf.reduce_max(kept), : vocabulary.pieces]  # (B, M, V)
+        logits = computed[:, : tf.reduce_max(extras), : vocabulary.pieces]  # (B, M, V)
         special = np.isin(np.arange(vocabulary.pieces), vocabulary.special_ids)
         logits = tf.where(special, -np.inf, logits)
         count = min(self.top, vocabulary.pieces)
-        shares, best = tf.math.top_k(tf.nn.softmax(logits), count)  # (B, M, K)
-        real = tf.sequence_mask(kept, tf.shape(logits)[1])[:, :, None]
-        words = tf.gather(tf.constant(self._words), best)
-        return {"words": tf.where(real, words, ""), "probabilities": tf.where(real, shares, 0.0)}
+        probabilities, best_ids = tf.math.top_k(tf.nn.softmax(logits), count)  # (B, M, K)
+        real = tf.sequence_mask(extras, tf.shape(logits)[1])[:, :, None]
+        texts = tf.gather(tf.constant(self._token_texts), best_ids)
+        return {
+            "words": tf.where(real, texts, ""),
+            "probabilities": tf.where(real, probabilities, 0.0),
+        }
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
         gaps = (outputs["probabilities"][:, :, 0] > 0).sum(axis=1)  # (B,)

@@ -18,9 +18,9 @@ from macaron_tf.decoding import (
     TextScorer,
 )
 from macaron_tf.decoding.sampling import State, first_state
-from macaron_tf.decoding.text_generator import HOLE
+from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE
-from macaron_tf.objectives import learnt
+from macaron_tf.objectives import objective_class
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.text.normalization import as_prompts
@@ -79,11 +79,11 @@ class Continuation(Decoding):
             self.pipeline = "text2text-generation"
 
     def typical_texts(self) -> tuple[str]:
-        return (f"A dog is {HOLE}." if isinstance(self.generator, SequenceGenerator) else "A dog",)
+        return (f"A dog is {GAP}." if isinstance(self.generator, SequenceGenerator) else "A dog",)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        learns = learnt(model.objective)
+        learns = objective_class(model.objective)
         if model.answers or not (learns.causal or learns.encoder_decoder):
             return None
         longest = model.config.longest
@@ -92,30 +92,31 @@ class Continuation(Decoding):
             # Position embeddings beyond the training length are untrained. Encoder-decoders were
             # trained without [CLS], so an encoder-decoder has one trained position less.
             longest = model.trained_length - learns.encoder_decoder
-        given = model.network, model.vocabulary, longest
+        arguments = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
-            return cls(SequenceGenerator(*given, model.sentinels, **model.ends), window)
-        return cls(TextGenerator(*given, model.starts), window)
+            return cls(SequenceGenerator(*arguments, model.sentinels, **model.ends), window)
+        return cls(TextGenerator(*arguments, model.starts), window)
 
     @classmethod
-    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
-        kind = SequenceGenerator if decoder.reads_sources else TextGenerator
-        return cls(kind(decoder, vocabulary, **facts["generator"]))
+    def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+        generator_class = SequenceGenerator if decoder.reads_sources else TextGenerator
+        return cls(generator_class(decoder, vocabulary, **facts["generator"]))
 
     @property
     def decoder(self) -> Any:
         return self.generator.model
 
-    def asking(self, decoder: Any) -> Self:
-        made = copy.copy(self)
-        made.generator = self.generator.asking(decoder)
-        return made
+    def with_decoder(self, decoder: Any) -> Self:
+        copied = copy.copy(self)
+        copied.generator = self.generator.with_model(decoder)
+        return copied
 
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
         rows, lengths = self._rows(text)
         ones = tf.ones_like(lengths)
-        prompts, *begun = self.generator.begin(Prompts(rows, lengths, ones, ones[:, None]))
-        return prompts, begun[0], first_state(prompts, *begun, self.generator.prefill_fn)
+        prompts = Prompts(rows, lengths, ones, ones[:, None])
+        prompts, context, cache = self.generator.begin(prompts)
+        return prompts, context, first_state(prompts, context, cache, self.generator.prefill_fn)
 
     def _rows(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Converts texts `(B,)` to padded rows of ids `(B, L)` and the row lengths `(B,)`."""
@@ -141,21 +142,22 @@ class Continuation(Decoding):
         max_tokens: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
         generator, (rows, lengths) = self.generator, self._rows(text)
-        limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
-        limits = limits if room is None else tf.minimum(limits, room)
-        usable = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
+        limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
+        max_new_tokens = generator.max_new_tokens(lengths)
+        limits = limits if max_new_tokens is None else tf.minimum(limits, max_new_tokens)
+        is_valid = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
         message = (
             "temperature and top_k must be at least 0, and top_p must be above 0 and at most 1"
         )
-        seed = require(usable, message, seed)
+        seed = require(is_valid, message, seed)
         rules = generator.rules(Controls(temperature, top_k, top_p))
-        found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
-        texts = generator.detokenizer.in_graph(found["ids"][:, 0])
-        begun = tf.strings.regex_replace(texts, "^ ", "")
+        result = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
+        texts = generator.detokenizer.in_graph(result["ids"][:, 0])
+        stripped = tf.strings.regex_replace(texts, "^ ", "")
         return {
-            "completion": tf.where(generator.begins(lengths), begun, texts),
-            "log_prob": found["log_probs"][:, 0],
-            "tokens": found["lengths"][:, 0],
+            "completion": tf.where(generator.starts_text(lengths), stripped, texts),
+            "log_prob": result["log_probs"][:, 0],
+            "tokens": result["lengths"][:, 0],
         }
 
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
@@ -165,22 +167,22 @@ class Continuation(Decoding):
             text: text to continue.
             settings: fields of `GenerationConfig` except `num_samples`, and `seed`.
         """
-        known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
-        known.add("seed")
-        if unknown := settings.keys() - known:
+        names = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
+        names.add("seed")
+        if unknown := settings.keys() - names:
             self.with_options(**{name: settings[name] for name in sorted(unknown)})  # raises
-        given = {**self.controls, **settings}
-        seed = given.pop("seed")
-        return self.generator.stream(text, GenerationConfig(**given), seed)
+        options = {**self.controls, **settings}
+        seed = options.pop("seed")
+        return self.generator.stream(text, GenerationConfig(**options), seed)
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
         if isinstance(self.generator, SequenceGenerator):
             return super().likelihoods(texts)
         scorer = self.scorer(min(self.window, self.longest or self.window))
-        found = (scorer.score_text(scorer.text_ids(one)) for one in texts)
+        text_scores = (scorer.score_text(scorer.text_ids(text)) for text in texts)
         return [
-            {"log_probs": float(one.log_probs.sum()), "tokens": int(one.lengths.sum())}
-            for one in found
+            {"log_probs": float(scores.log_probs.sum()), "tokens": int(scores.lengths.sum())}
+            for scores in text_scores
         ]
 
     def scorer(self, window: int) -> TextScorer:
@@ -217,7 +219,7 @@ class TextToText(Continuation):
         return cls(generator, model.trained_length or _WINDOW)
 
     @classmethod
-    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+    def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
         return cls(TaskGenerator(decoder, vocabulary, **facts["generator"]))
 
 
@@ -227,7 +229,7 @@ class TaskGenerator(SequenceGenerator):
     Args:
         network: trained encoder-decoder.
         vocabulary: vocabulary of the network.
-        task: task name, as in `framed_in_graph`.
+        task: task name, as in `frame_lines`.
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
         options: further arguments of `SequenceGenerator`.
     """
@@ -240,17 +242,17 @@ class TaskGenerator(SequenceGenerator):
         return {"task": self.task, "max_target": self.max_target, **super().options()}
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        sources = framed_in_graph(self.task, texts)
+        sources = frame_lines(self.task, texts)
         ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
         start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
         return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
 
-    def room(self, length: int | tf.Tensor) -> int:
+    def max_new_tokens(self, length: int | tf.Tensor) -> int:
         # `max_target` counts EOS too, and [CLS] if answers begin with [CLS].
         return self.max_target - len(self.answer_start)
 
 
-def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
+def frame_lines(task: str, lines: tf.Tensor) -> tf.Tensor:
     """Adds the task prefix and the field names that were used in training to input lines.
 
     Args:

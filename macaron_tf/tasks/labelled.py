@@ -69,21 +69,21 @@ class Limits(Settings):
 
     def check(self) -> None:
         if self.language and self.language not in self.languages:
-            known = (
+            advice = (
                 f"give one of {', '.join(self.languages)}"
                 if self.languages
                 else "leave language out"
             )
             raise UserError(
-                f"language={self.language!r} is not a language of the model: {known}, or start "
+                f"language={self.language!r} is not a language of the model: {advice}, or start "
                 "from an XLM that was trained on this language"
             )
 
     @property
     def language_id(self) -> int:
         """Index of `language` in the model's language embeddings, or 0 without such embeddings."""
-        embedded = self.language and self.embeds_languages
-        return self.languages.index(self.language) if embedded else 0
+        has_embedding = self.language and self.embeds_languages
+        return self.languages.index(self.language) if has_embedding else 0
 
 
 class LabelledTask(OnePass):
@@ -104,14 +104,14 @@ class LabelledTask(OnePass):
         kind: value of `Task.kind` that the class supports.
         reader: function that reads examples, see `read_examples`.
         row_shape: `(R,)` if an example has R rows, as in multiple choice, and `()` otherwise.
-        cuts: whether long texts are truncated. If False, long texts are split into windows.
+        truncates: whether long texts are truncated. If False, long texts are split into windows.
         answer: short description of a prediction.
     """
 
     kind: ClassVar[str]
     reader: ClassVar[Callable]
     row_shape: tuple[int, ...] = ()
-    cuts: ClassVar[bool] = False
+    truncates: ClassVar[bool] = False
     answer: str
 
     def __init__(
@@ -133,8 +133,8 @@ class LabelledTask(OnePass):
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
-        labels, longest = list(self.task.labels), self.limits.max_length
-        return {"task": self.task.name, "labels": labels, "max_length": longest}
+        labels, max_length = list(self.task.labels), self.limits.max_length
+        return {"task": self.task.name, "labels": labels, "max_length": max_length}
 
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
@@ -144,8 +144,8 @@ class LabelledTask(OnePass):
         Raises:
             UserError: the examples have no labels.
         """
-        other = {"language": language} if language else {}
-        examples = type(self).reader(self.task, split, tfds, source, **other)
+        language_option = {"language": language} if language else {}
+        examples = type(self).reader(self.task, split, tfds, source, **language_option)
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels: give a split with "
@@ -163,31 +163,32 @@ class LabelledTask(OnePass):
     ) -> dict[str, Any]:
         """Reads the examples of several splits by `read`.
 
-        If the source has only one split (`names_of` returns `None`), the method `held` of `table`
-        draws the validation examples from this split. The split "train" then has the remaining
+        If the source has only one split (`split_names` returns `None`), `table.held_out_mask`
+        selects the validation examples of this split. The split "train" then has the remaining
         examples.
 
         Returns:
             Dict mapping split to examples.
         """
-        if (names := self.names_of(splits, tfds, source)) is not None:
-            given = tfds, source, language
-            return {split: self.read(names.get(split, split), *given) for split in splits}
-        named = source or self.task.source
-        known = ("train", *self.task.validation_splits)
-        if other := sorted({*splits} - {*known, "all"}):
+        if (names := self.split_names(splits, tfds, source)) is not None:
+            arguments = tfds, source, language
+            return {split: self.read(names.get(split, split), *arguments) for split in splits}
+        source_name = source or self.task.source
+        known_splits = ("train", *self.task.validation_splits)
+        if unknown_splits := sorted({*splits} - {*known_splits, "all"}):
             raise UserError(
-                f"{named} is a single file without a split {other[0]!r}: choose the split "
-                f"{', '.join(known)} or all, or use one file per split, with {{split}} in the "
-                "file name"
+                f"{source_name} is a single file without a split {unknown_splits[0]!r}: choose the "
+                f"split {', '.join(known_splits)} or all, or use one file per split, with "
+                f"{{split}} in the file name"
             )
         examples = self.read("train", tfds, source, language)
-        held = table.held(examples.labels, str(named))
+        is_validation = table.held_out_mask(examples.labels, str(source_name))
         return {
-            split: examples.take(np.flatnonzero(held != (split == "train"))) for split in splits
+            split: examples.take(np.flatnonzero(is_validation != (split == "train")))
+            for split in splits
         }
 
-    def names_of(
+    def split_names(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
         """Returns a dict that maps split names of the task to split names of the source.
@@ -201,22 +202,24 @@ class LabelledTask(OnePass):
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
-        named = saved or parsed.kind == "tfds"
-        if named and self.task.own and {*splits} <= {"train", "validation"}:
-            there = saved or open_set(parsed.location, "train", tfds).builder.info.splits
-            alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
-            return {"validation": alike} if alike else None
+        has_named_splits = saved or parsed.kind == "tfds"
+        if has_named_splits and self.task.own and {*splits} <= {"train", "validation"}:
+            source_splits = saved or open_set(parsed.location, "train", tfds).builder.info.splits
+            for name in ("validation", "dev", "valid"):
+                if name in source_splits:
+                    return {"validation": name}
+            return None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
     @property
     def longest(self) -> int:
         return self.limits.max_length
 
-    def least_length(self, spans: SpanLimits) -> int:
+    def min_length(self, spans: SpanLimits) -> int:
         """Returns the minimum `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
-    def readable(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def with_characters(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Replaces token ids by character ids `(..., L, C)` if the network reads characters.
 
         C is the number of character ids per word.
@@ -235,9 +238,9 @@ class LabelledTask(OnePass):
         """Tokenizes examples by `encode`, and adds character ids if the model reads characters."""
         if not isinstance(vocabulary, CharacterWords):
             return self.encode(vocabulary, examples, limits)
-        words = vocabulary.opened()
-        encoded = self.encode(words, examples, limits)
-        return dataclasses.replace(encoded, characters=words.characters)
+        character_vocabulary = vocabulary.empty_copy()
+        encoded = self.encode(character_vocabulary, examples, limits)
+        return dataclasses.replace(encoded, characters=character_vocabulary.characters)
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
@@ -246,9 +249,9 @@ class LabelledTask(OnePass):
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """Objective of validation, and also of training unless `learnt` is overridden."""
+        """Objective of validation. Training has the same objective by default."""
 
-    def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
+    def training_objective(self, config: EncoderConfig, language_weight: float) -> Callable:
         """Returns the training objective.
 
         Args:
@@ -275,7 +278,7 @@ class LabelledTask(OnePass):
             limits: length and layout of the rows.
         """
 
-    def finite(self, outputs: Any) -> bool:
+    def is_finite(self, outputs: Any) -> bool:
         """Returns whether all outputs are finite."""
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
@@ -307,7 +310,7 @@ class LabelledTask(OnePass):
         """Computes the metrics of outputs. All metrics are NaN if an output is not finite."""
         metrics = self.score(self.decide(outputs), examples)
         # Without this check, NaN logits would count as predictions of the first class.
-        return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
+        return metrics if self.is_finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
         """Returns `metrics` with the additional key "score", the mean of the main metrics."""
@@ -327,24 +330,26 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     Raises:
         UserError: a class has no name.
     """
-    outputs, labels = model.network.head.num_classes, tuple(model.labels)
-    if len(labels) != (outputs if outputs > 1 else 0):
-        kind = f"a classifier of {outputs} classes" if outputs > 1 else "a regression model"
-        raise UserError(
-            f"{model.checkpoint or model.name} is {kind}, but has {len(labels)} class names: load "
-            "it with `macaron_tf.load(..., labels=...)` and save it again, or export its .keras "
-            "file by `python -m export.keras_model` with --labels"
+    num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
+    if len(labels) != (num_outputs if num_outputs > 1 else 0):
+        description = (
+            f"a classifier of {num_outputs} classes" if num_outputs > 1 else "a regression model"
         )
-    described = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
-    longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
+        raise UserError(
+            f"{model.checkpoint or model.name} is {description}, but has {len(labels)} class "
+            "names: load it with `macaron_tf.load(..., labels=...)` and save it again, or export "
+            "its .keras file by `python -m export.keras_model` with --labels"
+        )
+    definition = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
+    max_length = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
     limits = Limits(
-        model.max_length or model.trained_length or longest,
+        model.max_length or model.trained_length or max_length,
         causal=model.config.causal,
         language=model.language,
         languages=tuple(model.languages),
         embeds_languages=embeds_languages(model.config),
     )
-    return described, limits, model.network, model.vocabulary
+    return definition, limits, model.network, model.vocabulary
 
 
 def embeds_languages(config: Any) -> bool:

@@ -53,30 +53,30 @@ class RowOutputs:
         self._map = ReplicaMap(tf.distribute.get_strategy(), function)
 
     def fill(
-        self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
+        self, array: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
     ) -> np.ndarray:
-        """Computes the outputs of rows, writes them into `found`, and returns `found`.
+        """Computes the outputs of rows, writes them into `array`, and returns `array`.
 
         Args:
-            found: array `(N, ...)` float32. If the outputs of a batch are shorter than `found`
+            array: array `(N, ...)` float32. If the outputs of a batch are shorter than `array`
                 along an axis, the rest of the axis remains unchanged.
             batches: pairs of row indices `(B,)` and a tuple of inputs in the order of `names`. The
                 index -1 marks a row of padding.
         """
-        numbers: list[np.ndarray] = []  # row indices (B,) of each batch
+        indices_of_batches: list[np.ndarray] = []  # row indices (B,) of each batch
 
         def inputs() -> Iterator[tuple[np.ndarray, ...]]:
             for rows, arrays in batches:
-                numbers.append(rows)
+                indices_of_batches.append(rows)
                 yield arrays
 
-        with Progress("computing", "rows", len(found)) as progress:
+        with Progress("computing", "rows", len(array)) as progress:
             for batch, result in enumerate(self._map(inputs())):
-                rows, outputs = numbers[batch], result["outputs"]
-                real, filled = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
-                found[(rows[real], *filled)] = outputs[real]
-                progress.advance(np.count_nonzero(real))
-        return found
+                rows, outputs = indices_of_batches[batch], result["outputs"]
+                is_real, slices = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
+                array[(rows[is_real], *slices)] = outputs[is_real]
+                progress.advance(np.count_nonzero(is_real))
+        return array
 
 
 def _forward(
@@ -98,8 +98,8 @@ class SetOutputs:
 
     def __init__(self, task: LabelledTask, batch_size: int):
         self.task, self.batch_size = task, batch_size
-        words = task.vocabulary if isinstance(task.vocabulary, CharacterWords) else None
-        self._token_shape = (words.max_characters,) if words else ()
+        characters = task.vocabulary if isinstance(task.vocabulary, CharacterWords) else None
+        self._token_shape = (characters.max_characters,) if characters else ()
         self._names = (*_INPUTS, *("language_ids",) * task.limits.embeds_languages)
         self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
 
@@ -112,16 +112,16 @@ class SetOutputs:
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
         shape = self.task.network.compute_output_spec(ids).shape
-        inputs = ((numbers, tuple(batch.values())) for numbers, batch in self.batches(data))
+        inputs = ((indices, tuple(batch.values())) for indices, batch in self.batches(data))
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
     def batches(self, data: ExampleBatches) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yields row indices `(B,)` and a dict of inputs. The index -1 marks a row of padding."""
         for batch in data.evaluation_dataset().as_numpy_iterator():
-            filled = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
-            yield batch["index"], {name: filled[name] for name in self._names}
+            with_languages = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
+            yield batch["index"], {name: with_languages[name] for name in self._names}
 
-    def of(self, examples: Any, language: str | None = None) -> Any:
+    def compute(self, examples: Any, language: str | None = None) -> Any:
         """Computes the outputs of `LabelledTask.outputs` for examples. Labels are ignored.
 
         Args:

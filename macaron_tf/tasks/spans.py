@@ -14,7 +14,7 @@ from macaron_tf.data.tasks.questions import (
     encode_questions,
     read_questions,
 )
-from macaron_tf.decoding.spans import best_answers, best_spans, decided
+from macaron_tf.decoding.spans import best_answers, best_spans, decide_answered
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.models import EncoderSpanReader
@@ -33,12 +33,12 @@ class SpanOutputs:
 
     Attributes:
         texts: text of each answer, copied from its context, or "" if no span is possible.
-        found: result of `macaron_tf.decoding.spans.best_answers` as NumPy arrays.
-        threshold: no-answer threshold, see `macaron_tf.decoding.spans.decided`.
+        answers: result of `macaron_tf.decoding.spans.best_answers` as NumPy arrays.
+        threshold: no-answer threshold, see `decide_answered` in the same module.
     """
 
     texts: list[str]
-    found: dict[str, np.ndarray]
+    answers: dict[str, np.ndarray]
     threshold: float | None
 
 
@@ -64,7 +64,7 @@ class Spans(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """No-answer threshold of `macaron_tf.decoding.spans.decided`.
+        """No-answer threshold of `macaron_tf.decoding.spans.decide_answered`.
 
         `None` means that every question has an answer.
         """
@@ -72,7 +72,7 @@ class Spans(LabelledTask):
 
     def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
         spans = self.limits.spans
-        rows, places = encode_questions(
+        rows, positions = encode_questions(
             self.vocabulary,
             question,
             context,
@@ -80,19 +80,19 @@ class Spans(LabelledTask):
             stride=spans.doc_stride,
             max_question=spans.max_question,
         )
-        return self.readable(rows), (context, places)
+        return self.with_characters(rows), (context, positions)
 
-    def conclude(self, computed: tf.Tensor, kept: tuple) -> dict[str, tf.Tensor]:
-        context, places = kept
+    def conclude(self, computed: tf.Tensor, extras: tuple) -> dict[str, tf.Tensor]:
+        context, positions = extras
         # (M, 2, L)
-        found = best_answers(best_spans(computed, self.limits.spans.max_answer), places)
-        judged = decided(found, self.threshold)
+        answers = best_answers(best_spans(computed, self.limits.spans.max_answer), positions)
+        decision = decide_answered(answers, self.threshold)
         start, end = (
-            tf.where(judged["answered"], found[name], tf.zeros_like(found[name]))
+            tf.where(decision["answered"], answers[name], tf.zeros_like(answers[name]))
             for name in ("start", "end")
         )
         answer = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-        probability = judged["probability"]
+        probability = decision["probability"]
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
@@ -102,24 +102,24 @@ class Spans(LabelledTask):
         "question" and "context".
         """
         columns: list[list[str]] = [[], []]
-        for number, line in enumerate(lines, first):
+        for line_number, line in enumerate(lines, first):
             # A line with a tab is not JSON, because JSON writes a tab within a text as \t.
             if "\t" in line or not line.startswith("{"):
-                pair = [text for [text] in super().columns([line], number)]
+                pair = [text for [text] in super().columns([line], line_number)]
             else:
                 try:
                     record = parse_json(line, question=str, context=str)
                     pair = [record[n].encode("utf-8", "replace").decode() for n in self.inputs]
                 except ValueError as error:
                     raise UserError(
-                        f'line {number} is not a JSON object with the texts "question" and '
+                        f'line {line_number} is not a JSON object with the texts "question" and '
                         '"context": correct the line, or separate the two texts with a single tab'
                     ) from error
             for column, text in zip(columns, pair, strict=True):
                 column.append(text)
         return columns
 
-    def least_length(self, spans: SpanLimits) -> int:
+    def min_length(self, spans: SpanLimits) -> int:
         return spans.max_question + 4
 
     def encode(self, vocabulary, examples: Questions, limits: Limits) -> EncodedQuestions:
@@ -146,27 +146,31 @@ class Spans(LabelledTask):
             for begin in range(0, len(logits), _CHUNK)
         ]
         spans = {name: tf.concat([chunk[name] for chunk in chunks], axis=0) for name in chunks[0]}
-        answers = best_answers(spans, encoded.positions)
-        found = {name: value.numpy() for name, value in answers.items()}
-        positions = zip(examples.contexts, found["start"], found["end"], strict=True)
+        answer_tensors = best_answers(spans, encoded.positions)
+        answers = {name: value.numpy() for name, value in answer_tensors.items()}
+        positions = zip(examples.contexts, answers["start"], answers["end"], strict=True)
         texts = [context[start:end] for context, start, end in positions]
-        return SpanOutputs(texts, found, self.threshold)
+        return SpanOutputs(texts, answers, self.threshold)
 
-    def finite(self, outputs: SpanOutputs) -> bool:
-        return super().finite(outputs.found)
+    def is_finite(self, outputs: SpanOutputs) -> bool:
+        return super().is_finite(outputs.answers)
 
     def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
-        truths, found = [[one.text for one in answers] for answers in examples.labels], ()
+        truths = [[answer.text for answer in answers] for answers in examples.labels]
+        threshold_arguments = ()
         if self.task.unanswerable:  # the metrics include the best threshold
-            unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
-            found = (unlikely, predictions.threshold)
-        return self.with_score(score_answers(predictions.texts, truths, *found))
+            no_answer = predictions.answers["null"] - predictions.answers["score"]  # (N,)
+            threshold_arguments = (no_answer, predictions.threshold)
+        return self.with_score(score_answers(predictions.texts, truths, *threshold_arguments))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
         """Returns a dict mapping question id to answer, as SQuAD's official script expects."""
-        answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
-        said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
-        return dict(zip(examples.ids, said, strict=True))
+        answered = np.asarray(decide_answered(outputs.answers, outputs.threshold)["answered"])
+        texts = [
+            text if is_answered else ""
+            for text, is_answered in zip(outputs.texts, answered, strict=True)
+        ]
+        return dict(zip(examples.ids, texts, strict=True))
 
     def line(self, answer: dict[str, Any]) -> str:
         """Formats an answer as its text, its probability, and its character offsets."""

@@ -50,17 +50,19 @@ class Tags(LabelledTask):
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tuple]:
         words = tf.strings.split(text)  # (B, None)
-        rows, places = encode_words(self.vocabulary, words, self.limits.max_length)
-        return self.readable(rows), (words, places)
+        rows, positions = encode_words(self.vocabulary, words, self.limits.max_length)
+        return self.with_characters(rows), (words, positions)
 
-    def conclude(self, computed: tf.Tensor, kept: tuple) -> dict[str, tf.Tensor]:
-        words, places = kept
-        found = word_probabilities(computed, places, self.task.outside)  # (N, C), N words
-        tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
+    def conclude(self, computed: tf.Tensor, extras: tuple) -> dict[str, tf.Tensor]:
+        words, positions = extras
+        probabilities = word_probabilities(
+            computed, positions, self.task.outside
+        )  # (N, C), N words
+        tags = tf.gather(tf.constant(self.task.labels), tf.argmax(probabilities, axis=1))  # (N,)
         return {
             "words": words.to_tensor(),
             "tags": words.with_values(tags).to_tensor(),
-            "probabilities": words.with_values(tf.reduce_max(found, axis=1)).to_tensor(),
+            "probabilities": words.with_values(tf.reduce_max(probabilities, axis=1)).to_tensor(),
         }
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
@@ -84,14 +86,16 @@ class Tags(LabelledTask):
         self, logits, encoded: EncodedTaggedSentences, examples, limits
     ) -> list[np.ndarray]:
         # (W, C)
-        found = word_probabilities(tf.constant(logits), encoded.positions, self.task.outside)
-        return np.split(found.numpy(), encoded.splits[1:-1])
+        probabilities = word_probabilities(
+            tf.constant(logits), encoded.positions, self.task.outside
+        )
+        return np.split(probabilities.numpy(), encoded.splits[1:-1])
 
     def decide(self, outputs: list[np.ndarray]) -> list[list[str]]:
-        return [self._named(values.argmax(axis=1)) for values in outputs]
+        return [self._tag_names(values.argmax(axis=1)) for values in outputs]
 
     def score(self, predictions: list[list[str]], examples: TaggedSentences) -> dict[str, float]:
-        truths = [self._named(tags) for tags in examples.labels]
+        truths = [self._tag_names(tags) for tags in examples.labels]
         if not (scheme := scheme_of(self.task.labels)):
             return self.with_score(score_words(predictions, truths))
         return self.with_score(score_tags(predictions, truths, scheme))
@@ -110,11 +114,14 @@ class Tags(LabelledTask):
         tags = itertools.chain.from_iterable(train.labels)
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):
             counts[word][int(tag)] += 1
-        usual = {word: self.task.labels[c.most_common(1)[0][0]] for word, c in counts.items()}
+        most_frequent = {
+            word: self.task.labels[tags_of_word.most_common(1)[0][0]]
+            for word, tags_of_word in counts.items()
+        }
         outside = self.task.labels[self.task.outside]
         return lambda examples: [
-            [usual.get(word, outside) for word in words] for words in examples.words
+            [most_frequent.get(word, outside) for word in words] for words in examples.words
         ]
 
-    def _named(self, tags: np.ndarray) -> list[str]:
+    def _tag_names(self, tags: np.ndarray) -> list[str]:
         return [self.task.labels[tag] for tag in tags]

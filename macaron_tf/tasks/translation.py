@@ -22,7 +22,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.special_ids import BOS, EOS, PAD
-from macaron_tf.tasks.base import Decoding, recorded, require
+from macaron_tf.tasks.base import Decoding, refuse_damaged_record, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS
@@ -69,12 +69,12 @@ class Translation(Decoding):
     def of(cls, model: Any) -> Self | None:
         if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
             return None
-        with recorded(model):
+        with refuse_damaged_record(model):
             decoding = BeamSearchConfig(**model.decoding)
         return cls(model.network, model.vocabulary, decoding)
 
     @classmethod
-    def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
+    def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
@@ -87,15 +87,15 @@ class Translation(Decoding):
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
-    def asking(self, decoder: Any) -> Self:
+    def with_decoder(self, decoder: Any) -> Self:
         if self.compiled:
             raise UserError(
                 "compiled=True (--compile) does not work with LiteRT (--lite): leave out one of "
                 "the two"
             )
-        made = copy.copy(self)
-        made.decoder = decoder
-        return made
+        copied = copy.copy(self)
+        copied.decoder = decoder
+        return copied
 
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
         source = self.ids(text, self.vocabulary.languages[0])
@@ -121,8 +121,8 @@ class Translation(Decoding):
         """
         network, vocabulary = self.decoder, self.vocabulary
         if backward:
-            own, network = vocabulary, Backward(self.network)
-            sides = (own.target, own.source, own.normalization, own.languages[::-1])
+            pair, network = vocabulary, Backward(self.network)
+            sides = (pair.target, pair.source, pair.normalization, pair.languages[::-1])
             vocabulary = PairVocabulary(*sides)
         decoding = decoding or self.decoding
         return LineTranslator(
@@ -143,12 +143,13 @@ class Translation(Decoding):
         words = EXAMPLE.split() * _COMPILED_LENGTHS[-1]
         texts = [" ".join(words[:count]) for count in range(1, _COMPILED_LENGTHS[-1])]
         sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
-        found = []
+        selected = []
         for length in _COMPILED_LENGTHS:
             # Select the longest text that fits into the row with EOS.
-            most = min(length - 1, self.max_tokens)
-            found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
-        return list(dict.fromkeys(found))
+            max_tokens = min(length - 1, self.max_tokens)
+            fitting = [text for text, size in zip(texts, sizes, strict=True) if size <= max_tokens]
+            selected += fitting[-1:]
+        return list(dict.fromkeys(selected))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Encodes lines `(B,)` as ids `(B, L)`, with EOS at the end and padding by PAD.
@@ -163,16 +164,16 @@ class Translation(Decoding):
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         source = self.ids(text, self.vocabulary.languages[0])
-        found = _compiled_for_one(self.search, source) if self.compiled else self.search(source)
+        result = _run_compiled(self.search, source) if self.compiled else self.search(source)
         n_best = self.decoding.n_best
         # (B, N, T) -> (B N, T)
-        ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
+        ids = tf.reshape(result["ids"], (-1, tf.shape(result["ids"])[2]))
         # (B N,) -> (B, N)
         translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
         empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
         return {
             "translations": tf.where(empty, "", translations),
-            "scores": tf.where(empty, 0.0, found["scores"]),
+            "scores": tf.where(empty, 0.0, result["scores"]),
         }
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -182,16 +183,16 @@ class Translation(Decoding):
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes log-probabilities of targets given their sources, for the signature `score`."""
         languages = self.vocabulary.languages
-        sides = self.ids(source, languages[0]), self.ids(target, languages[1])
-        scored = score_ids(self.network, *sides)
-        return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
+        ids = self.ids(source, languages[0]), self.ids(target, languages[1])
+        scores = score_ids(self.network, *ids)
+        return {"log_probs": scores["log_probs"], "tokens": scores["lengths"]}
 
 
 # Row lengths for which XLA compiles a function. Other rows are padded to the next length.
 _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
-def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
+def _run_compiled(function: Callable, ids: tf.Tensor) -> Any:
     """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
 
     For a single row, launching the operations takes as long as their computation. XLA fuses
@@ -208,11 +209,11 @@ def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
         with implementation_scope("xla"):
             return function(row)
 
-    def padded(length: int) -> Any:
+    def run_padded(length: int) -> Any:
         row = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]])
         return compiled(tf.reshape(row, (1, length)))  # a static shape, which XLA needs
 
-    branches = [functools.partial(padded, length) for length in _COMPILED_LENGTHS]
-    shorter = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > _COMPILED_LENGTHS, tf.int32))
-    number = tf.where(tf.shape(ids)[0] == 1, shorter, len(branches))
-    return tf.switch_case(number, [*branches, lambda: function(ids)])
+    branches = [functools.partial(run_padded, length) for length in _COMPILED_LENGTHS]
+    index = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > _COMPILED_LENGTHS, tf.int32))
+    index = tf.where(tf.shape(ids)[0] == 1, index, len(branches))
+    return tf.switch_case(index, [*branches, lambda: function(ids)])

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.encoding import EncodedSentences, encode_pairs, encode_sentences
-from macaron_tf.errors import check_whole
+from macaron_tf.errors import check_encodable
 from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
@@ -22,12 +22,12 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
-_LONGEST = 128  # maximum row length of a model whose training length is unknown
+_MAX_LENGTH = 128  # maximum row length of a model whose training length is unknown
 # Number of different batch lengths. On STS-B, 9% of the positions are then padding. With all
 # multiples of 8 as lengths, 24% of the positions would be padding.
-_SHAPES = 16
-_LONG = 2_000  # minimum number of sentences for a progress bar
-_TOKENS = 8192  # maximum number of tokens per batch, including padding
+_NUM_LENGTHS = 16
+_PROGRESS_SENTENCES = 2_000  # minimum number of sentences for a progress bar
+_MAX_TOKENS = 8192  # maximum number of tokens per batch, including padding
 
 
 class Vectors(OnePass):
@@ -53,15 +53,15 @@ class Vectors(OnePass):
         network: SiameseEncoder,
         vocabulary: PieceVocabulary,
         max_length: int,
-        max_tokens: int = _TOKENS,
+        max_tokens: int = _MAX_TOKENS,
     ):
         super().__init__(network, vocabulary)
         self.max_length, self.max_tokens = max_length, max(max_tokens, max_length)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        known = isinstance(model.network, SiameseEncoder) or model.pooling
-        return cls.pooled(model) if known else None
+        is_supported = isinstance(model.network, SiameseEncoder) or model.pooling
+        return cls.pooled(model) if is_supported else None
 
     @classmethod
     def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
@@ -74,18 +74,18 @@ class Vectors(OnePass):
             max_length: maximum number of ids in a row, including special ids. `None` means the
                 model's maximum length or training length.
         """
-        theirs, config = model.network, model.config
-        if isinstance(theirs, SiameseEncoder):
-            options = {"pooling": pooling or theirs.pooling, "dtype": theirs.dtype_policy}
-            network = SiameseEncoder.from_config({**theirs.get_config(), **options})
+        source, config = model.network, model.config
+        if isinstance(source, SiameseEncoder):
+            options = {"pooling": pooling or source.pooling, "dtype": source.dtype_policy}
+            network = SiameseEncoder.from_config({**source.get_config(), **options})
             network.build()
-            network.set_weights(theirs.get_weights())
+            network.set_weights(source.get_weights())
         else:
             network = SiameseEncoder(config, pooling or model.pooling or "mean", model.normalize)
             network.build()
             network.encoder.set_weights(model.encoder.get_weights())
         trained = model.trained_length if config.longest else None
-        trained = trained or min(_LONGEST, config.max_length)
+        trained = trained or min(_MAX_LENGTH, config.max_length)
         return cls(network, model.vocabulary, max_length or model.max_length or trained)
 
     @property
@@ -99,7 +99,7 @@ class Vectors(OnePass):
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         return unit_length(self.network(rows, training=False))  # (B, D)
 
-    def conclude(self, computed: tf.Tensor, kept: None) -> dict[str, tf.Tensor]:
+    def conclude(self, computed: tf.Tensor, extras: None) -> dict[str, tf.Tensor]:
         return {"vector": computed}
 
     def facts(self) -> dict[str, Any]:
@@ -111,35 +111,35 @@ class Vectors(OnePass):
         An empty sentence is encoded as two special ids. Long sentences are truncated, and a warning
         on stderr reports the number of truncated sentences.
         """
-        check_whole(texts)
+        check_encodable(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
         warn_cut(cut, len(texts), self.max_length)
-        return self.of_rows(rows)
+        return self.encode_rows(rows)
 
     @functools.cached_property
     def _outputs(self) -> RowOutputs:
         return RowOutputs(self.network, ("token_ids",))
 
-    def of_rows(self, rows: TokenRows) -> np.ndarray:
+    def encode_rows(self, rows: TokenRows) -> np.ndarray:
         """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32."""
-        found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
-        if not len(found):
-            return found
-        lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
+        vectors = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
+        if not len(vectors):
+            return vectors
+        lengths = choose_lengths(rows.lengths, _NUM_LENGTHS, multiple=1)
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
         # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
-        kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
-        batches = ((own, (rows.padded(own, length),)) for own, length in kept)
-        if len(found) >= _LONG:
+        real_batches = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
+        batches = ((indices, (rows.padded(indices, length),)) for indices, length in real_batches)
+        if len(vectors) >= _PROGRESS_SENTENCES:
             sized = ((len(batch[0]), batch) for batch in batches)
-            batches = track(sized, len(found), "encoding", "sentences")
-        return self._outputs.fill(found, batches)
+            batches = track(sized, len(vectors), "encoding", "sentences")
+        return self._outputs.fill(vectors, batches)
 
-    def of_sets(self, data: EncodedSentences) -> np.ndarray:
+    def encode_sets(self, data: EncodedSentences) -> np.ndarray:
         """Encodes the sentences of N tokenized examples, S sentences each, as `(N, S, D)`."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim
-        return self.of_rows(data.rows).reshape(-1, data.count, width)
+        return self.encode_rows(data.rows).reshape(-1, data.rows_per_example, width)
 
     def identity(self) -> str:
         """Computes a SHA-256 digest (hex) of the settings, vocabulary and weights of the encoder.
@@ -196,17 +196,17 @@ class WordVectors(OnePass):
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         return super().compute(rows["token_ids"])  # (B, L + 2, J, 2 P)
 
-    def conclude(self, computed: tf.Tensor, kept: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        lengths = tf.cast(kept.row_lengths(), tf.int32)
-        longest = tf.reduce_max(lengths, axis=0)
-        real = tf.sequence_mask(lengths, longest, tf.float32)[:, :, None, None]
+    def conclude(self, computed: tf.Tensor, extras: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        lengths = tf.cast(extras.row_lengths(), tf.int32)
+        max_length = tf.reduce_max(lengths, axis=0)
+        is_word = tf.sequence_mask(lengths, max_length, tf.float32)[:, :, None, None]
         # Drop the start and end tokens: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
-        vectors = computed[:, 1 : longest + 1] * real
-        return {"words": kept.to_tensor(""), "vectors": vectors, "lengths": lengths}
+        vectors = computed[:, 1 : max_length + 1] * is_word
+        return {"words": extras.to_tensor(""), "vectors": vectors, "lengths": lengths}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-        found = super().rows(outputs)
-        for row in found:
+        answers = super().rows(outputs)
+        for row in answers:
             for name in ("words", "vectors"):
                 row[name] = row[name][: row["lengths"]]
-        return found
+        return answers

@@ -51,7 +51,7 @@ class Vocabulary(abc.ABC):
         later_options: dict mapping the name of a newer constructor argument to the value that older
             vocabularies imply. An argument with this value is not saved, so that the hashes of
             older vocabularies stay valid.
-        kinds: dict mapping `kind` to class, for all subclasses.
+        classes: dict mapping `kind` to class, for all subclasses.
 
     Attributes:
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
@@ -64,14 +64,14 @@ class Vocabulary(abc.ABC):
     contents_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     later_options: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
-    kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
+    classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
     added: Mapping[str, int] = types.MappingProxyType({})
     languages: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if cls.kind:
-            Vocabulary.kinds[cls.kind] = cls
+            Vocabulary.classes[cls.kind] = cls
 
     @property
     @abc.abstractmethod
@@ -116,17 +116,17 @@ class Vocabulary(abc.ABC):
         """
 
     @classmethod
-    def restored(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+    def restore(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         """Builds a vocabulary with its `added` tokens from saved contents and settings."""
-        own = {name: value for name, value in settings.items() if name != "added"}
-        vocabulary = cls.from_contents(contents, own)
+        options = {name: value for name, value in settings.items() if name != "added"}
+        vocabulary = cls.from_contents(contents, options)
         if "added" in settings:
             vocabulary.added = settings["added"]
         return vocabulary
 
     def __reduce__(self):
         # Pickles the contents and settings, because a tokenizer's TensorFlow ops cannot be pickled.
-        return type(self).restored, (self.contents(), self.settings())
+        return type(self).restore, (self.contents(), self.settings())
 
     def trackables(self) -> list:
         """Returns the lookup tables and tokenizers that a SavedModel must track."""
@@ -141,9 +141,9 @@ class Vocabulary(abc.ABC):
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents are written first, so that `vocabulary.json` never exists without them.
         folder = storage.as_path(directory)
-        storage.write_aside(folder / self.contents_name, self.contents())
+        storage.write_atomic(folder / self.contents_name, self.contents())
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        storage.write_aside(folder / RECORD, text.encode())
+        storage.write_atomic(folder / RECORD, text.encode())
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
@@ -154,30 +154,34 @@ class Vocabulary(abc.ABC):
                 hash differs from the saved hash.
         """
         folder = storage.as_path(directory)
-        place = folder / RECORD
-        if not place.exists():
+        record_path = folder / RECORD
+        if not record_path.exists():
             raise UserError(
                 f"there is no vocabulary in {folder}, because {RECORD} is missing: train a "
                 "vocabulary there, or give another folder"
             )
         mend = "restore it or train the vocabulary again"
-        record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
+        record = storage.read_json(record_path, mend=mend, kind=str, settings=dict, hash=str)
         name, settings, expected = record["kind"], record["settings"], record["hash"]
-        kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
-        if name not in kinds:
+        classes = {
+            name: vocabulary_class
+            for name, vocabulary_class in Vocabulary.classes.items()
+            if issubclass(vocabulary_class, cls)
+        }
+        if name not in classes:
             raise UserError(
-                f"the vocabulary in {place} is of kind {name!r}, but must be of kind "
-                f"{' or '.join(kinds)}: give another vocabulary"
+                f"the vocabulary in {record_path} is of kind {name!r}, but must be of kind "
+                f"{' or '.join(classes)}: give another vocabulary"
             )
-        path = folder / kinds[name].contents_name
+        path = folder / classes[name].contents_name
         contents = storage.read_bytes(path)
         try:
-            vocabulary = kinds[name].restored(contents, settings)
+            vocabulary = classes[name].restore(contents, settings)
         except (KeyError, TypeError) as error:
-            raise UserError(f"{place} is damaged: {mend}") from error
+            raise UserError(f"{record_path} is damaged: {mend}") from error
         except UserError as error:
             raise UserError(f"cannot read {path}: {error}") from error
-        check_vocabulary(expected, vocabulary.hash, place)
+        check_vocabulary(expected, vocabulary.hash, record_path)
         return vocabulary
 
 
@@ -186,7 +190,7 @@ SAMPLE = 500_000  # number of sentence pairs to train a joint vocabulary, which 
 NO_TEXT = "there is no text to train a vocabulary on, because every line is empty: give other text"
 
 
-def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
+def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
     If `items` contains at most `count` items, the function yields all items in order. After an item
@@ -195,17 +199,17 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
     items, rng = iter(items), np.random.default_rng(seed)
-    kept, read = list(itertools.islice(items, count)), count
+    reservoir, num_read = list(itertools.islice(items, count)), count
     for chunk in in_chunks(items):
-        places = rng.integers(0, np.arange(read, read + len(chunk)), endpoint=True)
-        for i in np.flatnonzero(places < count):
-            kept[places[i]] = chunk[i]
-        read += len(chunk)
-    kept.reverse()
-    return (kept.pop() for _ in range(len(kept)))
+        positions = rng.integers(0, np.arange(num_read, num_read + len(chunk)), endpoint=True)
+        for i in np.flatnonzero(positions < count):
+            reservoir[positions[i]] = chunk[i]
+        num_read += len(chunk)
+    reservoir.reverse()
+    return (reservoir.pop() for _ in range(len(reservoir)))
 
 
-def says_unknown(train: Callable) -> Callable:
+def reports_unknown(train: Callable) -> Callable:
     """Decorates a vocabulary's `train` method to limit the lines and print the share of [UNK].
 
     `train` receives at most `MAX_LINES` lines. The share of [UNK] tokens is measured on at most
@@ -214,66 +218,67 @@ def says_unknown(train: Callable) -> Callable:
 
     @functools.wraps(train)
     def trained(cls, lines: Iterable[str | tuple[str, str]], *arguments, **options):
-        kept, step = [], 1
+        sample, step = [], 1
 
-        def watched() -> Iterator:
+        def sampled_lines() -> Iterator:
             nonlocal step
-            for number, item in enumerate(itertools.islice(lines, MAX_LINES)):
-                if number % step == 0:
-                    kept.append(item if isinstance(item, str) else item[0])
-                if len(kept) > 10_000:
-                    del kept[1::2]
+            for index, item in enumerate(itertools.islice(lines, MAX_LINES)):
+                if index % step == 0:
+                    sample.append(item if isinstance(item, str) else item[0])
+                if len(sample) > 10_000:
+                    del sample[1::2]
                     step *= 2
                 yield item
 
-        vocabulary = train(cls, watched(), *arguments, **options)
-        share = np.mean(vocabulary.encode_rows(kept).ids == vocabulary.unk_id)
-        words = f"{share:.3%} of the tokens in {len(kept):,} lines"
-        print(f"unknown to the vocabulary: {words}", flush=True)
+        vocabulary = train(cls, sampled_lines(), *arguments, **options)
+        share = np.mean(vocabulary.encode_rows(sample).ids == vocabulary.unk_id)
+        summary = f"{share:.3%} of the tokens in {len(sample):,} lines"
+        print(f"unknown to the vocabulary: {summary}", flush=True)
         return vocabulary
 
     return trained
 
 
-def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
+def too_small(size: int, units: str, minimum: int | str, remedy: str) -> UserError:
     """Returns the error for a vocabulary size that is too small for all characters or bytes.
 
     Args:
         size: requested number of pieces.
         units: noun for the characters or bytes in the message, such as "the bytes".
-        least: minimum number of pieces.
+        minimum: minimum number of pieces.
         remedy: end of the message, which says what to change.
     """
     return UserError(
-        f"a vocabulary of {size} pieces is too small, because {units} alone need {least}: {remedy}"
+        f"a vocabulary of {size} pieces is too small, because {units} alone need {minimum}: "
+        f"{remedy}"
     )
 
 
-def too_large(size: int, most: int | str) -> UserError:
+def too_large(size: int, maximum: int | str) -> UserError:
     """Returns the error for a vocabulary size that is too large for the training text.
 
     Args:
         size: requested number of pieces.
-        most: maximum number of pieces that the training text yields.
+        maximum: maximum number of pieces that the training text yields.
     """
     return UserError(
-        f"a vocabulary of {size} pieces is too large for this text, which gives at most {most}: "
-        f"lower the vocabulary size to {most} or less, or give more text"
+        f"a vocabulary of {size} pieces is too large for this text, which gives at most {maximum}: "
+        f"lower the vocabulary size to {maximum} or less, or give more text"
     )
 
 
-def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:
+def check_vocabulary(expected: str, actual: str, where: str | os.PathLike) -> None:
     """Raises a UserError if two vocabulary hashes differ.
 
     Args:
         expected: hash of the vocabulary with which `where` was made.
-        given: hash of the vocabulary in use.
+        actual: hash of the vocabulary in use.
         where: file or folder to name in the message.
     """
-    if given != expected:
+    if actual != expected:
         raise UserError(
             f"vocabulary mismatch between {where} (hash {str(expected)[:12] or 'none'}) and the "
-            f"vocabulary in use (hash {given[:12] or 'none'}): use the vocabulary saved beside "
+            f"vocabulary in use (hash {actual[:12] or 'none'}): use the vocabulary saved beside "
             f"{where}"
         )
 
@@ -313,7 +318,7 @@ class PieceVocabulary(Vocabulary):
     @property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of the special tokens, which are never masked and never sampled."""
-        return tuple(number for number in self._special if number is not None)
+        return tuple(token_id for token_id in self._special if token_id is not None)
 
     @property
     def _special(self) -> tuple[int | None, ...]:
@@ -338,19 +343,19 @@ class PieceVocabulary(Vocabulary):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def piece_bytes(self, number: int) -> bytes:
+    def piece_bytes(self, token_id: int) -> bytes:
         """Returns the UTF-8 bytes that a piece adds to a text.
 
         A piece may be a part of a character.
         """
 
-    def piece_name(self, number: int) -> str:
+    def piece_name(self, token_id: int) -> str:
         """Returns the text of a piece, including its space, or a name such as "[CLS]"."""
         names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
-        return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
+        return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 
-    def starts_word(self, number: int) -> bool:
-        """Returns whether a piece begins a word. `number` must not be a special id."""
+    def starts_word(self, token_id: int) -> bool:
+        """Returns whether a piece begins a word. `token_id` must not be a special id."""
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
@@ -376,21 +381,21 @@ class PieceVocabulary(Vocabulary):
             UserError: this class of vocabulary cannot locate pieces.
         """
         aligned = AlignedText(strings, self.normalized)
-        lines, cut = aligned.normalized, self.tokenizer.tokenize_with_offsets
-        ids, starts, ends = self._with_added(lines, cut) if self.added else cut(lines)
+        lines, tokenize = aligned.normalized, self.tokenizer.tokenize_with_offsets
+        ids, starts, ends = self._with_added(lines, tokenize) if self.added else tokenize(lines)
         return LocatedPieces(ids, *aligned.original(starts, ends))
 
-    def _with_added(self, lines: tf.Tensor, cut: Callable) -> Iterator[tf.RaggedTensor]:
+    def _with_added(self, lines: tf.Tensor, tokenize: Callable) -> Iterator[tf.RaggedTensor]:
         """Tokenizes lines, and encodes each added token in the lines as a single id.
 
         Args:
             lines: `(B,)` normalized lines.
-            cut: function that tokenizes texts `(N,)` without added tokens. The function returns a
-                sequence of the ids `(N, None)` and optionally the byte offsets of token starts and
-                token ends.
+            tokenize: function that tokenizes texts `(N,)` without added tokens. The function
+                returns a sequence of the ids `(N, None)` and optionally the byte offsets of token
+                starts and token ends.
 
         Yields:
-            The ids `(B, None)`, then the byte offsets if `cut` returns them.
+            The ids `(B, None)`, then the byte offsets if `tokenize` returns them.
         """
         with tf.init_scope():
             names = list(self.normalized_lines(self.added))
@@ -398,17 +403,19 @@ class PieceVocabulary(Vocabulary):
         # Face's tokenizers.
         pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
-        found = parts.values[:, None] == tf.constant(names)  # (N, added)
-        alone = tf.reduce_any(found, axis=1)
-        numbers = tf.gather([*self.added.values()], tf.argmax(tf.cast(found, tf.int32), axis=1))
-        made = cut(tf.where(alone, "", parts.values))
-        for i, own in enumerate((numbers, begins.values, ends.values)[: len(made)]):
-            pieces = tf.cast(made[i], own.dtype)
+        matches = parts.values[:, None] == tf.constant(names)  # (N, added)
+        is_added = tf.reduce_any(matches, axis=1)
+        added_ids = tf.gather([*self.added.values()], tf.argmax(tf.cast(matches, tf.int32), axis=1))
+        results = tokenize(tf.where(is_added, "", parts.values))
+        for i, added_values in enumerate((added_ids, begins.values, ends.values)[: len(results)]):
+            pieces = tf.cast(results[i], added_values.dtype)
             if i:  # positions within the part become positions within the line
-                before = tf.gather(begins.values, pieces.value_rowids())
-                pieces = pieces.with_values(pieces.values + before)
-            own = tf.ragged.boolean_mask(own[:, None], alone[:, None])  # (parts, 0 or 1)
-            yield parts.with_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
+                line_starts = tf.gather(begins.values, pieces.value_rowids())
+                pieces = pieces.with_values(pieces.values + line_starts)
+            added_values = tf.ragged.boolean_mask(
+                added_values[:, None], is_added[:, None]
+            )  # (parts, 0 or 1)
+            yield parts.with_values(tf.concat([pieces, added_values], axis=1)).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """Encodes lines eagerly, in chunks, with the same result as `encode`."""
@@ -443,16 +450,16 @@ class PieceVocabulary(Vocabulary):
         positions = tf.ragged.range(ids.row_lengths()).values
         ends = tf.where(flat == self.sep_id, positions, positions.dtype.max)
         ends = tf.math.unsorted_segment_min(ends, rows, ids.nrows())  # (B,)
-        kept = (positions < tf.gather(ends, rows)) & (flat >= 0) & (flat < self.size)
-        texts = self.detokenizer.in_graph(ids.with_values(tf.where(kept, flat, PAD)))
+        is_text = (positions < tf.gather(ends, rows)) & (flat >= 0) & (flat < self.size)
+        texts = self.detokenizer.in_graph(ids.with_values(tf.where(is_text, flat, PAD)))
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Decodes lists or arrays of ids in Python, with the same result as `decode`."""
         lines = []
         for row in rows:
-            kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
-            text = self.detokenizer(number for number in kept if 0 <= number < self.size)
+            ids = itertools.takewhile(lambda token_id: token_id != self.sep_id, map(int, row))
+            text = self.detokenizer(token_id for token_id in ids if 0 <= token_id < self.size)
             lines.append(re.sub(self.leading_space, "", text))
         return lines
 
@@ -463,13 +470,13 @@ class PieceVocabulary(Vocabulary):
         The texts of the `Detokenizer` may begin with a space that the original text did not have.
         """
         token_bytes = [b""] * self.size
-        for number in self._text_ids:
-            token_bytes[number] = self.piece_bytes(number)
+        for token_id in self._text_ids:
+            token_bytes[token_id] = self.piece_bytes(token_id)
         return Detokenizer(token_bytes, self.spaces_after, self.byte_fallback)
 
     @property
     def _text_ids(self) -> list[int]:
-        return [number for number in range(self.pieces) if number not in self.special_ids]
+        return [token_id for token_id in range(self.pieces) if token_id not in self.special_ids]
 
     def word_starts(self) -> np.ndarray:
         """Returns a `(V,)` bool array, which is True for special ids and for ids that begin a word.
@@ -477,8 +484,8 @@ class PieceVocabulary(Vocabulary):
         Unused ids are also True.
         """
         starts = np.ones(self.size, bool)
-        for number in self._text_ids:
-            starts[number] = self.starts_word(number)
+        for token_id in self._text_ids:
+            starts[token_id] = self.starts_word(token_id)
         return starts
 
 
@@ -545,8 +552,8 @@ class TextStream:
         """Adds an id and returns the newly completed text, which may be empty."""
         piece = self._detokenizer.token_bytes[int(token)]
         if self._detokenizer.spaces_after and piece:
-            before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
-            piece = before + piece.removesuffix(b" ")
+            space, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
+            piece = space + piece.removesuffix(b" ")
         return self._decoder.decode(piece)
 
     def end(self) -> str:
@@ -607,18 +614,18 @@ class PairVocabulary(PieceVocabulary):
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        made, kinds = [], Vocabulary.kinds
+        vocabularies, classes = [], Vocabulary.classes
         try:
             sides = parse_json(contents)
             for side in (sides["source"], sides["target"]):
-                own = base64.b64decode(side["contents"])
-                made.append(kinds[side["kind"]].restored(own, side["settings"]))
+                side_contents = base64.b64decode(side["contents"])
+                vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
         except ValueError as error:
             raise UserError(
                 "the file does not contain two vocabularies: train the vocabulary again"
             ) from error
         normalization = NormalizationConfig(**settings["normalization"])
-        return cls(*made, normalization, settings["languages"])
+        return cls(*vocabularies, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
         """Returns the vocabulary of a language, and the language itself.
@@ -636,8 +643,8 @@ class PairVocabulary(PieceVocabulary):
         side, language = self._side(language)
         return side.encode_rows(normalize_lines(lines, self.normalization, language), language)
 
-    def piece_bytes(self, number: int) -> bytes:
-        return self.target.piece_bytes(number)
+    def piece_bytes(self, token_id: int) -> bytes:
+        return self.target.piece_bytes(token_id)
 
     def trackables(self) -> list:
         return [*self.source.trackables(), *self.target.trackables()]
@@ -664,7 +671,7 @@ class TextVocabulary:
         check_ends(vocabulary)
         self.vocabulary = vocabulary
         self.limits = dict(zip(self.languages, (max_source, max_target), strict=True))
-        self.before = [BOS] if starts else []
+        self.prefix = [BOS] if starts else []
         self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
         self.decode_lines = vocabulary.decode_lines
 
@@ -675,9 +682,9 @@ class TextVocabulary:
             lines: lines to encode. An empty line gives no ids.
             language: "source" or "target", which selects the maximum length.
         """
-        room = self.limits[language] - 1
+        max_ids = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)
-        return [[*self.before, *row][:room] if row else [] for row in rows]
+        return [[*self.prefix, *row][:max_ids] if row else [] for row in rows]
 
     def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
         """Encodes lines like `encode_lines`, but returns the ids in one flat array."""

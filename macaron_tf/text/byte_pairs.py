@@ -19,7 +19,7 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
@@ -61,37 +61,37 @@ class MergedPieceVocabulary(PieceVocabulary):
         merges: merges as `"left right"`, in the order of training.
 
     Attributes:
-        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. A
-            unit that remains after the last merge and is not a piece is encoded as UNK. If
-            `merges_through` is False, the constructor raises a UserError for a merge that involves
-            a unit that is not a piece.
+        allows_unlisted_units: whether a merge may use or produce units that are not pieces, as in
+            XLM. A unit that remains after the last merge and is not a piece is encoded as UNK. If
+            `allows_unlisted_units` is False, the constructor raises a UserError for a merge that
+            involves a unit that is not a piece.
 
     References: Sennrich et al. 2016, section 3.2.
     """
 
     contents_name = "vocabulary.bpe"
-    merges_through = False
+    allows_unlisted_units = False
     unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
 
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
         self.units = tuple(units)
         # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
-        self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
-        if len(self.numbers) < len(self.units):
-            twice = next(unit for unit in self.units if self.units.count(unit) > 1)
+        self.unit_ids = {unit: token_id for token_id, unit in enumerate(self.units, SPECIAL)}
+        if len(self.unit_ids) < len(self.units):
+            duplicate = next(unit for unit in self.units if self.units.count(unit) > 1)
             raise UserError(
-                f"the vocabulary contains the piece {twice!r} twice: restore the vocabulary "
+                f"the vocabulary contains the piece {duplicate!r} twice: restore the vocabulary "
                 "from a copy"
             )
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
-            made = (left, right, left + right)
-            if self.merges_through:
-                for unit in made:
-                    self.numbers.setdefault(unit, SPECIAL + len(self.numbers))
-            rows.append([self.numbers.get(unit) for unit in made])
+            merge_units = (left, right, left + right)
+            if self.allows_unlisted_units:
+                for unit in merge_units:
+                    self.unit_ids.setdefault(unit, SPECIAL + len(self.unit_ids))
+            rows.append([self.unit_ids.get(unit) for unit in merge_units])
             if None in rows[-1]:
                 raise UserError(
                     f"the vocabulary lacks a piece of the merge {merge!r}: give the merges that "
@@ -142,8 +142,8 @@ class MergedPieceVocabulary(PieceVocabulary):
         words = self.words(lines)
         # Most words occur repeatedly, so each distinct word is encoded once.
         distinct, positions = tf.unique(words.values)
-        merged = self._merged(*self.letters(distinct))
-        if self.merges_through:
+        merged = self._apply_merges(*self.letters(distinct))
+        if self.allows_unlisted_units:
             ids = tf.where(merged.values < self.pieces, merged.values, UNK)
             merged = merged.with_values(ids)
         pieces = tf.gather(merged, positions)  # (words, None)
@@ -167,7 +167,7 @@ class MergedPieceVocabulary(PieceVocabulary):
     def trackables(self) -> list:
         return [self.ranks]
 
-    def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    def _apply_merges(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
         """Applies the merges within words, in the order of training.
 
         Each round applies, in all words in parallel, the earliest merge that occurs in the word.
@@ -182,18 +182,18 @@ class MergedPieceVocabulary(PieceVocabulary):
         """
         count = tf.size(lengths)
         owners = tf.repeat(tf.range(count), lengths)
-        anything = tf.TensorShape([None])
+        any_length = tf.TensorShape([None])
         ids, owners, _ = tf.while_loop(
             lambda ids, owners, more: more,
-            lambda ids, owners, more: self._round(ids, owners, count),
+            lambda ids, owners, more: self._merge_round(ids, owners, count),
             (ids, owners, tf.constant(True)),
-            shape_invariants=(anything, anything, tf.TensorShape([])),
+            shape_invariants=(any_length, any_length, tf.TensorShape([])),
         )
         return tf.RaggedTensor.from_value_rowids(
             tf.cast(ids, tf.int32), tf.cast(owners, tf.int64), tf.cast(count, tf.int64)
         )
 
-    def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
+    def _merge_round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
         """Applies the merge with the lowest rank in each word, at all of its positions.
 
         Args:
@@ -205,16 +205,20 @@ class MergedPieceVocabulary(PieceVocabulary):
             The new ids, the index of the word that contains each id, and whether any pair was
             merged.
         """
-        none = len(self.merges)  # the rank of a pair without a merge
+        no_rank = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
-        within = owners[:-1] == owners[1:]
-        rank = tf.where(within, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), none)
+        in_same_word = owners[:-1] == owners[1:]
+        rank = tf.where(in_same_word, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), no_rank)
         best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
-        chosen = (rank < none) & (rank == tf.gather(best, owners[:-1]))
+        chosen = (rank < no_rank) & (rank == tf.gather(best, owners[:-1]))
         chosen = _every_second(chosen)  # pairs must not overlap: "aaa" becomes "aa a"
         ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
-        kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
-        return tf.boolean_mask(ids, kept), tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
+        is_kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
+        return (
+            tf.boolean_mask(ids, is_kept),
+            tf.boolean_mask(owners, is_kept),
+            tf.reduce_any(chosen),
+        )
 
 
 def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
@@ -240,8 +244,8 @@ def byte_alphabet() -> tuple[str, ...]:
     bytes are represented by U+0100, U+0101, ... in order.
     """
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printed else next(others)) for byte in range(256))
+    substitutes = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printed else next(substitutes)) for byte in range(256))
 
 
 _BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
@@ -291,16 +295,16 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self.add_prefix_space = add_prefix_space
         self.pair_separators = pair_separators
         self.leading_space = "^ " if add_prefix_space else ""
-        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.numbers]
+        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.unit_ids]
         if missing:
             raise UserError(
                 f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level BPE "
                 "vocabulary"
             )
-        self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
+        self._byte_ids = np.array([self.unit_ids[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
-    @says_unknown
+    @reports_unknown
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
         """Trains a vocabulary with `add_prefix_space=True`.
 
@@ -318,9 +322,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         # A vocabulary without merges normalizes the training text.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
-        if size < (least := plain.pieces):
+        if size < (minimum := plain.pieces):
             raise too_small(
-                size, "the bytes", least, f"raise the vocabulary size to at least {least}"
+                size, "the bytes", minimum, f"raise the vocabulary size to at least {minimum}"
             )
         with Progress("training the vocabulary", "lines") as progress:
             text = map_lines(
@@ -341,8 +345,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
             tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
         model = json.loads(tokenizer.to_str())["model"]
         pieces = sorted(model["vocab"], key=model["vocab"].get)
-        if (most := len(pieces) + SPECIAL) < size:
-            raise too_large(size, most)
+        if (maximum := len(pieces) + SPECIAL) < size:
+            raise too_large(size, maximum)
         merges = [" ".join(merge) for merge in model["merges"]]
         return cls(pieces, merges, lower_case, add_prefix_space=True)
 
@@ -362,12 +366,12 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        pattern, last = _WORDS[self.pattern], _BEFORE[self.pattern]
+        pattern, last_space = _WORDS[self.pattern], _BEFORE[self.pattern]
         marked = tf.strings.regex_replace(
-            self.spaced(lines), rf"([{_SPACE}]+)({last}[^{_SPACE}])", rf"\1{_MARK}\2"
+            self.spaced(lines), rf"([{_SPACE}]+)({last_space}[^{_SPACE}])", rf"\1{_MARK}\2"
         )
-        found = tensorflow_text.regex_split(marked, pattern, keep_delim_regex_pattern=pattern)
-        return tf.ragged.boolean_mask(found, (found != _MARK) & (found != ""))
+        words = tensorflow_text.regex_split(marked, pattern, keep_delim_regex_pattern=pattern)
+        return tf.ragged.boolean_mask(words, (words != _MARK) & (words != ""))
 
     def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
@@ -376,17 +380,24 @@ class BytePairVocabulary(MergedPieceVocabulary):
         if self.pattern == "gpt2":
             return ids, lengths
         # A word that is a piece is a single unit, which no merge changes.
-        whole = self.piece_ids.lookup(words)  # (N,); -1 for other words
+        word_ids = self.piece_ids.lookup(words)  # (N,); -1 for other words
         letters = tf.RaggedTensor.from_row_lengths(ids, lengths)
-        piece, place = tf.gather(whole, letters.value_rowids()), tf.ragged.range(lengths).values
-        ids = tf.boolean_mask(tf.where(piece < 0, ids, piece), (piece < 0) | (place == 0))
-        return ids, tf.where(whole < 0, lengths, 1)
+        piece_ids, positions = (
+            tf.gather(word_ids, letters.value_rowids()),
+            tf.ragged.range(lengths).values,
+        )
+        ids = tf.boolean_mask(
+            tf.where(piece_ids < 0, ids, piece_ids), (piece_ids < 0) | (positions == 0)
+        )
+        return ids, tf.where(word_ids < 0, lengths, 1)
 
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
         """Lookup table from the bytes of a piece to its id. The id of any other string is -1."""
-        numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
-        return _table(list(numbers), list(numbers.values()), -1)
+        ids_by_bytes = {
+            self.piece_bytes(token_id): token_id for token_id in range(SPECIAL, self.pieces)
+        }
+        return _table(list(ids_by_bytes), list(ids_by_bytes.values()), -1)
 
     def trackables(self) -> list:
         return [self.ranks, *([] if self.pattern == "gpt2" else [self.piece_ids])]
@@ -406,20 +417,20 @@ class BytePairVocabulary(MergedPieceVocabulary):
         # Number of bytes before the original text of a line, including all added spaces.
         sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)
         added = sizes - tf.cast(tf.strings.length(lines), tf.int64)
-        before = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
-        ends = tf.cumsum(lengths) - before
+        line_starts = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
+        ends = tf.cumsum(lengths) - line_starts
         starts = tf.maximum(ends - lengths, 0)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    def piece_bytes(self, number: int) -> bytes:
+    def piece_bytes(self, token_id: int) -> bytes:
         # An added token, such as GPT-2's <|endoftext|>, is plain text.
-        unit = self.units[number - SPECIAL]
+        unit = self.units[token_id - SPECIAL]
         if unit in self.added:
             return unit.encode()
         return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
 
-    def starts_word(self, number: int) -> bool:
-        return self.units[number - SPECIAL][0] in _SPACE_UNITS
+    def starts_word(self, token_id: int) -> bool:
+        return self.units[token_id - SPECIAL][0] in _SPACE_UNITS
 
 
 class CharacterPairVocabulary(MergedPieceVocabulary):
@@ -461,8 +472,8 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
         For a character without a piece, the id is UNK.
         """
-        letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
-        return _table(letters, [self.numbers[unit] for unit in letters], UNK)
+        letters = [unit for unit in self.unit_ids if len(unit.removesuffix(WORD_END)) <= 1]
+        return _table(letters, [self.unit_ids[unit] for unit in letters], UNK)
 
     def trackables(self) -> list:
         return [self.ranks, self.letter_ids]
@@ -473,12 +484,12 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
             "model with another kind of vocabulary"
         )
 
-    def piece_bytes(self, number: int) -> bytes:
-        unit = self.units[number - SPECIAL]
+    def piece_bytes(self, token_id: int) -> bytes:
+        unit = self.units[token_id - SPECIAL]
         text = f"{unit.removesuffix(WORD_END)} " if unit.endswith(WORD_END) else unit
         return text.encode()
 
-    def starts_word(self, number: int) -> bool:
+    def starts_word(self, token_id: int) -> bool:
         raise UserError(
             f"a {self.kind} vocabulary marks where words end, not where they begin: use another "
             "kind of vocabulary to mask or fill whole words"
@@ -502,7 +513,7 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
     kind = "moses_bpe"
     options = ("languages", "lower_case")
-    merges_through = True
+    allows_unlisted_units = True
 
     def __init__(
         self,
@@ -512,13 +523,13 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         lower_case: bool = True,
     ):
         super().__init__(units, merges)
-        longer = {unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1}
-        longer = {unit for unit in longer if not re.fullmatch(r"<special\d+>", unit)}
-        made = longer.intersection(merge.replace(" ", "") for merge in self.merges)
-        if 2 * len(made) < len(longer):
+        long_units = {unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1}
+        long_units = {unit for unit in long_units if not re.fullmatch(r"<special\d+>", unit)}
+        produced = long_units.intersection(merge.replace(" ", "") for merge in self.merges)
+        if 2 * len(produced) < len(long_units):
             raise UserError(
-                f"the merges produce only {len(made)} of the vocabulary's {len(longer)} pieces "
-                "with two or more characters: give the merges that belong to this vocabulary"
+                f"the merges produce only {len(produced)} of the vocabulary's {len(long_units)} "
+                "pieces with two or more characters: give the merges that belong to this vocabulary"
             )
         self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
@@ -546,8 +557,8 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
         def words(lines: np.ndarray) -> np.ndarray:
             texts = (line.decode("utf-8", "replace") for line in lines)
-            cut = (" ".join(moses_words(text, language, self.lower_case)) for text in texts)
-            return np.array([line.encode() for line in cut], object)
+            split_lines = (" ".join(moses_words(text, language, self.lower_case)) for text in texts)
+            return np.array([line.encode() for line in split_lines], object)
 
         return tf.ensure_shape(tf.numpy_function(words, [strings], tf.string), strings.shape)
 
@@ -564,17 +575,17 @@ def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
     Raises:
         UserError: the file is empty, or a line does not consist of `count` columns and a number.
     """
-    number = 0
-    for number, line in enumerate(lines_of(as_path(path)), start=1):
+    line_number = 0
+    for line_number, line in enumerate(lines_of(as_path(path)), start=1):
         columns = line.split(" ")
         if len(columns) != count + 1 or not columns[-1].isdecimal():
             raise UserError(
-                f"{os.fspath(path)}, line {number}: {line!r:.60} must have {count + 1} columns, "
-                "and the last column must be a number: give the files of codes and vocabulary from "
-                "XLM's release"
+                f"{os.fspath(path)}, line {line_number}: {line!r:.60} must have {count + 1} "
+                "columns, and the last column must be a number: give the files of codes and "
+                "vocabulary from XLM's release"
             )
         yield columns[:-1]
-    if not number:
+    if not line_number:
         raise UserError(
             f"{os.fspath(path)} is empty: give the codes and the vocabulary of XLM's release"
         )

@@ -232,9 +232,9 @@ class AlignedText:
         characters = tf.strings.unicode_split(texts, "UTF-8")  # (B, None)
         # Only distinct characters are normalized; a page has about a hundred of them.
         distinct, index = tf.unique(characters.values)
-        guarded = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
-        lengths = tf.strings.length(guarded) - 2
-        clean = tf.strings.substr(guarded, tf.ones_like(lengths), lengths)
+        normalized_characters = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
+        lengths = tf.strings.length(normalized_characters) - 2
+        clean = tf.strings.substr(normalized_characters, tf.ones_like(lengths), lengths)
         self.normalized = tf.strings.reduce_join(
             characters.with_values(tf.gather(clean, index)), axis=1
         )
@@ -242,15 +242,17 @@ class AlignedText:
         ends = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(lengths)], axis=0)  # (N + 1,)
         self._text_bytes = tf.gather(ends, characters.row_starts())  # (B,), before each text
         columns = tf.ragged.range(characters.row_lengths()).values  # (N,)
-        opens = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
-        cluster = tf.cumsum(tf.cast(opens, tf.int64)) - 1  # (N,)
+        is_start = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
+        cluster = tf.cumsum(tf.cast(is_start, tf.int64)) - 1  # (N,)
         # For each of the K clusters in all texts: the index of its first character, the index after
         # its last character, and the number of normalized bytes up to its end.
         self._starts = tf.math.segment_min(columns, cluster)
         self._ends = tf.math.segment_max(columns, cluster) + 1
         self._bytes = tf.math.segment_max(ends[1:], cluster)
-        space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), index)
-        self._words = tf.where(~tf.boolean_mask(space, opens))[:, 0]  # clusters without space
+        is_space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), index)
+        self._visible_clusters = tf.where(~tf.boolean_mask(is_space, is_start))[
+            :, 0
+        ]  # clusters without space
 
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
@@ -265,18 +267,18 @@ class AlignedText:
         Returns:
             The starts and ends `(B, None)` int64, in characters of the original texts.
         """
-        before = tf.gather(self._text_bytes, starts.value_rowids())
-        first = tf.cast(starts.values, tf.int64) + before
-        last = tf.maximum(tf.cast(ends.values, tf.int64) + before - 1, first)
+        text_starts = tf.gather(self._text_bytes, starts.value_rowids())
+        first = tf.cast(starts.values, tf.int64) + text_starts
+        last = tf.maximum(tf.cast(ends.values, tf.int64) + text_starts - 1, first)
         first, last = (
             tf.searchsorted(self._bytes, value, side="right", out_type=tf.int64)
             for value in (first, last)
         )
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
         # Start at the next cluster that is not white space, if it belongs to this piece.
-        words = tf.concat([self._words, [tf.int64.max]], axis=0)
-        word = tf.gather(words, tf.searchsorted(self._words, first))
-        first = tf.where(word <= last, word, tf.minimum(first, last))
+        padded_clusters = tf.concat([self._visible_clusters, [tf.int64.max]], axis=0)
+        next_visible = tf.gather(padded_clusters, tf.searchsorted(self._visible_clusters, first))
+        first = tf.where(next_visible <= last, next_visible, tf.minimum(first, last))
         return (
             starts.with_values(tf.gather(self._starts, first)),
             starts.with_values(tf.gather(self._ends, last)),

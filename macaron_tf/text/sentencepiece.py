@@ -18,7 +18,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -89,13 +89,13 @@ class SentencePieceVocabulary(PieceVocabulary):
                 "the vocabulary's file is not a SentencePiece model: train the vocabulary again"
             ) from error
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
-        found = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
-        if (*found[:2], *controls) == (PAD, UNK, BOS, EOS, _MASK):
+        model_ids = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
+        if (*model_ids[:2], *controls) == (PAD, UNK, BOS, EOS, _MASK):
             self.mask_id = _MASK
-        elif found != (PAD, UNK, BOS, EOS):
+        elif model_ids != (PAD, UNK, BOS, EOS):
             raise UserError(
-                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {found}, but must have "
-                f"them at ids {(PAD, UNK, BOS, EOS)}: train the model with pad_id={PAD}, "
+                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {model_ids}, but must "
+                f"have them at ids {(PAD, UNK, BOS, EOS)}: train the model with pad_id={PAD}, "
                 f"unk_id={UNK}, bos_id={BOS} and eos_id={EOS}. For an encoder, train the model "
                 f"with pad_id={PAD}, unk_id={UNK}, bos_id=-1, eos_id=-1 and "
                 f"control_symbols={','.join(CONTROL)}"
@@ -104,7 +104,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self._tokenizer = None
 
     @classmethod
-    @says_unknown
+    @reports_unknown
     def train(
         cls,
         lines: Iterable[str | tuple[str, str]],
@@ -141,7 +141,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         """
         normalization = normalization or NormalizationConfig()
         if fold_accents:
-            lines = map_lines(_folded, lines)
+            lines = map_lines(_fold_accents, lines)
         special = {"bos_id": BOS, "eos_id": EOS}
         if masks:
             special = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
@@ -172,8 +172,8 @@ class SentencePieceVocabulary(PieceVocabulary):
     @functools.cached_property
     def model_type(self) -> str:
         """Training algorithm of the model: "bpe", "unigram", "word" or "char"."""
-        kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
-        return kinds.Name(self._model.trainer_spec.model_type).lower()
+        model_types = sentencepiece_model_pb2.TrainerSpec.ModelType
+        return model_types.Name(self._model.trainer_spec.model_type).lower()
 
     @property
     def normalization_rule(self) -> str:
@@ -187,7 +187,7 @@ class SentencePieceVocabulary(PieceVocabulary):
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         if self.verbatim:
             return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
-        strings = _folded(strings) if self.fold_accents else strings
+        strings = _fold_accents(strings) if self.fold_accents else strings
         return normalize(strings, self.normalization, language or self.languages[0])
 
     @property
@@ -228,8 +228,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             return super().encode_rows(lines, language)
         threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0)) or os.cpu_count() or 1
         chunks = in_chunks(self.normalized_lines(lines, language))
-        rows = (self.processor.encode(chunk, num_threads=threads) for chunk in chunks)
-        parts = [TokenRows.from_lists(part, self.size) for part in rows]
+        id_lists = (self.processor.encode(chunk, num_threads=threads) for chunk in chunks)
+        parts = [TokenRows.from_lists(part, self.size) for part in id_lists]
         ids, lengths = [part.ids for part in parts], [part.lengths for part in parts]
         return TokenRows.of_lengths(ids, lengths, self.size)
 
@@ -256,18 +256,18 @@ class SentencePieceVocabulary(PieceVocabulary):
                 lambda: [self.processor.encode(line, **options) for line in text]
             ).result()
 
-    def piece_bytes(self, number: int) -> bytes:
-        if self.processor.is_control(number):
+    def piece_bytes(self, token_id: int) -> bytes:
+        if self.processor.is_control(token_id):
             return b""
-        if self.processor.is_byte(number):
-            return bytes([int(self.processor.id_to_piece(number)[1:-1], 16)])
-        return self.processor.id_to_piece(number).replace(WORD_START, " ").encode()
+        if self.processor.is_byte(token_id):
+            return bytes([int(self.processor.id_to_piece(token_id)[1:-1], 16)])
+        return self.processor.id_to_piece(token_id).replace(WORD_START, " ").encode()
 
-    def starts_word(self, number: int) -> bool:
-        return self.processor.id_to_piece(number).startswith(WORD_START)
+    def starts_word(self, token_id: int) -> bool:
+        return self.processor.id_to_piece(token_id).startswith(WORD_START)
 
 
-def _folded(strings: tf.Tensor) -> tf.Tensor:
+def _fold_accents(strings: tf.Tensor) -> tf.Tensor:
     """Strips accents and replaces LaTeX quotation marks in strings `(B,)`, as ALBERT does."""
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, "``|''", '"')
@@ -303,11 +303,11 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
             )
     except RuntimeError as error:
         message = str(error)
-        if most := re.search(r"too high.*<= (\d+)", message):
-            raise too_large(size, most[1]) from error
-        if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        if maximum := re.search(r"too high.*<= (\d+)", message):
+            raise too_large(size, maximum[1]) from error
+        if minimum := re.search(r"required_chars\. \d+ vs (\d+)", message):
             remedy = "raise the vocabulary size, or lower the character coverage"
-            raise too_small(size, "the text's characters", least[1], remedy) from error
+            raise too_small(size, "the text's characters", minimum[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
         raise UserError(

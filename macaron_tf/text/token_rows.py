@@ -60,7 +60,7 @@ class TokenRows:
         """Whether `ids` is a memory-mapped file."""
         return isinstance(self.ids.base, mmap.mmap)
 
-    def taken(self, rows: np.ndarray) -> "TokenRows":
+    def take(self, rows: np.ndarray) -> "TokenRows":
         """Returns the rows with the indices `rows`, in the order of these indices."""
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
@@ -68,7 +68,7 @@ class TokenRows:
         positions = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenRows(self.ids[positions], offsets)
 
-    def ended(self, end: int) -> "TokenRows":
+    def with_end(self, end: int) -> "TokenRows":
         """Returns a copy with the id `end` appended to each row."""
         ids = np.insert(self.ids, self.offsets[1:], end)
         return TokenRows(ids, self.offsets + np.arange(len(self.offsets)))
@@ -114,10 +114,10 @@ class JoinedRows:
     @property
     def lengths(self) -> np.ndarray:
         """Length of each row, `(rows,)` int32."""
-        lengths, at = np.empty(len(self), np.int32), 0
+        lengths, position = np.empty(len(self), np.int32), 0
         for part in self.parts:
-            lengths[at : at + len(part)] = part.lengths
-            at += len(part)
+            lengths[position : position + len(part)] = part.lengths
+            position += len(part)
             _unmap(part)
         return lengths
 
@@ -140,8 +140,8 @@ class JoinedRows:
         result = np.zeros((len(rows), length), np.int32)
         owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 for padding
         for owner in np.unique(owners):
-            part, own = self.parts[owner], owners == owner
-            result[own] = part.padded(rows[own] - (self._ends[owner] - len(part)), length)
+            part, in_part = self.parts[owner], owners == owner
+            result[in_part] = part.padded(rows[in_part] - (self._ends[owner] - len(part)), length)
             _unmap(part)
         return result
 

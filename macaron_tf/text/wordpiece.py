@@ -17,7 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import PAD, SPECIAL_PIECES
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, says_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
@@ -63,7 +63,7 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
         lines,
         f"(?s).*{_LONG_WORD}.*",
         True,
-        lambda found: tf.strings.regex_replace(_spaced(found), _LONG_WORD, _UNKNOWN_WORD),
+        lambda lines: tf.strings.regex_replace(_spaced(lines), _LONG_WORD, _UNKNOWN_WORD),
     )
 
 
@@ -84,7 +84,7 @@ def basic_words(strings: tf.Tensor) -> tf.Tensor:
 def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     """Cleans lines like `clean`, but does not replace words of more than 100 characters."""
     # Most English lines are plain ASCII, which the slow ops would leave unchanged.
-    lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
+    lines = _where(strings, "[ -~]*", False, lambda lines: _clean_unicode(lines, lower_case))
     return tf.strings.lower(lines, encoding="utf-8") if lower_case else lines
 
 
@@ -94,11 +94,11 @@ def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:
     If `matching` is False, the function changes the lines that do not match instead.
     """
     matches = tf.strings.regex_full_match(lines, pattern)
-    chosen = tf.where(matches == matching)  # (n, 1)
-    return tf.tensor_scatter_nd_update(lines, chosen, change(tf.gather(lines, chosen[:, 0])))
+    indices = tf.where(matches == matching)  # (n, 1)
+    return tf.tensor_scatter_nd_update(lines, indices, change(tf.gather(lines, indices[:, 0])))
 
 
-def _without_oddities(lines: tf.Tensor, lower_case: bool) -> tf.Tensor:
+def _clean_unicode(lines: tf.Tensor, lower_case: bool) -> tf.Tensor:
     lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, r"[\t\n\r]", " ")
     lines = tf.strings.regex_replace(lines, r"[\pC\x{fffd}]+", "")
@@ -136,19 +136,19 @@ class WordPieceVocabulary(PieceVocabulary):
 
     def __init__(self, words: Sequence[str], lower_case: bool = True):
         self.lower_case = lower_case
-        numbers = {word: number for number, word in enumerate(words)}
+        ids_by_piece = {word: token_id for token_id, word in enumerate(words)}
         # The last id of a repeated piece counts, as in Hugging Face's tokenizers.
-        self.words = tuple("" if numbers[w] != n else w for n, w in enumerate(words))
-        missing = [piece for piece in SPECIAL_PIECES if piece not in numbers]
+        self.words = tuple("" if ids_by_piece[w] != n else w for n, w in enumerate(words))
+        missing = [piece for piece in SPECIAL_PIECES if piece not in ids_by_piece]
         if missing:
             raise UserError(f"the vocabulary has no token {missing[0]}: give a BERT vocabulary")
-        if numbers["[PAD]"] != PAD:
+        if ids_by_piece["[PAD]"] != PAD:
             raise UserError(
-                f"[PAD] is on line {numbers['[PAD]'] + 1} of the vocabulary, but must be on line "
-                "1, because id 0 marks padding: move [PAD] to line 1"
+                f"[PAD] is on line {ids_by_piece['[PAD]'] + 1} of the vocabulary, but must be on "
+                "line 1, because id 0 marks padding: move [PAD] to line 1"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            numbers[piece] for piece in SPECIAL_PIECES[1:]
+            ids_by_piece[piece] for piece in SPECIAL_PIECES[1:]
         )
 
     @classmethod
@@ -161,7 +161,7 @@ class WordPieceVocabulary(PieceVocabulary):
             raise UserError(f"cannot read {os.fspath(path)}: {error}") from error
 
     @classmethod
-    @says_unknown
+    @reports_unknown
     def train(
         cls,
         lines: Iterable[str],
@@ -195,28 +195,30 @@ class WordPieceVocabulary(PieceVocabulary):
             text = [line.replace(WORD_START, "").strip() for line in words]
             counts = collections.Counter(itertools.chain.from_iterable(text))
             counts.pop(" ", None)
-            room = 3 * size // 4
+            max_singles = 3 * size // 4
             for _ in range(2):
-                alphabet, continuing = _characters(counts, room, max_characters)
-                kept = {*alphabet, " "}
-                known = (" ".join(filter(kept.issuperset, line.split(" "))) for line in text)
-                if not (known := [line for line in known if line]):
+                alphabet, continuing = _characters(counts, max_singles, max_characters)
+                known_characters = {*alphabet, " "}
+                known_lines = (
+                    " ".join(filter(known_characters.issuperset, line.split(" "))) for line in text
+                )
+                if not (known_lines := [line for line in known_lines if line]):
                     raise UserError(NO_TEXT)
                 # In Unicode order: first the pieces that start a word, then the continuations.
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
-                if size < (least := len(SPECIAL_PIECES) + len(singles)):
+                if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
                     remedy = (
-                        f"raise the vocabulary size to at least {least}, or lower max_characters"
+                        f"raise the vocabulary size to at least {minimum}, or lower max_characters"
                     )
-                    raise too_small(size, "the text's characters", least, remedy)
-                merges = _merges(known, size - least + 2 * len(alphabet))
-                if len(merges) >= size - least:
+                    raise too_small(size, "the text's characters", minimum, remedy)
+                merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
+                if len(merges) >= size - minimum:
                     break
                 # A text of CJK ideographs has few merges, so more characters fill the vocabulary.
-                room = size - len(SPECIAL_PIECES) - len(merges)
+                max_singles = size - len(SPECIAL_PIECES) - len(merges)
             else:
-                raise too_large(size, len(merges) + least)
-        return cls([*SPECIAL_PIECES, *singles, *merges[: size - least]], lower_case)
+                raise too_large(size, len(merges) + minimum)
+        return cls([*SPECIAL_PIECES, *singles, *merges[: size - minimum]], lower_case)
 
     @property
     def pieces(self) -> int:
@@ -238,14 +240,14 @@ class WordPieceVocabulary(PieceVocabulary):
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         return clean(strings, self.lower_case)
 
-    def piece_bytes(self, number: int) -> bytes:
-        if not (word := self.words[number]):
+    def piece_bytes(self, token_id: int) -> bytes:
+        if not (word := self.words[token_id]):
             return b""
         return (word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else f" {word}").encode()
 
-    def starts_word(self, number: int) -> bool:
+    def starts_word(self, token_id: int) -> bool:
         # The piece "##" itself is two number signs, not a continuation.
-        return not self.words[number].startswith(CONTINUES) or self.words[number] == CONTINUES
+        return not self.words[token_id].startswith(CONTINUES) or self.words[token_id] == CONTINUES
 
     @functools.cached_property
     def tokenizer(self) -> tensorflow_text.FastBertTokenizer:
@@ -260,7 +262,7 @@ class WordPieceVocabulary(PieceVocabulary):
             return tensorflow_text.FastBertTokenizer(
                 # Pieces must be distinct, so an unused id gets a name with a space, which no word
                 # contains.
-                [word or f" {number}" for number, word in enumerate(self.words)],
+                [word or f" {token_id}" for token_id, word in enumerate(self.words)],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
                 lower_case_nfd_strip_accents=False,
@@ -271,19 +273,20 @@ class WordPieceVocabulary(PieceVocabulary):
 
 
 def _characters(
-    counts: collections.Counter, room: int, most: int | None
+    counts: collections.Counter, max_singles: int, max_characters: int | None
 ) -> tuple[list[str], list[str]]:
     """Chooses the characters that are added to the vocabulary as single-character pieces.
 
     Args:
         counts: number of occurrences of each character.
-        room: maximum number of single-character pieces, if more than 1,000 characters are chosen.
-            If the characters need more pieces, only the most frequent characters that fit are
-            chosen. Most characters need two pieces, `c` and `##c`. An ideograph needs one piece,
-            because an ideograph never continues a word. `room` is used only if `most` is `None`.
-        most: maximum number of characters. `None` means 1,000 characters, or more if 1,000
-            characters cover less than 99.95% of the text. SentencePiece recommends this share for
-            Chinese and Japanese.
+        max_singles: maximum number of single-character pieces, if more than 1,000 characters are
+            chosen. If the characters need more pieces, only the most frequent characters that fit
+            are chosen. Most characters need two pieces, `c` and `##c`. An ideograph needs one
+            piece, because an ideograph never continues a word. `max_singles` is used only if
+            `max_characters` is `None`.
+        max_characters: maximum number of characters. `None` means 1,000 characters, or more if
+            1,000 characters cover less than 99.95% of the text. SentencePiece recommends this share
+            for Chinese and Japanese.
 
     Returns:
         The characters that may start a word, and the characters that may continue a word. Both
@@ -291,14 +294,14 @@ def _characters(
     """
     # Sorted by count, then by character, so that ties do not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    if most is None:
+    if max_characters is None:
         covered = np.cumsum([counts[character] for character in ranked])
-        most = max(1000, int(np.searchsorted(covered, 0.9995 * counts.total())) + 1)
-        if most > 1000 and 2 * most > room:
+        max_characters = max(1000, int(np.searchsorted(covered, 0.9995 * counts.total())) + 1)
+        if max_characters > 1000 and 2 * max_characters > max_singles:
             pieces = np.cumsum([1 if _IDEOGRAPH.match(character) else 2 for character in ranked])
-            alphabet = sorted(ranked[: np.searchsorted(pieces, room, side="right")])
+            alphabet = sorted(ranked[: np.searchsorted(pieces, max_singles, side="right")])
             return alphabet, [c for c in alphabet if not _IDEOGRAPH.match(c)]
-    alphabet = sorted(ranked[:most])
+    alphabet = sorted(ranked[:max_characters])
     return alphabet, alphabet
 
 
@@ -324,7 +327,7 @@ def _merges(text: list[str], size: int) -> list[str]:
         hard_vocab_limit=False,
     )
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    merged = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
+    pieces = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
     # A piece with SentencePiece's space mark starts a word; any other piece continues a word.
-    merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in merged)
-    return [piece for piece in merged if len(piece.removeprefix(CONTINUES)) > 1]
+    pieces = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in pieces)
+    return [piece for piece in pieces if len(piece.removeprefix(CONTINUES)) > 1]

@@ -21,7 +21,7 @@ SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
 # White space, and characters that form a word by themselves. RE2's `\s` lacks \v.
-_SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
+_SPACE, _SINGLE_CHARACTER = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
@@ -30,8 +30,8 @@ def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
     Words are separated by white space. A character that is neither a letter, a combining mark nor a
     number is a word by itself.
     """
-    apart = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
-    return tf.strings.split(apart)
+    spaced = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
+    return tf.strings.split(spaced)
 
 
 def with_ends(words: tf.RaggedTensor) -> tf.RaggedTensor:
@@ -54,10 +54,10 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
         empty string gives only zeros.
     """
     flat = tf.reshape(words, [-1])  # (...) -> (N,)
-    kept = tf.strings.substr(flat, 0, width - 2)
+    truncated = tf.strings.substr(flat, 0, width - 2)
     # decode_raw pads with zeros, which become ones here; the last tf.where replaces them.
-    ids = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=width - 2), tf.int32) + 1
-    length = tf.strings.length(kept)[:, None]  # (N, 1)
+    ids = tf.cast(tf.io.decode_raw(truncated, tf.uint8, fixed_length=width - 2), tf.int32) + 1
+    length = tf.strings.length(truncated)[:, None]  # (N, 1)
     marks = {SENTENCE_START: _OF_SENTENCE_START, SENTENCE_END: _OF_SENTENCE_END}
     for mark, character in marks.items():
         is_mark = (flat == mark)[:, None]
@@ -71,22 +71,24 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
 
 
 SPLITTERS = ("tensorflow_text", "blingfire")
-_LONGEST = 1 << 16  # maximum number of characters in a line; sentence splitters are slow beyond it
+_MAX_LINE_LENGTH = (
+    1 << 16
+)  # maximum number of characters in a line; sentence splitters are slow beyond it
 
 
-def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
-    """Splits a text into stripped, non-empty lines of at most `longest` characters.
+def cut_lines(text: str, max_length: int = _MAX_LINE_LENGTH) -> list[str]:
+    """Splits a text into stripped, non-empty lines of at most `max_length` characters.
 
-    A longer line is split at a space. A longer line without a space is split after `longest`
+    A longer line is split at a space. A longer line without a space is split after `max_length`
     characters.
     """
     lines = []
     for line in text.split("\n"):
         line = line.strip()
         start = 0
-        while len(line) - start > longest:
-            space = line.rfind(" ", start + 1, start + longest + 1)
-            end = space if space > 0 else start + longest
+        while len(line) - start > max_length:
+            space = line.rfind(" ", start + 1, start + max_length + 1)
+            end = space if space > 0 else start + max_length
             lines.append(line[start:end].strip())
             start = end + (space > 0)
         lines.append(line[start:].strip())
@@ -112,14 +114,14 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
         with needed("the sentence splitter blingfire", "blingfire, or choose tensorflow_text"):
             from blingfire import text_to_sentences
         clean = (line.encode("utf-8", "replace").decode() for line in lines)
-        found = [text_to_sentences(line).split("\n") for line in clean]
+        sentences = [text_to_sentences(line).split("\n") for line in clean]
     else:
         raw = [line.encode("utf-8", "replace") for line in lines]
         with tf.device("CPU"):
             breaker = tensorflow_text.StateBasedSentenceBreaker()
             rows = breaker.break_sentences(tf.constant(raw, tf.string)).to_list() if raw else []
-        found = [[sentence.decode("utf-8", "replace") for sentence in row] for row in rows]
-    return [[text for text in map(str.strip, row) if text] for row in found]
+        sentences = [[sentence.decode("utf-8", "replace") for sentence in row] for row in rows]
+    return [[text for text in map(str.strip, row) if text] for row in sentences]
 
 
 UNKNOWN = "<UNK>"
@@ -189,17 +191,23 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
     A line end also ends a sentence.
     """
-    found = []
+    documents_words = []
     for chunk in in_chunks(documents, _CHUNK):
         lines = [text.split("\n") for text in chunk]
         sentences = iter(split_sentences([line for text in lines for line in text]))
         for text in lines:
-            mine = [sentence for _ in text for sentence in next(sentences)]
+            text_sentences = [sentence for _ in text for sentence in next(sentences)]
             with tf.device("CPU"):
-                rows = split_words(tf.constant(mine, tf.string)).to_list() if mine else []
+                rows = (
+                    split_words(tf.constant(text_sentences, tf.string)).to_list()
+                    if text_sentences
+                    else []
+                )
             words = [[word.decode("utf-8", "replace") for word in row] for row in rows]
-            found.append([word for row in words for word in (SENTENCE_START, *row, SENTENCE_END)])
-    return found
+            documents_words.append(
+                [word for row in words for word in (SENTENCE_START, *row, SENTENCE_END)]
+            )
+    return documents_words
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
@@ -220,11 +228,11 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     if not counts:
         raise UserError("the sources contain no words: give other sources")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    kept = ordered[: size - len(_SPECIAL)]
-    unknown = counts.total() - sum(counts[word] for word in kept)
+    most_frequent = ordered[: size - len(_SPECIAL)]
+    unknown = counts.total() - sum(counts[word] for word in most_frequent)
     share = f"{unknown / counts.total():.3%}"
     print(f"unknown to the vocabulary: {share} of the words in the text", flush=True)
-    return WordVocabulary((*_SPECIAL, *kept))
+    return WordVocabulary((*_SPECIAL, *most_frequent))
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
@@ -232,11 +240,11 @@ def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
 
     A word of the vocabulary keeps its id. Each other distinct word gets a new id.
     """
-    numbers = {word: number for number, word in enumerate(vocabulary.words)}
+    ids_by_word = {word: token_id for token_id, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
-        (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)
+        (ids_by_word.setdefault(word, len(ids_by_word)) for word in words), np.int32, len(words)
     )
-    return WordText(list(numbers), ids, vocabulary.size)
+    return WordText(list(ids_by_word), ids, vocabulary.size)
 
 
 class CharacterWords(PieceVocabulary):
@@ -245,8 +253,8 @@ class CharacterWords(PieceVocabulary):
     Each distinct word gets the next free id at the first occurrence of the word, so no word is
     unknown. Batches contain these word ids, as with other vocabularies. The row of a word id in
     `characters` contains the character ids that the model reads. Each TensorFlow graph assigns ids
-    to its words independently. `opened` returns a copy without words. If each data set uses such a
-    copy, the word ids of a data set depend only on its own texts.
+    to its words independently. `empty_copy` returns a copy without words. If each data set uses
+    such a copy, the word ids of a data set depend only on its own texts.
 
     Args:
         max_characters: C, the number of character ids per word.
@@ -261,27 +269,27 @@ class CharacterWords(PieceVocabulary):
     def __init__(self, max_characters: int):
         self.max_characters = max_characters
         words = ("", *_SPECIAL)  # in the order of the special ids
-        self._numbers = {word.encode(): number for number, word in enumerate(words)}
+        self._word_ids = {word.encode(): token_id for token_id, word in enumerate(words)}
         # The words that each graph encodes, as tensors; their ids follow the ids of eager words.
         self._in_graphs = weakref.WeakKeyDictionary()
 
-    def opened(self) -> "CharacterWords":
+    def empty_copy(self) -> "CharacterWords":
         """Returns a copy that contains only the special words."""
         return CharacterWords(self.max_characters)
 
     @property
     def characters(self) -> np.ndarray:
         """Character ids `(words, C)` int32 of all words so far, in the order of the word ids."""
-        return character_ids(tf.constant(list(self._numbers)), self.max_characters).numpy()
+        return character_ids(tf.constant(list(self._word_ids)), self.max_characters).numpy()
 
     def characters_of(self, ids: tf.Tensor) -> tf.Tensor:
         """Looks up the character ids `(..., C)` int32 of word ids `(...)`."""
-        words = tf.constant([*self._numbers])
+        words = tf.constant([*self._word_ids])
         if not tf.executing_eagerly():
-            words = tf.concat([words, *self._met_in_graph()], axis=0)
+            words = tf.concat([words, *self._graph_words()], axis=0)
         return character_ids(tf.gather(words, ids), self.max_characters)
 
-    def _met_in_graph(self) -> list[tf.Tensor]:
+    def _graph_words(self) -> list[tf.Tensor]:
         return self._in_graphs.setdefault(tf.compat.v1.get_default_graph(), [])
 
     def contents(self) -> bytes:
@@ -306,20 +314,20 @@ class CharacterWords(PieceVocabulary):
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         """Returns the ids of `tokenize` and the byte offsets where each word starts and ends."""
         words, starts, ends = tensorflow_text.regex_split_with_offsets(
-            strings, f"{_SPACE}+|{_APART}", _APART
+            strings, f"{_SPACE}+|{_SINGLE_CHARACTER}", _SINGLE_CHARACTER
         )
-        numbers = self._numbers
+        word_ids = self._word_ids
         if not tf.executing_eagerly():
-            met = self._met_in_graph()
-            before = len(numbers) + sum(map(tf.size, met))
-            own, found = tf.unique(words.values)
-            met.append(own)
-            return words.with_values(before + found), starts, ends
-        found = [numbers.setdefault(word, len(numbers)) for word in words.values.numpy()]
-        return words.with_values(tf.constant(found, tf.int32)), starts, ends
+            graph_words = self._graph_words()
+            first_id = len(word_ids) + sum(map(tf.size, graph_words))
+            distinct, indices = tf.unique(words.values)
+            graph_words.append(distinct)
+            return words.with_values(first_id + indices), starts, ends
+        ids = [word_ids.setdefault(word, len(word_ids)) for word in words.values.numpy()]
+        return words.with_values(tf.constant(ids, tf.int32)), starts, ends
 
-    def piece_bytes(self, number: int) -> bytes:
-        return list(self._numbers)[number]
+    def piece_bytes(self, token_id: int) -> bytes:
+        return list(self._word_ids)[token_id]
 
     def trackables(self) -> list:
         return []

@@ -30,7 +30,7 @@ class Callbacks:
     profile: tuple[int, int] | None = None
 
     @classmethod
-    def parsed(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
+    def parse(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
         """Parses the values of `--callback` and `--profile`, and imports the callback classes.
 
         Args:
@@ -46,29 +46,29 @@ class Callbacks:
             import_path, _ = parse_call(call)
             allow(import_path)  # the user typed this name, so its code may run
             find(import_path, keras.callbacks.Callback)
-        span = None
+        updates = None
         if profile is not None:
-            span = tuple(map(int, re.findall(r"\d+", profile)))
-            if not re.fullmatch(r"\d+:\d+", profile) or not 1 <= span[0] <= span[1]:
+            updates = tuple(map(int, re.findall(r"\d+", profile)))
+            if not re.fullmatch(r"\d+:\d+", profile) or not 1 <= updates[0] <= updates[1]:
                 raise UserError(
                     f"--profile {profile} is not a range of updates: write START:STOP, the first "
                     "and the last update to trace, such as 10:14"
                 )
-        return cls(tuple(calls), span)
+        return cls(tuple(calls), updates)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
         """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
 
         The `Trace` writes to the folder `tensorboard` in `run_dir`.
         """
-        made: list[Any] = []
+        callbacks: list[Any] = []
         for call in self.calls:
             import_path, arguments = parse_call(call)
             with clear_errors(call):
-                made.append(find(import_path, keras.callbacks.Callback)(**arguments))
+                callbacks.append(find(import_path, keras.callbacks.Callback)(**arguments))
         if self.profile:
-            made.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
-        return made
+            callbacks.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
+        return callbacks
 
 
 class Trace(keras.callbacks.Callback):

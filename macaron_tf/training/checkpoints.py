@@ -44,10 +44,10 @@ CARD = "README.md"  # model card of `save_pretrained`, without a checksum becaus
 BEST = "best.json"
 
 # Maps the path of a checkpoint that was used instead of the expected checkpoint to the reason.
-_INSTEAD: dict[str, str] = {}
+_SUBSTITUTION_REASONS: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
-_ASIDE = ".tmp-"  # prefix of a directory while it is written or deleted
+_TEMPORARY = ".tmp-"  # prefix of a directory while it is written or deleted
 _REPLACED = ".old-"  # prefix of a checkpoint while a new checkpoint of the same step replaces it
 
 
@@ -97,7 +97,7 @@ class CheckpointDirectory:
                         os.replace(entry, final)
                         continue
                 half_uploaded = _NAME.fullmatch(entry.name) and not is_checkpoint(entry)
-                if entry.name.startswith((_ASIDE, _REPLACED)) or half_uploaded:
+                if entry.name.startswith((_TEMPORARY, _REPLACED)) or half_uploaded:
                     _remove(entry)
 
     def save(
@@ -136,23 +136,23 @@ class CheckpointDirectory:
         keep = {*newest, *([best["step"]] if best else [])}
         with storage.clear_errors(f"cannot remove old checkpoints in {self.path}"):
             for step in sorted(set(steps) - keep):
-                doomed = self.of_step(step)
-                if not storage.is_remote(doomed):
+                obsolete = self.of_step(step)
+                if not storage.is_remote(obsolete):
                     # Rename first, so that a directory with a step's name is never half deleted.
-                    aside = self.path / f"{_ASIDE}{doomed.name}"
-                    os.replace(doomed, aside)
-                    doomed = aside
-                _remove(doomed)
+                    temporary_path = self.path / f"{_TEMPORARY}{obsolete.name}"
+                    os.replace(obsolete, temporary_path)
+                    obsolete = temporary_path
+                _remove(obsolete)
 
     def best(self) -> dict | None:
         """Returns a dict with the `step`, `metric` and `score` of the best checkpoint.
 
         Returns `None` if the run has no best checkpoint.
         """
-        best = self._marked()
+        best = self._read_best()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
 
-    def _marked(self) -> dict | None:
+    def _read_best(self) -> dict | None:
         """Reads `best.json`. Returns `None` if the file is missing or damaged."""
         try:
             best = storage.read_json(self.path / BEST, step=int)
@@ -173,15 +173,15 @@ class CheckpointDirectory:
         if not file.exists():
             scored = any(_metrics(self.of_step(step)) for step in self.steps())
             return f"{file} is missing" if scored else ""
-        marked = self._marked()
-        if marked is None:
+        best = self._read_best()
+        if best is None:
             return f"{file} is damaged"
-        return f"the best checkpoint, {self.of_step(marked['step']).name}, is missing"
+        return f"the best checkpoint, {self.of_step(best['step']).name}, is missing"
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
         """Writes the best step to `best.json`, so that `rotate` keeps the step's checkpoint."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
-        storage.write_aside(self.path / BEST, text.encode())
+        storage.write_atomic(self.path / BEST, text.encode())
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
@@ -207,8 +207,8 @@ def is_of_library(directory: str | os.PathLike, library: str) -> bool:
         directory: path of the folder.
         library: name of another library, such as `"hugging-face"`.
     """
-    place = storage.as_path(directory) / MANIFEST
-    return place.exists() and storage.read_json(place).get("library") == library
+    manifest_path = storage.as_path(directory) / MANIFEST
+    return manifest_path.exists() and storage.read_json(manifest_path).get("library") == library
 
 
 def save_whole(
@@ -232,37 +232,37 @@ def save_whole(
     mend = "check the folder's permissions and the free space (older checkpoints are intact)"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
-            with tempfile.TemporaryDirectory(prefix="macaron_tf-") as aside:
-                _fill(storage.as_path(aside), write, manifest)
+            with tempfile.TemporaryDirectory(prefix="macaron_tf-") as temporary_path:
+                _write_files(storage.as_path(temporary_path), write, manifest)
                 _remove(final)
-                storage.upload(aside, final, last=MANIFEST)
+                storage.upload(temporary_path, final, last=MANIFEST)
         else:
-            _save_renamed(final, write, manifest)
+            _save_on_disk(final, write, manifest)
 
 
-def _save_renamed(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
-    aside = final.with_name(f"{_ASIDE}{final.name}")
+def _save_on_disk(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
+    temporary_path = final.with_name(f"{_TEMPORARY}{final.name}")
     replaced = final.with_name(f"{_REPLACED}{final.name}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove(aside)
-        aside.mkdir()
-        _fill(aside, write, manifest)
-        for entry in (*pathlib.Path(aside).rglob("*"), aside):
+        _remove(temporary_path)
+        temporary_path.mkdir()
+        _write_files(temporary_path, write, manifest)
+        for entry in (*pathlib.Path(temporary_path).rglob("*"), temporary_path):
             storage.sync(entry)
         if final.exists():
             _remove(replaced)
             os.replace(final, replaced)
-        os.replace(aside, final)
+        os.replace(temporary_path, final)
         storage.sync(final.parent)
         _remove(replaced)
     except BaseException:
         with contextlib.suppress(OSError):
-            _remove(aside)
+            _remove(temporary_path)
         raise
 
 
-def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
+def _write_files(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
     """Writes a checkpoint's files and its manifest into an empty local directory."""
     try:
         write(directory)
@@ -293,18 +293,18 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
-    present = {
+    existing = {
         (storage.as_path(folder) / name).relative_to(path).as_posix()
         for folder, _, names in tf.io.gfile.walk(os.fspath(path))
         for name in names
     }
-    written = {MANIFEST, CARD}
+    replaceable = {MANIFEST, CARD}
     if is_saved(path) or is_of_library(path, library):
-        written |= read_manifest(path)["files"].keys()
-    if present - written:
+        replaceable |= read_manifest(path)["files"].keys()
+    if existing - replaceable:
         raise UserError(
             f"{path} contains files that are not part of a saved model, such as "
-            f"{min(present - written)}: choose another folder"
+            f"{min(existing - replaceable)}: choose another folder"
         )
 
 
@@ -342,7 +342,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
         if manifest["sha256"] != _manifest_digest(manifest):
             return changed
-        for name, written in files.items():
+        for name, fingerprint in files.items():
             parts = pathlib.PurePosixPath(name)
             if parts.is_absolute() or ".." in parts.parts:
                 return f"{path / MANIFEST} names {name!r}, which lies outside of its folder"
@@ -350,7 +350,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
                 return f"{path / name} is missing"
             if not storage.is_file(path / name):  # reading a device or a pipe may never end
                 return f"{path / name} is not a regular file"
-            if _fingerprint(path / name) != written:
+            if _fingerprint(path / name) != fingerprint:
                 return f"{path / name} has changed since it was written"
     except storage.FILE_ERRORS as error:
         return f"{path} cannot be read ({storage.reason(error)})"
@@ -415,12 +415,14 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
         saved: `weight_table` of the checkpoint.
         present: `weight_table` of the model.
     """
-    for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
+    for saved_weight, present_weight in itertools.zip_longest(
+        saved, present, fillvalue="no further weight"
+    ):
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
-        if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
+        if re.sub(r"_\d+(?=[/ ])", "", saved_weight) != re.sub(r"_\d+(?=[/ ])", "", present_weight):
             raise UserError(
-                f"{checkpoint} contains {theirs} where the model has {ours}: build the "
-                "model with the settings of the training run"
+                f"{checkpoint} contains {saved_weight} where the model has {present_weight}: build "
+                "the model with the settings of the training run"
             )
 
 
@@ -447,36 +449,38 @@ def find_checkpoint(
             raise UserError(f"{run_dir} has only one set of weights: leave out checkpoint {name!r}")
         return average.parent
     best, problem, reasons = directory.best(), directory.best_problem(), []
-    found = {str(step): directory.of_step(step) for step in directory.steps()}
-    newest = [*found.values()][-1:]
+    checkpoints = {str(step): directory.of_step(step) for step in directory.steps()}
+    newest = [*checkpoints.values()][-1:]
     if best:
-        found["best"] = directory.of_step(best["step"])
+        checkpoints["best"] = directory.of_step(best["step"])
     if is_checkpoint(average):
-        found["average"] = average
+        checkpoints["average"] = average
     if name in (None, "last") and (latest := directory.latest()):
-        found["last"] = latest
-    wanted = [name] if name else ["average", "best", "last"]
+        checkpoints["last"] = latest
+    names = [name] if name else ["average", "best", "last"]
     regular = directory.steps(every)
-    if name is None and "average" in found and regular:
+    if name is None and "average" in checkpoints and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
             reason = f"{average} is not used, because it ends at step {last_averaged}, before the"
             reasons.append(f"{reason} newest checkpoint: average again to use it")
-            wanted.remove("average")
-    choice = next((choice for choice in wanted if choice in found), None)
-    if choice is None:
-        known = f"choose among {', '.join(found)}" if found else "train the model first"
-        lost = f" ({problem})" if problem and name == "best" else ""
-        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{lost}: {known}")
-    chosen = found[choice]
-    if choice == "last" and not name and problem:
+            names.remove("average")
+    chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
+    if chosen_name is None:
+        advice = (
+            f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
+        )
+        detail = f" ({problem})" if problem and name == "best" else ""
+        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{detail}: {advice}")
+    chosen = checkpoints[chosen_name]
+    if chosen_name == "last" and not name and problem:
         reasons.append(f"{problem}: the last checkpoint, {chosen.name}, is used instead")
     for reason in reasons:
-        if reason not in _INSTEAD.get(os.fspath(chosen), ""):
+        if reason not in _SUBSTITUTION_REASONS.get(os.fspath(chosen), ""):
             print(f"warning: {reason}", file=sys.stderr)
-    if choice == "last" and [chosen] != newest:  # `latest` has warned about the newest
+    if chosen_name == "last" and [chosen] != newest:  # `latest` has warned about the newest
         reasons.append(f"{newest[0].name} is damaged: {chosen.name} is used instead")
-    _INSTEAD[os.fspath(chosen)] = "; ".join(reasons)
+    _SUBSTITUTION_REASONS[os.fspath(chosen)] = "; ".join(reasons)
     return chosen
 
 
@@ -487,7 +491,7 @@ def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
     checkpoint in place of a missing, damaged or outdated checkpoint, the key `warning` maps to the
     reason.
     """
-    reason = _INSTEAD.get(os.fspath(checkpoint))
+    reason = _SUBSTITUTION_REASONS.get(os.fspath(checkpoint))
     name = {"checkpoint": storage.as_path(checkpoint).name}
     return {**name, "warning": reason} if reason else name
 
@@ -549,7 +553,7 @@ def average_checkpoints(
 
     def write(directory: epath.Path) -> None:
         target = directory / WEIGHTS
-        storage.require_room(directory, storage.size(sources[-1] / WEIGHTS))
+        storage.require_disk_space(directory, storage.size(sources[-1] / WEIGHTS))
         tf.io.gfile.copy(os.fspath(sources[-1] / WEIGHTS), os.fspath(target))
         _average_into(target, [source / WEIGHTS for source in sources])
 
@@ -567,23 +571,25 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
         sources: HDF5 files to average, with the same datasets as `target`.
     """
     totals = {}
-    sized = ((1, source) for source in sources)
-    for source in track(sized, len(sources), "averaging", "checkpoints"):
+    counted = ((1, source) for source in sources)
+    for source in track(counted, len(sources), "averaging", "checkpoints"):
         with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
 
             def add(name, link, file=file, totals=totals):
                 item = file[name] if isinstance(link, h5py.HardLink) else None
-                data = isinstance(item, h5py.Dataset)
-                if item is None or (data and (item.external or item.is_virtual)):
+                is_dataset = isinstance(item, h5py.Dataset)
+                if item is None or (is_dataset and (item.external or item.is_virtual)):
                     return name
-                if data and np.issubdtype(item.dtype, np.floating):
+                if is_dataset and np.issubdtype(item.dtype, np.floating):
                     totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
                 return None
 
-            if outside := file.visititems_links(add):  # the mean would be written to that file
+            if external_dataset := file.visititems_links(
+                add
+            ):  # the mean would be written to that file
                 raise UserError(
-                    f"{source} stores {outside} in another file: give a checkpoint whose weights "
-                    "are all in its own file"
+                    f"{source} stores {external_dataset} in another file: give a checkpoint whose "
+                    "weights are all in its own file"
                 )
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():

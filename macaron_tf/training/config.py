@@ -80,7 +80,9 @@ class TrainingConfig(Settings):
     learning_rate: Positive = 1.5e-3
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
     schedule_end: NonNegative = 0.0
-    optimizer: Annotated[str, OneOf(OPTIMIZERS, keras.optimizers.Optimizer, called=True)] = "adam"
+    optimizer: Annotated[
+        str, OneOf(OPTIMIZERS, keras.optimizers.Optimizer, takes_arguments=True)
+    ] = "adam"
     warmup_steps: Natural = 8000
     warmup_start: NonNegative = 1e-7
     beta_1: Decay = 0.9

@@ -11,7 +11,14 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
-from macaron_tf.training.updates import ADDED, UPDATES, FirstStage, Objective, Updates, sums_of
+from macaron_tf.training.updates import (
+    UPDATE_STATISTICS,
+    UPDATES,
+    FirstStage,
+    Objective,
+    Updates,
+    sums_of,
+)
 
 _ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 
@@ -125,12 +132,12 @@ class FitModel(TrainedModel, keras.Model):
         """
         if not self.network.built:
             raise ValueError("the network is not built: call the network once on a batch")
-        begun, self.built = self.built, True
+        was_built, self.built = self.built, True
         if len(self.trainable_variables) > len(self.network.trainable_variables):
             raise ValueError("the objective has trainable weights: move the weights to the network")
         super().prepare()
         self.updates.ema = self.ema
-        if not begun:
+        if not was_built:
             spread_seeds(self.strategy, self.seed_states)
 
     def fit(self, x=None, *args, **kwargs):
@@ -152,7 +159,7 @@ class FitModel(TrainedModel, keras.Model):
                 return super().fit(x, *args, **kwargs)
             finally:
                 # Keras may stop before it has skipped all steps of a call with several updates.
-                self.calls_to_pass, self._steps_per_epoch = 0, None
+                self.steps_to_skip, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
         """Evaluates like `keras.Model.evaluate`, except that metrics are means over tokens."""
@@ -182,27 +189,29 @@ class FitModel(TrainedModel, keras.Model):
         micro_step = self._graph(
             lambda batch: updates.micro_step(features(batch)), self.jit_compile
         )
-        several = self._graph(lambda iterator, count: updates.several(micro_step, iterator, count))
+        update_many = self._graph(
+            lambda iterator, count: updates.update_many(micro_step, iterator, count)
+        )
         update_on_batch = self._graph(lambda batch: updates.apply(*micro_step(batch)))
 
         def train_function(iterator):
-            if self.calls_to_pass:
-                self.calls_to_pass -= 1
+            if self.steps_to_skip:
+                self.steps_to_skip -= 1
                 return {}
-            count, iterator = 1, self._dealt(iterator)
+            count, iterator = 1, self._divide(iterator)
             try:
                 if isinstance(iterator, _ITERATORS):
                     count = max(1, min(self.config.steps_per_call, self._steps_left()))
-                    values = several(iterator, tf.constant(count))
+                    values = update_many(iterator, tf.constant(count))
                 else:
                     values = update_on_batch(next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self.stops:
                     raise
-                raise self._ended() from None
+                raise self._data_ended_error() from None
             # Keras counts this call as one step, so let the next count - 1 steps do nothing.
-            self.calls_to_pass = count - 1
-            return self._count(count, (*updates.names["train"], *ADDED), values)
+            self.steps_to_skip = count - 1
+            return self._count(count, (*updates.names["train"], *UPDATE_STATISTICS), values)
 
         self.train_function = train_function
         return train_function
@@ -221,7 +230,7 @@ class FitModel(TrainedModel, keras.Model):
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
         def test_function(iterator):
-            iterator = self._dealt(iterator)
+            iterator = self._divide(iterator)
             if isinstance(iterator, _ITERATORS):
                 values = test_next(iterator)
             else:
@@ -239,7 +248,7 @@ class FitModel(TrainedModel, keras.Model):
                 for batch in x.take(1):
                     sums_of(self.objective, self.network, features(batch), training=False)
 
-    def _dealt(self, batches: Iterator):
+    def _divide(self, batches: Iterator):
         """Divides the single batch of `train_on_batch` or `test_on_batch` among the replicas.
 
         Returns the iterator of a dataset unchanged, because `fit` and `evaluate` have already

@@ -12,13 +12,20 @@ from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from keras import ops
 
-from macaron_tf.distribution.mesh import Batch, spread, whole
+from macaron_tf.distribution.mesh import Batch, replicated_sharding, shard_batch
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
-from macaron_tf.training.updates import ADDED, UPDATES, FirstStage, Objective, pack, sums_of
+from macaron_tf.training.updates import (
+    UPDATE_STATISTICS,
+    UPDATES,
+    FirstStage,
+    Objective,
+    pack,
+    sums_of,
+)
 
 Arrays = list[jax.Array]
 
@@ -48,11 +55,11 @@ class JaxModel(TrainedModel):
         self.stop_training = False
         # Maps "train" and "test" to the names of the step's packed sums. Tracing sets the names.
         self.names: dict[str, tuple[str, ...]] = {}
-        self._held: dict[str, Arrays] | None = None
-        self._places: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of the held arrays
+        self._arrays: dict[str, Arrays] | None = None
+        self._shardings: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of `_arrays`
         self._micro_step = jax.jit(self._micro_step_of)
-        self._test_step = jax.jit(self._test_step_of, out_shardings=(whole(), None))
-        self._add = jax.jit(_added, donate_argnums=0)
+        self._test_step = jax.jit(self._test_step_of, out_shardings=(replicated_sharding(), None))
+        self._add = jax.jit(_add_results, donate_argnums=0)
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
@@ -74,10 +81,10 @@ class JaxModel(TrainedModel):
         }
 
     def synchronize(self) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
+        if self._arrays is not None:
+            arrays, self._arrays = self._arrays, None
             for part, variables in self.variables().items():
-                for variable, value in zip(variables, held[part], strict=True):
+                for variable, value in zip(variables, arrays[part], strict=True):
                     variable.assign(value)
 
     @contextlib.contextmanager
@@ -107,27 +114,27 @@ class JaxModel(TrainedModel):
         """Trains on an endless dataset. `steps_per_epoch` counts updates, as in `FitModel.fit`."""
         self.prepare()
         self.stop_training = False
-        batches = (spread(features(batch)) for batch in x.as_numpy_iterator())
-        hooks = keras.callbacks.CallbackList(callbacks, model=self)
-        hooks.on_train_begin()
+        batches = (shard_batch(features(batch)) for batch in x.as_numpy_iterator())
+        callback_list = keras.callbacks.CallbackList(callbacks, model=self)
+        callback_list.on_train_begin()
         logs = {}
         for epoch in range(initial_epoch, epochs):
             self.reset_metrics()
-            hooks.on_epoch_begin(epoch)
-            steps, self.calls_to_pass = range(self.calls_to_pass, steps_per_epoch), 0
-            for number in steps:
-                hooks.on_train_batch_begin(number)
+            callback_list.on_epoch_begin(epoch)
+            steps, self.steps_to_skip = range(self.steps_to_skip, steps_per_epoch), 0
+            for index in steps:
+                callback_list.on_train_batch_begin(index)
                 values = self.update(batches)
-                logs = self._count(1, (*self.names["train"], *ADDED), values)
+                logs = self._count(1, (*self.names["train"], *UPDATE_STATISTICS), values)
                 if logs:  # a callback may read the weights
                     self.synchronize()
-                hooks.on_train_batch_end(number, logs)
+                callback_list.on_train_batch_end(index, logs)
                 if self.stop_training:
                     break
-            hooks.on_epoch_end(epoch, logs)
+            callback_list.on_epoch_end(epoch, logs)
             if self.stop_training:
                 break
-        hooks.on_train_end(logs)
+        callback_list.on_train_end(logs)
         self.synchronize()
 
     def save(self, filepath, *args, **kwargs) -> None:
@@ -164,7 +171,7 @@ class JaxModel(TrainedModel):
         self.reset_metrics()
         with Progress("evaluating"):
             for batch in x.as_numpy_iterator():
-                values, others = self._test_step(trained, others, spread(features(batch)))
+                values, others = self._test_step(trained, others, shard_batch(features(batch)))
                 self._epoch_sums.add((*self.names["test"], UPDATES), values)
         return self.get_metrics_result()
 
@@ -177,23 +184,23 @@ class JaxModel(TrainedModel):
         Raises:
             UserError: no micro-batch is left.
         """
-        held, found = self._hold(), None
+        arrays, accumulated = self._current_arrays(), None
         for _ in range(self.config.accumulation_steps):
             batch = next(batches, None)
             if batch is None:
                 break
-            more, held["others"] = self._micro_step(held["trained"], held["others"], batch)
-            found = more if found is None else self._add(found, more)
-        if found is None:
-            raise self._ended()
+            results, arrays["others"] = self._micro_step(arrays["trained"], arrays["others"], batch)
+            accumulated = results if accumulated is None else self._add(accumulated, results)
+        if accumulated is None:
+            raise self._data_ended_error()
         if self._apply is None:
             # The outputs have the same shardings as the inputs.
-            places = {**self._places, "others": []}
-            shardings = (places, whole())
-            self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=shardings)
-        others = held["others"]
-        self._held, values = self._apply({**held, "others": []}, *found)
-        self._held["others"] = others
+            array_shardings = {**self._shardings, "others": []}
+            output_shardings = (array_shardings, replicated_sharding())
+            self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=output_shardings)
+        others = arrays["others"]
+        self._arrays, values = self._apply({**arrays, "others": []}, *accumulated)
+        self._arrays["others"] = others
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
@@ -203,25 +210,27 @@ class JaxModel(TrainedModel):
             batch: dict mapping feature name to the feature's shape and dtype.
         """
 
-        def update(held, batch):
-            found, others = self._micro_step_of(held["trained"], held["others"], batch)
-            held, values = self._apply_of({**held, "others": []}, *found)
-            return {**held, "others": others}, values
+        def update(arrays, batch):
+            results, others = self._micro_step_of(arrays["trained"], arrays["others"], batch)
+            arrays, values = self._apply_of({**arrays, "others": []}, *results)
+            return {**arrays, "others": others}, values
 
-        held = self._hold()
-        step = jax.jit(update, donate_argnums=0, out_shardings=(self._places, None))
-        return step.trace(held, batch).lower(lowering_platforms=("tpu",))
+        arrays = self._current_arrays()
+        step = jax.jit(update, donate_argnums=0, out_shardings=(self._shardings, None))
+        return step.trace(arrays, batch).lower(lowering_platforms=("tpu",))
 
-    def _hold(self) -> dict[str, Arrays]:
+    def _current_arrays(self) -> dict[str, Arrays]:
         """Returns the current values of all variables, in the lists of `variables`.
 
-        The first call reads the variables. After an update, only the values in `self._held` are
+        The first call reads the variables. After an update, only the values in `self._arrays` are
         current, until `synchronize` writes the values to the variables.
         """
-        if self._held is None:
-            self._held = {part: _values(found) for part, found in self.variables().items()}
-            self._places = jax.tree.map(lambda value: value.sharding, self._held)
-        return self._held
+        if self._arrays is None:
+            self._arrays = {
+                part: _values(variables) for part, variables in self.variables().items()
+            }
+            self._shardings = jax.tree.map(lambda value: value.sharding, self._arrays)
+        return self._arrays
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
         """Computes the sums and gradients of a micro-batch; see `_sums` for the arguments.
@@ -231,13 +240,13 @@ class JaxModel(TrainedModel):
         """
 
         def loss(trained: Arrays):
-            loss_sum, packed, after = self._sums(trained, others, batch, "train")
-            return loss_sum, (packed, after)
+            loss_sum, packed, new_others = self._sums(trained, others, batch, "train")
+            return loss_sum, (packed, new_others)
 
-        (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
+        (_, (packed, new_others)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
         # Shard each gradient in the same way as its weight.
-        gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
-        return (packed, gradients), after
+        gradients = jax.lax.with_sharding_constraint(gradients, self._shardings["trained"])
+        return (packed, gradients), new_others
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
         """Computes the sums of an evaluation batch; see `_sums` for the arguments.
@@ -245,8 +254,8 @@ class JaxModel(TrainedModel):
         Returns:
             Vector `(K + 1,)` of the K sums and the batch count 1, and the new values of `others`.
         """
-        _, packed, after = self._sums(trained, others, batch, "test")
-        return jnp.append(packed, 1.0), after
+        _, packed, new_others = self._sums(trained, others, batch, "test")
+        return jnp.append(packed, 1.0), new_others
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
         """Calls the objective on a batch.
@@ -261,64 +270,76 @@ class JaxModel(TrainedModel):
             `loss_sum`, the packed sums `(K,)` of the batch, and the new values of `others`.
         """
         variables = self.variables()
-        given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
-        with keras.StatelessScope(state_mapping=given) as scope:
+        state_mapping = zip(
+            variables["trained"] + variables["others"], trained + others, strict=True
+        )
+        with keras.StatelessScope(state_mapping=state_mapping) as scope:
             sums = sums_of(self.objective, self.network, batch, training=step == "train")
         self.names[step], packed = pack(sums)
-        after = [scope.get_current_value(variable) for variable in variables["others"]]
-        return sums["loss_sum"], packed, after
+        new_others = [scope.get_current_value(variable) for variable in variables["others"]]
+        return sums["loss_sum"], packed, new_others
 
-    def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
+    def _apply_of(self, arrays: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
         """Makes one optimizer step from an update's sums and gradients (see `Updates.apply`).
 
         Returns:
-            New values of all variables in `held`, and the values `(K + 5,)` of the update.
+            New values of all variables in `arrays`, and the values `(K + 5,)` of the update.
         """
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
         norm = jnp.sqrt(sum(squares)) * factor
-        if (most := self.config.clip_norm) is not None:
-            factor *= most / jnp.maximum(norm, most)
+        if (clip_norm := self.config.clip_norm) is not None:
+            factor *= clip_norm / jnp.maximum(norm, clip_norm)
         healthy = jnp.isfinite(norm) & jnp.all(jnp.isfinite(sums)) & (weight > 0)
 
         variables = self.variables()
         with keras.StatelessScope(
-            state_mapping=zip(variables["optimizer"], held["optimizer"], strict=True)
+            state_mapping=zip(variables["optimizer"], arrays["optimizer"], strict=True)
         ):
             learning_rate = ops.cast(self.optimizer.learning_rate, "float32")
 
-        def take(held):
+        def apply_update(arrays):
             parts = ("trained", "optimizer", "average")
-            own = [variable for part in parts for variable in variables[part]]
-            given = zip(own, [value for part in parts for value in held[part]], strict=True)
-            with keras.StatelessScope(state_mapping=given) as scope:
+            updated_variables = [variable for part in parts for variable in variables[part]]
+            state_mapping = zip(
+                updated_variables, [value for part in parts for value in arrays[part]], strict=True
+            )
+            with keras.StatelessScope(state_mapping=state_mapping) as scope:
                 mean = [gradient * factor.astype(gradient.dtype) for gradient in gradients]
                 self.optimizer.apply(mean, variables["trained"])
                 if self.ema:
                     self.ema.update(self.optimizer.iterations)
-                after = {
+                new_values = {
                     part: [scope.get_current_value(variable) for variable in variables[part]]
                     for part in parts
                 }
-            return {**held, **after, "skipped": [jnp.zeros_like(held["skipped"][0])]}
+            return {**arrays, **new_values, "skipped": [jnp.zeros_like(arrays["skipped"][0])]}
 
-        held = jax.lax.cond(
-            healthy, take, lambda held: {**held, "skipped": [held["skipped"][0] + 1]}, held
+        arrays = jax.lax.cond(
+            healthy,
+            apply_update,
+            lambda arrays: {**arrays, "skipped": [arrays["skipped"][0] + 1]},
+            arrays,
         )
-        taken = healthy.astype("float32")
+        is_applied = healthy.astype("float32")
         counted = jnp.where(healthy, jnp.append(sums, norm), 0.0)
-        more = [taken, 1.0 - taken, held["skipped"][0].astype("float32"), learning_rate]
-        return held, jnp.concatenate([counted, jnp.stack(more)])
+        statistics = [
+            is_applied,
+            1.0 - is_applied,
+            arrays["skipped"][0].astype("float32"),
+            learning_rate,
+        ]
+        return arrays, jnp.concatenate([counted, jnp.stack(statistics)])
 
 
 def _values(variables: Sequence[keras.Variable]) -> Arrays:
     return [variable.value for variable in variables]
 
 
-def _added(one, other):
+def _add_results(first, second):
     """Adds the sums and gradients of two micro-batches."""
-    return jax.tree.map(jnp.add, one, other)
+    return jax.tree.map(jnp.add, first, second)
 
 
 def build_jax_model(

@@ -12,7 +12,7 @@ from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.variables import spec_of
 
 # Maps arguments of Keras optimizers to the training settings that replace them.
-_DECIDED = {
+_REPLACING_SETTINGS = {
     "learning_rate": "learning_rate",
     "weight_decay": "weight_decay",
     "adam_weight_decay": "weight_decay",
@@ -26,8 +26,14 @@ _DECIDED = {
     "loss_scale_factor": "dtype_policy",
 }
 # Optimizer attributes that must not be set, because the training model does the same computation.
-_TWICE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
-_TWICE += ("loss_scale_factor",)
+_CONFLICTING_ATTRIBUTES = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "gradient_accumulation_steps",
+)
+_CONFLICTING_ATTRIBUTES += ("loss_scale_factor",)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -51,13 +57,13 @@ class Muon(keras.optimizers.Muon):
 
     def _should_use_adamw(self, variable):
         axes = spec_of(variable).axes
-        hidden = None not in axes and not {"vocab", "cluster"} & {*axes}
-        return not hidden or super()._should_use_adamw(variable)
+        is_hidden_matrix = None not in axes and not {"vocab", "cluster"} & {*axes}
+        return not is_hidden_matrix or super()._should_use_adamw(variable)
 
     def _muon_update_step(self, gradient, variable, lr, m):
         self.assign(m, self.momentum * m + gradient)
-        moved = gradient + self.momentum * m if self.nesterov else m
-        parts = ops.split(moved, self._parts[self._get_variable_index(variable)], axis=-1)
+        momentum_step = gradient + self.momentum * m if self.nesterov else m
+        parts = ops.split(momentum_step, self._parts[self._get_variable_index(variable)], axis=-1)
         steps = [self.zeropower_via_newtonschulz5(part, self.ns_steps) for part in parts]
         steps = ops.concatenate(list(map(self.lr_adjust, steps)), axis=-1)
         self.assign_sub(variable, ops.cast(lr, variable.dtype) * steps)
@@ -86,21 +92,21 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         index = self._get_variable_index(variable)
         z, velocity = self._momentums[index], self._velocities[index]
         lr, gradient = (ops.cast(x, variable.dtype) for x in (learning_rate, gradient))
-        done = ops.cast(self.iterations + 1, variable.dtype)
+        update_count = ops.cast(self.iterations + 1, variable.dtype)
         if self.warmup_steps:
-            lr *= ops.minimum(done / self.warmup_steps, 1.0)
+            lr *= ops.minimum(update_count / self.warmup_steps, 1.0)
         y = ops.convert_to_tensor(variable)
         x = (y - (1 - self.beta_1) * z) / self.beta_1
         square = self.beta_2 * velocity + (1 - self.beta_2) * ops.square(gradient)
         self.assign(velocity, square)
-        root = ops.sqrt(square / (1 - ops.power(ops.cast(self.beta_2, y.dtype), done)))
+        root = ops.sqrt(square / (1 - ops.power(ops.cast(self.beta_2, y.dtype), update_count)))
         step = gradient / (root + self.epsilon)
         if self.weight_decay is not None and self._use_weight_decay(variable):
             step += self.weight_decay * y
-        moved = z - lr * step
-        self.assign(z, moved)
-        x += (moved - x) / done
-        self.assign(variable, (1 - self.beta_1) * moved + self.beta_1 * x)
+        new_z = z - lr * step
+        self.assign(z, new_z)
+        x += (new_z - x) / update_count
+        self.assign(variable, (1 - self.beta_1) * new_z + self.beta_1 * x)
 
     def _apply_weight_decay(self, variables):
         """Does nothing, because `update_step` applies weight decay."""
@@ -129,16 +135,17 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
     Arguments that a training setting determines, such as the learning rate, are not accepted.
     """
-    known = _arguments_of(optimizer_class(name))
+    accepted = _arguments_of(optimizer_class(name))
     for argument in arguments:
-        if setting := _DECIDED.get(argument):
+        if setting := _REPLACING_SETTINGS.get(argument):
             raise UserError(
                 f"optimizer {name} must not set {argument}: set training.{setting} instead"
             )
-        if argument not in known:
+        if argument not in accepted:
             raise UserError(
                 f"optimizer {name} has no argument {argument!r}: give one of "
-                f"{', '.join(sorted(known - _DECIDED.keys()))}{nearest(argument, known)}"
+                f"{', '.join(sorted(accepted - _REPLACING_SETTINGS.keys()))}"
+                f"{nearest(argument, accepted)}"
             )
 
 
@@ -151,8 +158,12 @@ def _arguments_of(cls: type) -> set[str]:
     for base in cls.__mro__:
         if "__init__" in vars(base):
             parameters = inspect.signature(base.__init__).parameters.values()
-            names |= {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
-            if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+            names |= {
+                parameter.name
+                for parameter in parameters
+                if parameter.kind is not parameter.VAR_KEYWORD
+            }
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
                 break
     return names - {"self", "args", "kwargs", "name"}
 
@@ -175,9 +186,9 @@ def make_keras_optimizer(
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
-    for argument in _TWICE:
+    for argument in _CONFLICTING_ATTRIBUTES:
         if getattr(optimizer, argument):
-            setting = _DECIDED[argument]
+            setting = _REPLACING_SETTINGS[argument]
             raise UserError(
                 f"optimizer {name} sets {argument} itself: remove {argument} from the class and "
                 f"set training.{setting} instead"

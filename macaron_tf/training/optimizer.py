@@ -53,28 +53,28 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         step = ops.cast(step, "float32")
         if not self.warmup_steps:
-            return self._decayed(step)
+            return self._after_warmup(step)
         slope = (self.peak - self.start) / self.warmup_steps
         return ops.where(
             step < self.warmup_steps,
             self.start + slope * step,
             # `where` evaluates both branches, so clamp the step to the decay's range.
-            self._decayed(ops.maximum(step, float(self.warmup_steps))),
+            self._after_warmup(ops.maximum(step, float(self.warmup_steps))),
         )
 
-    def _decayed(self, step):
+    def _after_warmup(self, step):
         """Computes the learning rate after the warm-up, at a float `step >= warmup_steps`."""
         if self.decay == "constant":
             return self.peak * ops.ones_like(step)
         if self.decay == "inverse_sqrt":
             first = float(max(self.warmup_steps, 1))
             return self.peak * first**0.5 * ops.rsqrt(ops.maximum(step, first))
-        span = float(max(self.total_steps - self.warmup_steps, 1))
+        decay_steps = float(max(self.total_steps - self.warmup_steps, 1))
         height = self.peak - self.end
-        line = height * ops.maximum(self.total_steps - step, 0.0) / span
+        line = height * ops.maximum(self.total_steps - step, 0.0) / decay_steps
         if self.decay == "cosine":
-            left = line / height  # falls from 1 to 0
-            line = height * 0.5 * (1.0 - ops.cos(math.pi * left))
+            fraction = line / height  # falls from 1 to 0
+            line = height * 0.5 * (1.0 - ops.cos(math.pi * fraction))
         return self.end + line
 
     def get_config(self):
@@ -147,10 +147,10 @@ class Adafactor(keras.optimizers.Adafactor):
             parts, shape = spec_of(v).parts, list(v.shape)
             if parts > 1:
                 shape[-1] //= parts
-            kept = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
+            factor_shapes = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
             self._moments.append(
                 [
-                    [self.add_variable(s, dtype=v.dtype, name=v.name) for s in kept]
+                    [self.add_variable(s, dtype=v.dtype, name=v.name) for s in factor_shapes]
                     for _ in range(parts)
                 ]
             )
@@ -175,16 +175,16 @@ class Adafactor(keras.optimizers.Adafactor):
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         square = ops.square(gradient) + self.epsilon_1
 
-        def averaged(moment, value):
+        def update_average(moment, value):
             value = decay * moment + (1.0 - decay) * value
             self.assign(moment, value)
             return value
 
         if len(moments) == 1:
-            update = gradient * ops.rsqrt(averaged(*moments, square))
+            update = gradient * ops.rsqrt(update_average(*moments, square))
         else:
-            rows = averaged(moments[0], ops.mean(square, axis=-1))  # (..., R)
-            columns = averaged(moments[1], ops.mean(square, axis=-2))  # (..., C)
+            rows = update_average(moments[0], ops.mean(square, axis=-1))  # (..., R)
+            columns = update_average(moments[1], ops.mean(square, axis=-2))  # (..., C)
             rows = rows / ops.mean(rows, axis=-1, keepdims=True)
             update = gradient * ops.rsqrt(rows)[..., None] * ops.rsqrt(columns)[..., None, :]
         update /= ops.maximum(self._rms(update) / self.clip_threshold, 1.0)

@@ -80,19 +80,19 @@ class JsonLines(Reporter):
 
     def __init__(self, run_dir: str | os.PathLike):
         folder = storage.as_path(run_dir)
-        self._paths = {kind: folder / f"{kind}.jsonl" for kind in ("metrics", "timing")}
-        self._remote = storage.is_remote(run_dir)
+        self._paths = {name: folder / f"{name}.jsonl" for name in ("metrics", "timing")}
+        self._is_remote = storage.is_remote(run_dir)
         self._files: dict = {}
         self._open = contextlib.ExitStack()
 
     def start(self, step: int, validated_at: int) -> None:
         for name, path in self._paths.items():
-            kept = [
+            lines = [
                 json.dumps(line) + "\n"
                 for line in read_lines(path)
                 if line["step"] <= (validated_at if line["kind"] == VALIDATION else step)
             ]
-            storage.write_aside(path, "".join(kept).encode())
+            storage.write_atomic(path, "".join(lines).encode())
             with _writing(path):
                 # `finish` closes the file.
                 self._files[name] = self._open.enter_context(path.open("a"))
@@ -108,7 +108,7 @@ class JsonLines(Reporter):
         for file in self._files.values():
             with _writing(file.name):
                 file.flush()
-                if not self._remote:
+                if not self._is_remote:
                     os.fsync(file.fileno())
 
     def finish(self) -> None:
@@ -121,16 +121,16 @@ class JsonLines(Reporter):
         line = {"step": step, "kind": kind, **dict(sorted(values.items()))}
         with _writing(file.name):
             file.write(json.dumps(finite(line)) + "\n")
-            if not self._remote:
+            if not self._is_remote:
                 file.flush()
 
 
 def finite(value: Any) -> Any:
     """Replaces NaN and infinity by `None`, also inside dicts and lists, for use in JSON."""
     if isinstance(value, Mapping):
-        return {name: finite(part) for name, part in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(part) for part in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -150,9 +150,9 @@ def read_lines(path: str | os.PathLike) -> list[dict]:
     return lines
 
 
-def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
+def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
     mend = "check its permissions and the free space, and run the same command again"
-    return storage.clear_errors(f"cannot write {place}", mend)
+    return storage.clear_errors(f"cannot write {path}", mend)
 
 
 class TrainingBar(Reporter):
@@ -190,10 +190,10 @@ class TrainingBar(Reporter):
             self._print(f"resuming after step {step:,}")
         self._text = " "  # shown between the first update and the first report
         self._task = self._bar.add_task("", total=self._max_steps, completed=step)
-        self._shown = contextlib.ExitStack()
+        self._display = contextlib.ExitStack()
         if not self._bar.disable:
-            self._shown.enter_context(self._bar)
-            self._shown.enter_context(other_bar())
+            self._display.enter_context(self._bar)
+            self._display.enter_context(other_bar())
 
     def tick(self, step: int) -> None:
         self._bar.update(self._task, completed=step, description=self._text)
@@ -202,7 +202,7 @@ class TrainingBar(Reporter):
         # Classification and regression have no perplexity.
         perplexity = f"ppl {short(metrics['perplexity'])}  " if "perplexity" in metrics else ""
         speed = f"{short(timing['tokens_per_second'])} tok/s"
-        times = f"{clock(timing['seconds'])}, {clock(self._left(step, timing))} left"
+        times = f"{clock(timing['seconds'])}, {clock(self._seconds_left(step, timing))} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
             text += f"  updates skipped (NaN): {metrics['skipped']:.0f}"
@@ -216,15 +216,15 @@ class TrainingBar(Reporter):
         self._print(f"step {step:,}  validation  {scores}{'  (best)' if is_best else ''}")
 
     def finish(self) -> None:
-        self._shown.close()
+        self._display.close()
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
-    def _left(self, step: int, timing: Numbers) -> float:
+    def _seconds_left(self, step: int, timing: Numbers) -> float:
         seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
-        left = (self._max_steps - step) * seconds_a_step
-        return max(min(left, self._max_seconds - timing["seconds"]), 0.0)
+        seconds_left = (self._max_steps - step) * seconds_a_step
+        return max(min(seconds_left, self._max_seconds - timing["seconds"]), 0.0)
 
 
 class _Text(rich.progress.ProgressColumn):

@@ -27,7 +27,7 @@ from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
     RunState,
-    joined_memory,
+    gather_memory,
     restore_checkpoint,
     weight_table,
     write_checkpoint,
@@ -78,7 +78,10 @@ class Interruptions:
 
     def __enter__(self) -> "Interruptions":
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._previous = {
+                signal_number: signal.signal(signal_number, self._handle)
+                for signal_number in SIGNALS
+            }
         return self
 
     def __exit__(self, *error) -> None:
@@ -95,18 +98,18 @@ class Interruptions:
         finally:
             self._raises = False
 
-    def _handle(self, number, frame) -> None:
-        if self._is_repeated(number):
+    def _handle(self, signal_number, frame) -> None:
+        if self._is_repeated(signal_number):
             self._restore()
-            signal.raise_signal(number)
+            signal.raise_signal(signal_number)
         elif self.received is None:
-            self.received = number
+            self.received = signal_number
             if self._raises:
                 raise _StoppedByHand
 
     def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._previous.items():
+            signal.signal(signal_number, handler)
         self._previous = {}
 
 
@@ -191,8 +194,8 @@ class TrainingSession(keras.callbacks.Callback):
         Every worker must call this method, although only the chief writes files.
         """
         step = self.saved_at = self.model.step
-        memory = joined_memory(self.model, self.workers)
-        with self._away(), self.model.gathered():
+        memory = gather_memory(self.model, self.workers)
+        with self._untimed(), self.model.gathered():
             if self.workers.chief:
                 self._write(step, memory)
         self._saved_time = time.monotonic()
@@ -222,8 +225,8 @@ class TrainingSession(keras.callbacks.Callback):
         if self.model.step >= config.max_steps:
             return "max_steps"
         # Even the shortest time limit allows one update.
-        budget = config.max_minutes if self.model.step else None
-        if budget and self.elapsed_seconds() >= budget * 60:
+        max_minutes = config.max_minutes if self.model.step else None
+        if max_minutes and self.elapsed_seconds() >= max_minutes * 60:
             return "max_minutes"
         patience = config.early_stopping_patience
         if patience and self.state.rounds_without_improvement >= patience:
@@ -236,30 +239,30 @@ class TrainingSession(keras.callbacks.Callback):
         Every worker must call this method. If one of the two values is true for one worker, the
         value is true on all workers.
         """
-        every, minutes = self.config.save_every_steps, self.config.save_every_minutes
-        due = bool(every) and self.model.step % every == 0
+        save_every, minutes = self.config.save_every_steps, self.config.save_every_minutes
+        due = bool(save_every) and self.model.step % save_every == 0
         due |= bool(minutes) and time.monotonic() - self._saved_time >= minutes * 60
-        asked = [self.interruptions.received is not None, bool(self.reason_to_stop()), due]
-        interrupted, over, due = (n > 0 for n in self.workers.totals([float(a) for a in asked]))
+        requests = [self.interruptions.received is not None, bool(self.reason_to_stop()), due]
+        interrupted, stops, due = (n > 0 for n in self.workers.totals([float(a) for a in requests]))
         self.interrupted |= interrupted
-        return self.interrupted or over, due
+        return self.interrupted or stops, due
 
     def on_train_begin(self, logs=None):
-        self._seen = self.model.step
-        self._mark = (self.model.step, time.monotonic() - self._away_seconds)
+        self._last_step = self.model.step
+        self._last_report = (self.model.step, time.monotonic() - self._away_seconds)
 
     def on_train_batch_end(self, batch, logs=None):
         step = self.model.step
-        if step == self._seen:
+        if step == self._last_step:
             return
-        self._seen = step
+        self._last_step = step
         self.compiling.end()
         for reporter in self.reporters:
             reporter.tick(step)
         if step % self.config.log_every == 0 or step == self.config.max_steps:
             self._report(step)
-        over, due = self.decide()
-        if over:
+        stops, due = self.decide()
+        if stops:
             self.model.stop_training = True  # Keras then calls `on_epoch_end`
         elif due and step % self.config.validate_every:
             self.save()
@@ -270,10 +273,10 @@ class TrainingSession(keras.callbacks.Callback):
         In this order, the checkpoint contains the validation score.
         """
         self.validate_round()
-        over, due = self.decide()
-        if over:
+        stops, due = self.decide()
+        if stops:
             self.model.stop_training = True
-        if over or due or self.state.best_step == self.model.step:
+        if stops or due or self.state.best_step == self.model.step:
             self.save()
 
     def on_train_end(self, logs=None):
@@ -283,16 +286,16 @@ class TrainingSession(keras.callbacks.Callback):
     def _report(self, step: int) -> None:
         metrics = metrics_from_sums(self.model.window.totals())
         self.model.window.reset()
-        last_step, last_time = self._mark
-        self._mark = (step, time.monotonic() - self._away_seconds)
-        seconds = self._mark[1] - last_time
+        last_step, last_time = self._last_report
+        self._last_report = (step, time.monotonic() - self._away_seconds)
+        seconds = self._last_report[1] - last_time
         # Multiply tokens per update by updates, because after a resume the window includes updates
         # of an earlier session. Prefer input tokens, because MLM predicts only 15% of the tokens.
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
-        if (memory := peak_memory()) is not None:
-            timing["memory_mib"] = memory / 2**20
+        if (peak_bytes := peak_memory()) is not None:
+            timing["memory_mib"] = peak_bytes / 2**20
         for reporter in self.reporters:
             reporter.train(step, metrics, timing)
 
@@ -308,20 +311,20 @@ class TrainingSession(keras.callbacks.Callback):
 
     def _validate(self) -> None:
         several, step = self.workers.several, self.model.step
-        stopped = not several and self.interruptions.received is not None
-        if self.state.validated_at == step or self.interrupted or stopped:
+        is_interrupted = not several and self.interruptions.received is not None
+        if self.state.validated_at == step or self.interrupted or is_interrupted:
             return
         result = None
         for callback in self.callbacks:
             callback.on_test_begin()
         breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
         # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
-        with Progress("validating"), self._away(), self.model.ema_weights(), breaking:
+        with Progress("validating"), self._untimed(), self.model.ema_weights(), breaking:
             result = dict(self.validate(self.model, step))
         if result is not None:
-            self._judge(step, result)
+            self._record_validation(step, result)
 
-    def _judge(self, step: int, result: dict) -> None:
+    def _record_validation(self, step: int, result: dict) -> None:
         samples = result.pop("samples", [])
         metrics = {name: float(value) for name, value in result.items()}
         config, state = self.config, self.state
@@ -345,7 +348,7 @@ class TrainingSession(keras.callbacks.Callback):
             callback.on_test_end(metrics)
 
     @contextlib.contextmanager
-    def _away(self) -> Iterator[None]:
+    def _untimed(self) -> Iterator[None]:
         """Excludes the time within the `with` block from the reported tokens per second."""
         began = time.monotonic()
         try:
@@ -441,8 +444,8 @@ def train(
         )
     model.prepare()
     workers = Workers(model.strategy)
-    alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
-    with alone, workers.watched(), Interruptions() as interruptions:
+    lock = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
+    with lock, workers.watched(), Interruptions() as interruptions:
         reporters = []
         if workers.chief:
             progress = TrainingBar(config.max_steps, config.max_minutes)
@@ -453,9 +456,9 @@ def train(
         session.restore()
         if on_start and workers.chief:
             on_start()
-        with contextlib.ExitStack() as ending:
+        with contextlib.ExitStack() as exit_stack:
             for reporter in reporters:
-                ending.callback(reporter.finish)
+                exit_stack.callback(reporter.finish)
                 reporter.start(model.step, session.state.validated_at)
             step, validated_at = model.step, session.state.validated_at
             at_end = step % config.validate_every == 0 or session.reason_to_stop()
@@ -465,8 +468,12 @@ def train(
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
-            done = f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
-            print(f"interrupted: {done}; run the same command again to continue", file=sys.stderr)
+            message = (
+                f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
+            )
+            print(
+                f"interrupted: {message}; run the same command again to continue", file=sys.stderr
+            )
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()
         return TrainingResult(
@@ -484,9 +491,9 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     """Makes the remaining updates. A resumed run continues in the middle of its epoch."""
     session.callbacks = callbacks
     model, config, step = session.model, session.config, session.model.step
-    saves = config.save_every_steps or config.max_steps
-    model.stops = (config.log_every, config.validate_every, saves, config.max_steps)
-    model.calls_to_pass = step % config.validate_every
+    save_every = config.save_every_steps or config.max_steps
+    model.stops = (config.log_every, config.validate_every, save_every, config.max_steps)
+    model.steps_to_skip = step % config.validate_every
     try:
         with Progress("compiling the first update") as session.compiling:
             model.fit(

@@ -40,7 +40,7 @@ class RunState:
     validated_at: int = 0
 
 
-def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
+def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
     """Gathers the values of `model.memory` from the replicas of all workers, in replica order.
 
     Every worker must call this function, because the workers exchange their values.
@@ -52,7 +52,9 @@ def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
     if keras.backend.backend() == "jax":  # every process holds the whole array
         return {name: np.array(v) for name, v in _memory_variables(model).items()}
     return {
-        name: workers.joined(np.concatenate([np.array(copy) for copy in _copies(model, variable)]))
+        name: workers.concatenate(
+            np.concatenate([np.array(copy) for copy in _copies(model, variable)])
+        )
         for name, variable in _memory_variables(model).items()
     }
 
@@ -66,14 +68,14 @@ def write_checkpoint(
         directory: empty directory, which `CheckpointDirectory.save` provides.
         model: training model of the run.
         state: scores and times of the run.
-        memory: result of `joined_memory`.
+        memory: result of `gather_memory`.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
     arrays |= memory
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
-    require_room(directory, weights, arrays.values())
+    require_disk_space(directory, weights, arrays.values())
     model.network.save_weights(str(directory / checkpoints.WEIGHTS))
     if model.ema:
         with model.ema_weights():
@@ -81,17 +83,17 @@ def write_checkpoint(
     np.savez(directory / checkpoints.STATE, **arrays)
 
 
-def require_room(
+def require_disk_space(
     directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
 ) -> None:
-    """Raises an OSError if the disk of `directory` has no room for the weights and arrays.
+    """Raises an OSError if the disk of `directory` has too little space for the arrays.
 
     Without this check, HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
     """
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
     sizes += [array.nbytes for array in arrays]
     # Add 4 KB for each array's header. In a small model, the headers take most of the space.
-    storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
+    storage.require_disk_space(directory, sum(sizes) + 4096 * len(sizes))
 
 
 def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
@@ -126,9 +128,9 @@ def weight_table(network: keras.Model) -> list[str]:
     An element is a string such as `"encoder/dense/kernel (8, 8)"`. If another model contains
     `network`, the paths do not include the name of that model.
     """
-    outer, slash, _ = network.path.rpartition("/")
-    within = outer + slash
-    return [f"{w.path.removeprefix(within)} {tuple(w.shape)}" for w in network.weights]
+    parent, slash, _ = network.path.rpartition("/")
+    prefix = parent + slash
+    return [f"{w.path.removeprefix(prefix)} {tuple(w.shape)}" for w in network.weights]
 
 
 def restore_checkpoint(
@@ -164,8 +166,8 @@ def restore_checkpoint(
         for name, variable in memory.items():
             copies = _copies(model, variable)
             on_jax = keras.backend.backend() == "jax"
-            number, processes = (0, 1) if on_jax else (workers.number, workers.count)
-            first, count = number * len(copies), processes * len(copies)
+            index, processes = (0, 1) if on_jax else (workers.index, workers.count)
+            first, count = index * len(copies), processes * len(copies)
             shape = (count * variable.shape[0], *variable.shape[1:])
             _check_shape(
                 checkpoint, name, arrays[name], shape, "batch_size, memory_length and devices"

@@ -39,7 +39,7 @@ class TrainedModel:
             from the device only at multiples of an interval, a call that makes several updates ends
             at the next multiple, and the training data must be endless. If `stops` is empty, the
             host reads metrics after every call, and the end of the data ends the epoch.
-        calls_to_pass: number of upcoming Keras steps that do nothing. A resumed epoch skips its
+        steps_to_skip: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
         memory: variables that carry state from one training batch to the next, such as the memory
             of Transformer-XL. The first dimension of each variable is a replica's batch size.
@@ -66,7 +66,7 @@ class TrainedModel:
         self.step = 0
         self.window = Sums()
         self.stops: tuple[int, ...] = ()
-        self.calls_to_pass = 0
+        self.steps_to_skip = 0
         self.memory: Sequence[keras.Variable] = ()
         self.evaluation_memory: Sequence[keras.Variable] = ()
         self.strategy = tf.distribute.get_strategy()
@@ -168,7 +168,7 @@ class TrainedModel:
             )
         return metrics_from_sums(totals)
 
-    def _ended(self) -> UserError:
+    def _data_ended_error(self) -> UserError:
         return UserError(
             f"the training data ended after step {self.step}: use a dataset that has at least one "
             "batch and repeats endlessly"
@@ -192,8 +192,8 @@ def features(data) -> dict[str, tf.Tensor]:
             "FitModel needs each batch as a dict of features, such as token_ids and label, not as "
             f"a {type(x).__name__}: map the dataset to dicts"
         )
-    more = {"label": label, "weight": weight}
-    return {**x, **{name: value for name, value in more.items() if value is not None}}
+    extras = {"label": label, "weight": weight}
+    return {**x, **{name: value for name, value in extras.items() if value is not None}}
 
 
 def freeze(
@@ -206,14 +206,14 @@ def freeze(
             first stage.
     """
     for part in config.frozen:
-        named = [weight for weight in network.weights if part in weight.path]
-        if not named:
-            some = ", ".join(weight.path for weight in network.weights[:5])
+        matches = [weight for weight in network.weights if part in weight.path]
+        if not matches:
+            examples = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
                 f"frozen={part!r} matches no weight: give part of a weight's path, such as part of "
-                f"{some}"
+                f"{examples}"
             )
-        for weight in named:
+        for weight in matches:
             weight.trainable = False
     if not network.trainable_variables:
         raise config.error("frozen leaves no weight to train: freeze fewer weights")

@@ -20,7 +20,7 @@ SKIPPED = "skipped"  # 1 if the update was skipped, for example because its grad
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
 GRADIENT_NORM = "gradient_norm"  # global, before clipping
 LEARNING_RATE = "learning_rate"
-ADDED = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
+UPDATE_STATISTICS = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
 
 
 class Sums:
@@ -58,11 +58,11 @@ class Sums:
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
             for name, value in zip(self._names, values, strict=True):
-                before = self._totals.get(name, 0.0)
+                previous = self._totals.get(name, 0.0)
                 if name == SKIPPED_IN_A_ROW:
-                    value = max(before, value)
+                    value = max(previous, value)
                 elif name != LEARNING_RATE:
-                    value = before + value
+                    value = previous + value
                 self._totals[name] = value
         self._pending = []
         return dict(self._totals)
@@ -119,21 +119,21 @@ class FirstStage:
     def trains(self, variable: keras.Variable) -> bool:
         return id(variable) in self._trained
 
-    def lasts(self, done: keras.Variable) -> tf.Tensor:
-        """Returns whether update number `done`, counted from 0, belongs to this stage."""
-        return tf.convert_to_tensor(done) < self.steps
+    def contains_step(self, step_count: keras.Variable) -> tf.Tensor:
+        """Returns whether update number `step_count`, counted from 0, belongs to this stage."""
+        return tf.convert_to_tensor(step_count) < self.steps
 
-    def masked(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
+    def mask_gradients(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], step_count
     ) -> list[tf.Tensor]:
         """Replaces the gradients of variables that the stage does not train by 0.
 
         The global gradient norm then includes only the trained variables. After the stage, all
-        gradients stay unchanged. `done` is the number of optimizer steps so far.
+        gradients stay unchanged. `step_count` is the number of optimizer steps so far.
         """
-        rest = tf.where(self.lasts(done), 0.0, 1.0)
+        factor = tf.where(self.contains_step(step_count), 0.0, 1.0)
         return [
-            gradient if self.trains(variable) else gradient * tf.cast(rest, gradient.dtype)
+            gradient if self.trains(variable) else gradient * tf.cast(factor, gradient.dtype)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
@@ -205,7 +205,7 @@ class Updates:
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
-        self._updated: list[keras.Variable] = []
+        self._updated_variables: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
         """Computes the objective's K sums, `(K,)`, on a batch with `training=False`."""
@@ -216,7 +216,7 @@ class Updates:
             self.names["test"], packed = pack(sums)
             return packed
 
-        return self._of_share(step, batch)
+        return self._run_on_share(step, batch)
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Computes the objective's K sums `(K,)` and the gradients of `loss_sum` on a micro-batch.
@@ -225,7 +225,7 @@ class Updates:
         with a warning.
         """
         self.traces["train"] += 1
-        return self._of_share(self._sums_and_gradients, batch)
+        return self._run_on_share(self._sums_and_gradients, batch)
 
     def _sums_and_gradients(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         variables = self.network.trainable_variables
@@ -240,12 +240,14 @@ class Updates:
                 "these weights",
                 stacklevel=2,
             )
-        self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        self._updated_variables = [
+            v for g, v in zip(gradients, variables, strict=True) if g is not None
+        ]
         # An embedding's gradient is sparse, but the sum over micro-batches needs a dense tensor.
-        whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        return packed, whole
+        dense_gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        return packed, dense_gradients
 
-    def _of_share(self, step: Callable, batch):
+    def _run_on_share(self, step: Callable, batch):
         """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
 
         `batch` is this replica's share of a batch. Layers may fail on an empty batch. For an empty
@@ -256,19 +258,21 @@ class Updates:
             return step(batch)
         empty = tf.equal(tf.shape(rows)[0], 0)
 
-        def filled(tensor):
+        def with_extra_row(tensor):
             if not tensor.shape.rank:
                 return tensor
-            more = tf.cast(empty, tf.int32)
+            extra_rows = tf.cast(empty, tf.int32)
             if isinstance(tensor, tf.RaggedTensor):
                 splits = tensor.row_splits
-                splits = tf.concat([splits, splits[-1:][:more]], 0)
+                splits = tf.concat([splits, splits[-1:][:extra_rows]], 0)
                 return tf.RaggedTensor.from_row_splits(tensor.values, splits, validate=False)
-            rest = [[0, 0]] * (tensor.shape.rank - 1)
-            return tf.pad(tensor, [[0, more], *rest])
+            other_paddings = [[0, 0]] * (tensor.shape.rank - 1)
+            return tf.pad(tensor, [[0, extra_rows], *other_paddings])
 
-        found = step(tf.nest.map_structure(filled, batch))
-        return tf.cond(empty, lambda: tf.nest.map_structure(tf.zeros_like, found), lambda: found)
+        results = step(tf.nest.map_structure(with_extra_row, batch))
+        return tf.cond(
+            empty, lambda: tf.nest.map_structure(tf.zeros_like, results), lambda: results
+        )
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
         """Makes one update from the iterator's next micro-batches.
@@ -280,7 +284,9 @@ class Updates:
             return self.apply(*self.accumulate(micro_step, iterator))
         # A TPU runs the whole update as one program, whose batches have static shapes.
         batches = [iterator.get_next() for _ in range(self.config.accumulation_steps)]
-        return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
+        return self._first(
+            self._run(lambda *batches: self.update_of(micro_step, batches), *batches)
+        )
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
         """Makes one update from micro-batches of equal shapes. Runs inside a replica.
@@ -294,7 +300,7 @@ class Updates:
 
             def body(index, sums, gradients):
                 batch = tf.nest.map_structure(lambda tensor: tensor[index], stacked)
-                return index + 1, *_added((sums, gradients), micro_step(batch))
+                return index + 1, *_add_results((sums, gradients), micro_step(batch))
 
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < len(batches),
@@ -320,8 +326,8 @@ class Updates:
             batch = iterator.get_next_as_optional()
 
             def add():
-                more = self._run(micro_step, batch.get_value())
-                return self._run(_added, (sums, gradients), more)
+                results = self._run(micro_step, batch.get_value())
+                return self._run(_add_results, (sums, gradients), results)
 
             sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
             return index + 1, sums, gradients
@@ -331,8 +337,8 @@ class Updates:
             # the control edge from the first read, and a lowered loop does not wait for all of its
             # inputs. The loop's counter therefore depends on the sums, through `never`, which is
             # false because no number is both NaN and infinite.
-            ones = tf.stack([each[0] for each in self._local(sums)])
-            never = tf.reduce_any(tf.math.is_nan(ones) & tf.math.is_inf(ones))
+            first_sums = tf.stack([replica_sums[0] for replica_sums in self._local_results(sums)])
+            never = tf.reduce_any(tf.math.is_nan(first_sums) & tf.math.is_inf(first_sums))
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < self.config.accumulation_steps,
                 body,
@@ -348,7 +354,8 @@ class Updates:
 
         Returns:
             Values `(K + 5,)` of the update: K sums with the names `names["train"]`, then 5 values
-            with the names `ADDED`. A skipped update has 0 for the sums and the gradient norm.
+            with the names `UPDATE_STATISTICS`. A skipped update has 0 for the sums and the gradient
+            norm.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
@@ -359,24 +366,24 @@ class Updates:
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
         healthy &= weight > 0
 
-        def step(first: bool = False):
-            self._run(lambda given: self._step(given, first), gradients)
+        def step(is_first_stage: bool = False):
+            self._run(lambda gradients: self._step(gradients, is_first_stage), gradients)
             return tf.constant(0, tf.int64)
 
         def staged_step():
-            early = self._first(self.first_stage.lasts(self.optimizer.iterations))
-            return tf.cond(early, lambda: step(first=True), step)
+            is_first_stage = self._first(self.first_stage.contains_step(self.optimizer.iterations))
+            return tf.cond(is_first_stage, lambda: step(is_first_stage=True), step)
 
-        take = staged_step if self.first_stage else step
-        in_a_row = tf.cond(healthy, take, lambda: self.skipped_in_a_row + 1)
+        make_step = staged_step if self.first_stage else step
+        in_a_row = tf.cond(healthy, make_step, lambda: self.skipped_in_a_row + 1)
         self.skipped_in_a_row.assign(in_a_row)
-        taken = tf.cast(healthy, tf.float32)
+        is_applied = tf.cast(healthy, tf.float32)
         # (K,) and five scalars -> (K + 5,)
         counted = tf.where(healthy, tf.concat([counted, [norm]], axis=0), 0.0)
-        counts = [taken, 1.0 - taken, tf.cast(in_a_row, tf.float32), learning_rate]
-        return tf.concat([counted, tf.stack(counts)], axis=0)
+        statistics = [is_applied, 1.0 - is_applied, tf.cast(in_a_row, tf.float32), learning_rate]
+        return tf.concat([counted, tf.stack(statistics)], axis=0)
 
-    def several(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
+    def update_many(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
         """Makes `count` updates in one call of the graph.
 
         Returns:
@@ -401,7 +408,7 @@ class Updates:
             Vector `(K + 1,)` of the K sums and the batch count 1.
         """
         sums = self._run(test_step, batch)
-        if not self._inside:
+        if not self._is_in_replica:
             sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
@@ -413,22 +420,26 @@ class Updates:
         """
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
-            mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
+            local_tensors = [tf.identity(tensor) for tensor in (sums, *gradients)]
             context = tf.distribute.get_replica_context()
-            sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+            sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, local_tensors)
         weight = sums[self.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
-            done = self.optimizer.iterations
-            gradients = self.first_stage.masked(gradients, self._updated, done)
+            step_count = self.optimizer.iterations
+            gradients = self.first_stage.mask_gradients(
+                gradients, self._updated_variables, step_count
+            )
         norm = tf.linalg.global_norm(gradients) * factor
-        if (most := self.config.clip_norm) is not None:
-            factor *= most / tf.maximum(norm, most)
+        if (max_norm := self.config.clip_norm) is not None:
+            factor *= max_norm / tf.maximum(norm, max_norm)
         return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
 
-    def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:
-        pairs = zip(gradients, self._updated, strict=True)
-        if first:  # leave out untrained variables, because weight decay would change their values
+    def _step(self, gradients: Sequence[tf.Tensor], is_first_stage: bool) -> None:
+        pairs = zip(gradients, self._updated_variables, strict=True)
+        if (
+            is_first_stage
+        ):  # leave out untrained variables, because weight decay would change their values
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
         self.optimizer.apply(list(gradients), list(variables))
@@ -436,27 +447,27 @@ class Updates:
             self.ema.update(self.optimizer.iterations)
 
     @property
-    def _inside(self) -> bool:
+    def _is_in_replica(self) -> bool:
         """Whether the code runs inside a replica. Always true without a distribution strategy."""
         context = tf.distribute.get_replica_context()
         return context is not None and context.strategy is self.strategy
 
     def _run(self, function: Callable, *arguments):
         """Calls `function` on every replica, or calls it once if the code runs inside a replica."""
-        if self._inside:
+        if self._is_in_replica:
             return function(*arguments)
         # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
-        return self.strategy.run(lambda *given: function(*given), args=arguments)
+        return self.strategy.run(lambda *tensors: function(*tensors), args=arguments)
 
-    def _local(self, value) -> Sequence[tf.Tensor]:
+    def _local_results(self, value) -> Sequence[tf.Tensor]:
         """Returns the components of a per-replica value, one for each replica of this process."""
-        return (value,) if self._inside else self.strategy.experimental_local_results(value)
+        return (value,) if self._is_in_replica else self.strategy.experimental_local_results(value)
 
     def _first(self, value) -> tf.Tensor:
         """Returns the component of a per-replica value on the first replica of this process."""
-        return self._local(value)[0]
+        return self._local_results(value)[0]
 
 
-def _added(one, other):
+def _add_results(first, second):
     """Adds the sums and gradients of two micro-batches."""
-    return one[0] + other[0], [g + more for g, more in zip(one[1], other[1], strict=True)]
+    return first[0] + second[0], [g + h for g, h in zip(first[1], second[1], strict=True)]

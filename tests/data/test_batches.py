@@ -125,10 +125,10 @@ def mixed(toy_pairs, toy_vocabulary):
     """Returns batches of two mixed tasks, which have 10% and 90% of the sentence pairs."""
 
     def draws(numbers):
-        return MixingConfig(limit=50).draws((numbers >= len(toy_pairs) // 10).astype(int))
+        return MixingConfig(limit=50).make_draw((numbers >= len(toy_pairs) // 10).astype(int))
 
     batching = BatchingConfig(200, 5)
-    return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=batching, draws=draws)
+    return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=batching, make_draw=draws)
 
 
 @pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])

@@ -39,7 +39,7 @@ def test_results_are_in_the_order_of_the_items(count):
 
 
 def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_LIVES", 2)
+    monkeypatch.setattr(processes, "_MAX_DEATHS", 2)
     with Processes(2, tmp_path) as pool:
         items = [(number, int(number == 2)) for number in range(6)]
         assert list(pool.map(dies, items)) == list(range(6))

@@ -74,7 +74,7 @@ def test_a_second_worker_ends_the_run(address):
 
 
 def test_a_service_that_goes_away_ends_the_run(dispatcher, worker, address, monkeypatch):
-    monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
+    monkeypatch.setattr(service, "_MAX_AWAY_SECONDS", 1.0)
     reader = iter(through_service(endless(), address))
     assert int(next(reader)["number"]) == 7
     worker.stop()
@@ -88,8 +88,8 @@ def test_a_service_that_goes_away_ends_the_run(dispatcher, worker, address, monk
 
 
 def test_a_service_without_a_worker_ends_the_run(address, monkeypatch):
-    monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
-    monkeypatch.setattr(service, "_SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(service, "_MAX_AWAY_SECONDS", 1.0)
+    monkeypatch.setattr(service, "_MAX_SILENT_SECONDS", 2.0)
     assert "sent no batch in 2 seconds" in failure(through_service(endless(), address))
 
 

@@ -16,7 +16,7 @@ from tests.text.test_token_rows import ROWS, lists
 @pytest.fixture
 def tokens():
     source = TokenRows.from_lists(ROWS, 100)
-    return TokenizedPairs(source, source.taken(np.array([2, 1, 0])), [np.arange(3)], {"empty": 2})
+    return TokenizedPairs(source, source.take(np.array([2, 1, 0])), [np.arange(3)], {"empty": 2})
 
 
 def test_saved_equals_loaded(tokens, tmp_path):

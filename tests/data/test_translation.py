@@ -47,7 +47,7 @@ PAIRS = [
 
 def test_each_reason_of_removal_is_counted():
     config = CleaningConfig(min_length=2, max_length=5, max_ratio=1.5, deduplicate=True)
-    kept, removed = clean_pairs(PAIRS, config, Repeats().among(PAIRS))
+    kept, removed = clean_pairs(PAIRS, config, Repeats().find(PAIRS))
     assert kept.tolist() == [0]
     assert removed == {"empty": 2, "too short": 1, "too long": 1, "ratio": 1, "duplicate": 1}
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
@@ -64,9 +64,9 @@ def test_repeated_pairs_are_found_whatever_the_parts(size):
     pairs = [(str(n % 7), "\udc80" * (n % 3)) for n in range(50)]
     repeats, found = Repeats(), []
     for part in translation.in_chunks(pairs, size):
-        found += repeats.among(part).tolist()
+        found += repeats.find(part).tolist()
     assert found == [pair in pairs[:n] for n, pair in enumerate(pairs)]
-    assert not Repeats().among([("a", "b\tc"), ("a", "b")]).any()
+    assert not Repeats().find([("a", "b\tc"), ("a", "b")]).any()
 
 
 def equal(a, b):
@@ -234,7 +234,7 @@ def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypa
     real, made = PairTokenizer.__call__, []
 
     def tokenize(self, chunk):
-        made.append(chunk.number)
+        made.append(chunk.index)
         if len(made) > after:
             (folder / ".tmp-shard-00003.tokens-1").write_bytes(b"half")
             raise Killed
@@ -260,15 +260,15 @@ def test_one_damaged_shard_is_made_again_alone(build, shards, tmp_path, monkeypa
         PairTokenizer, "__call__", lambda self, chunk: made.append(chunk) or real(self, chunk)
     )
     build(processes=1)
-    assert [chunk.number for chunk in made] == [3]
+    assert [chunk.index for chunk in made] == [3]
     assert bytes_of(tmp_path) == whole
 
 
 def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path, monkeypatch):
     real = translation.stream_pairs
 
-    def changing(*place):
-        for number, pair in enumerate(real(*place)):
+    def changing(*arguments):
+        for number, pair in enumerate(real(*arguments)):
             if number == 100:
                 with open(tmp_path / "all.tsv", "a", encoding="utf-8") as file:
                     file.write("one more\teins mehr\n")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data.tasks.questions import WindowPositions
-from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, decided
+from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, decide_answered
 
 
 def masked(rng, rows, length):
@@ -91,7 +91,7 @@ def test_the_best_window_decides():
         (0.0, [True, False, False], [e(2) / with_none, 1, e(1.5) / (e(1) + e(1.5))]),
         (1.0, [True, False, True], [e(2) / with_none, 1, e(0.5) / (e(1) + e(1.5))]),
     ):
-        judged = decided(found, threshold)
+        judged = decide_answered(found, threshold)
         assert np.asarray(judged["answered"]).tolist() == answered
         np.testing.assert_allclose(judged["probability"], probability, rtol=1e-5)
 

@@ -68,7 +68,7 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
             target = np.array([target], np.int32)
             return np.asarray(model({"source": source, "target": target}))[0, -1]
 
-        ids, log_prob = greedy(next_logits, [2], 5, generator.barred)
+        ids, log_prob = greedy(next_logits, [2], 5, generator.is_suppressed)
         answer = b"".join(generator.detokenizer.token_bytes[i] for i in ids).decode()
         assert found.text == answer.removeprefix(" ")
         assert found.length == len(ids)
@@ -86,7 +86,7 @@ def test_a_model_with_banded_layers_goes_on_as_it_does_whole_and_streams_the_sam
         def next_logits(row):
             return np.asarray(model({"token_ids": np.array([row], np.int32)}))[0, -1]
 
-        ids, log_prob = greedy(next_logits, generator.row(text), 6, generator.barred)
+        ids, log_prob = greedy(next_logits, generator.row(text), 6, generator.is_suppressed)
         assert list(found.ids) == ids
         assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
         assert "".join(generator.stream(text, config)) == found.text

@@ -110,7 +110,7 @@ def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
 
     For each batch size, `pairs` has the milliseconds that LiteRT and the graph take.
     """
-    clock, costs, lite = [0.0], {}, types.SimpleNamespace(most_rows=4)
+    clock, costs, lite = [0.0], {}, types.SimpleNamespace(max_rows=4)
     costs = dict(zip(certificate.ROWS, pairs, strict=False))
 
     def spend(milliseconds: float) -> dict:
@@ -133,7 +133,7 @@ def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
 )
 def test_litert_takes_as_many_rows_as_it_answers_faster(pairs, most, said, monkeypatch):
     measured, lite = timed(monkeypatch, *pairs)
-    assert lite.most_rows == most and len(measured) == len(pairs)
+    assert lite.max_rows == most and len(measured) == len(pairs)
     record = {"certificate": [], "lite": {"measured": measured}}
     assert said in certificate.certificate_text(record)
 
@@ -166,11 +166,11 @@ def test_a_model_that_refuses_the_long_texts_is_compared_on_the_others(tmp_path)
 
 def test_numbers_that_are_missing_or_nan_are_differences():
     whole, missing = np.float32([1.0, -1e9]), np.float32([-1e9, -1e9])
-    assert certificate._judged("x", "fp32", [(whole, whole), (missing, missing)]) == {
+    assert certificate._compare("x", "fp32", [(whole, whole), (missing, missing)]) == {
         "difference": 0.0
     }
     for found in (missing, whole[:1], np.float32([np.nan, -1e9]), whole * 1.001):
-        refuses("the outputs of x differ", certificate._judged, "x", "fp32", [(found, whole)])
+        refuses("the outputs of x differ", certificate._compare, "x", "fp32", [(found, whole)])
 
 
 def test_texts_are_whole_and_some_have_a_gap():

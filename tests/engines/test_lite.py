@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from export.server.servable import Servable
 from macaron_tf.engines import certificate, lite_writer
-from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, keep_rows
+from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, save_max_rows_to
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.models import (
@@ -84,7 +84,7 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
 def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
     """Returns predictions by LiteRT; asserts that no prediction came from the graph instead."""
     model = model.with_lite(kind)
-    small = model._graph()._small
+    small = model._graph()._small_engine
     given = []
 
     def answer(inputs: dict) -> dict | None:
@@ -199,7 +199,7 @@ def test_without_its_files_a_version_is_served_by_its_graph(classifier, version,
     damages = (
         lambda file: file.unlink(),
         lambda file: file.write_bytes(b"x"),
-        lambda file: keep_rows(file.parent / RECORD, 0),  # the graph was faster
+        lambda file: save_max_rows_to(file.parent / RECORD, 0),  # the graph was faster
     )
     for number, damage in enumerate(damages):
         place = shutil.copytree(version, tmp_path / str(number))
@@ -225,7 +225,7 @@ def test_the_record_says_what_was_written(version):
     lite = record["lite"]
     assert lite["kind"] == "int8" and lite["lengths"] == [8, LENGTH]
     faster = [row["rows"] for row in lite["measured"] if row["lite"] < row["graph"]]
-    assert lite["rows"] == max(faster) == LiteNetwork(version / "assets.extra").most_rows
+    assert lite["rows"] == max(faster) == LiteNetwork(version / "assets.extra").max_rows
 
 
 def test_each_file_is_scored_on_labelled_examples(version):

@@ -12,7 +12,7 @@ from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig
 from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.exported import ExportedModel, find_version
-from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, converted_decoder
+from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary
@@ -51,13 +51,13 @@ def translator(name: str = "transformer_tiny", **changes) -> EncoderDecoder:
 @pytest.fixture(scope="module")
 def gpt():
     network = language_model()
-    return network, {kind: converted_decoder(network, kind) for kind in ("fp32", "int8")}
+    return network, {kind: convert_decoder(network, kind) for kind in ("fp32", "int8")}
 
 
 @pytest.fixture(scope="module")
 def pair():
     network = translator()
-    return network, {kind: converted_decoder(network, kind) for kind in ("fp32", "int8")}
+    return network, {kind: convert_decoder(network, kind) for kind in ("fp32", "int8")}
 
 
 def continued(model, lengths, new: int, temperature: float = 0.0, samples: int = 1):
@@ -117,7 +117,7 @@ def test_continuations_are_the_graphs(gpt, lengths, new):
 def test_rotary_positions_and_shared_keys_are_the_graphs():
     options = dict(positions="rotary", num_kv_heads=1, norm_type="rms", use_bias=False, tied=False)
     network = language_model(gated=True, **options)
-    decoder = converted_decoder(network, "fp32")
+    decoder = convert_decoder(network, "fp32")
     for asked in (([1], 5), ([70, 3], 9)):
         assert_equal(continued(decoder, *asked), continued(network, *asked))
 
@@ -171,7 +171,7 @@ def test_int8_translations_have_close_scores(pair):
 
 def test_a_recurrence_reads_prompts_token_by_token():
     network = language_model(block="swish_rnn")
-    decoder = converted_decoder(network, "fp32")
+    decoder = convert_decoder(network, "fp32")
     assert not decoder.can_prefill
     assert_equal(continued(decoder, [9, 4], 8), continued(network, [9, 4], 8))
 
@@ -218,7 +218,7 @@ def test_many_streams_take_turns_and_are_freed(gpt):
 
 def test_refusals(tmp_path):
     windowed = language_model(attention_windows=(4,))
-    refuses("sliding-window attention, attention biases", converted_decoder, windowed, "fp32")
+    refuses("sliding-window attention, attention biases", convert_decoder, windowed, "fp32")
     (tmp_path / DECODER).write_bytes(b"no")
     (tmp_path / RECORD).write_text(
         '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
@@ -272,7 +272,7 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, optio
     given |= {"text": [*map(str.encode, texts)]}
     inputs = {name: np.array(column, dtypes[name]) for name, column in given.items()}
     graph = opened._model.run("serving_default", inputs)
-    lite = opened.small.serve(inputs)
+    lite = opened.small_engine.serve(inputs)
     for name, values in graph.items():
         if values.dtype.kind == "f":
             np.testing.assert_allclose(lite[name], values, atol=1e-3)
@@ -283,5 +283,5 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, optio
             n: v for n, v in wanted.items() if "prob" not in n and n != "scores"
         }
     many = {name: np.repeat(column, 22) for name, column in inputs.items()}  # never measured
-    assert opened.small.answer(many) is None
+    assert opened.small_engine.answer(many) is None
     assert len(opened.run("serving_default", many)[next(iter(graph))]) == 66

@@ -49,8 +49,12 @@ def test_p_is_corrected_for_the_arms_that_are_tested():
     ("differences", "options", "reason"),
     [
         ([-0.1, -0.11], dict(first=[5.0, 5.1]), "fewer than 3 seeds"),
-        ([-0.1, -0.11, -0.12], dict(guessing=5.15, margin=0.1), "it is at chance level"),
-        ([-0.5, -0.6, -0.7], dict(guessing=5.25, margin=0.1), "the baseline is at chance level"),
+        ([-0.1, -0.11, -0.12], dict(chance_level=5.15, margin=0.1), "it is at chance level"),
+        (
+            [-0.5, -0.6, -0.7],
+            dict(chance_level=5.25, margin=0.1),
+            "the baseline is at chance level",
+        ),
         ([0.0] * 3, {}, "the differences of all seeds are equal"),
         ([0.01] * 3, {}, "the differences of all seeds are equal"),
     ],
@@ -65,7 +69,7 @@ def test_there_is_no_verdict(differences, options, reason):
 def test_an_arm_without_a_verdict_is_not_counted():
     good = [a - b for a, b in zip(FIRST, [0.1, 0.11, 0.12], strict=True)]
     arms = {"good": (good, FIRST), "stuck": ([6.0, 6.1, 6.2], FIRST)}
-    found = judge(arms, higher_is_better=False, guessing=6.2, margin=0.1)
+    found = judge(arms, higher_is_better=False, chance_level=6.2, margin=0.1)
     assert found["good"].corrected == found["good"].p
     assert found["stuck"].word == "no verdict"
 

@@ -15,10 +15,10 @@ def write_documents(folder: pathlib.Path, count: int = 60, seed: int = 0) -> str
     Each document repeats one letter.
     """
     rng = np.random.default_rng(seed)
-    for number in range(count):
+    for index in range(count):
         letter = LETTERS[rng.integers(len(LETTERS))]
         sentences = [" ".join(letter * rng.integers(3, 9)) + " ." for _ in range(15)]
-        (folder / f"{number:03d}.txt").write_text("\n".join(sentences))
+        (folder / f"{index:03d}.txt").write_text("\n".join(sentences))
     return f"text:{folder}/*.txt"
 
 
@@ -69,7 +69,7 @@ def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> lis
 
 def flags(settings: list[str]) -> list[str]:
     """Returns each setting after a `--set` flag."""
-    return [word for setting in settings for word in ("--set", setting)]
+    return [argument for setting in settings for argument in ("--set", setting)]
 
 
 def prepare(recipe: str, corpus: str, settings: list[str]) -> str:

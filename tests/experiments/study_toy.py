@@ -149,7 +149,7 @@ def tag(options) -> None:
     pathlib.Path(options.out, "tagging.md").write_text("# Tagged\n")
 
 
-PRETENDED = {
+STAND_INS = {
     "experiments.pretrain.corpus:run_prepare": lambda options: None,
     "experiments.pretrain.train:run": pretrain,
     "experiments.pretrain.evaluate:run": evaluate,
@@ -160,7 +160,7 @@ PRETENDED = {
     "experiments.translate.evaluate:run": evaluate_translator,
 }
 # Stand-ins even in the slow tests, because these commands have tests of their own.
-ALWAYS = {
+ALWAYS_STAND_INS = {
     "experiments.embed.train:run": lambda options: None,
     "experiments.embed.evaluate:run": score_sentences,
     "experiments.elmo.run:run": train_elmo,
@@ -175,20 +175,20 @@ def calls(request, monkeypatch):
     Each command line is parsed by the command's own parser. With the parameter "pretended", fake
     commands run in place of training commands.
     """
-    found, real = [], pkgutil.resolve_name
-    stands_in = ALWAYS | (PRETENDED if request.param == "pretended" else {})
+    called, real_resolve_name = [], pkgutil.resolve_name
+    stand_ins = ALWAYS_STAND_INS | (STAND_INS if request.param == "pretended" else {})
 
-    def command(script, *words, log=None):
-        found.append((script, *words))
-        if importlib.import_module(f"experiments.{script}.__main__").main(list(words)):
+    def command(script, *argv, log=None):
+        called.append((script, *argv))
+        if importlib.import_module(f"experiments.{script}.__main__").main(list(argv)):
             raise UserError("failed")
 
     class Names:
-        resolve_name = staticmethod(lambda name: stands_in.get(name) or real(name))
+        resolve_name = staticmethod(lambda name: stand_ins.get(name) or real_resolve_name(name))
 
     monkeypatch.setattr(arguments, "pkgutil", Names)
     monkeypatch.setattr(studies, "command", command)
-    return found
+    return called
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def study(tmp_path_factory):
     (folder / "documents").mkdir()
     settings = toy_settings(write_documents(folder / "documents"), steps=4)
     settings += ["training.warmup_steps=2", "training.validate_every=2"]
-    tuning = [word for setting in TUNE for word in ("--finetune-set", setting)]
+    tuning = [argument for setting in TUNE for argument in ("--finetune-set", setting)]
     return settings, ["--tasks", "sst2", "--source", write_toy(folder), *tuning]
 
 

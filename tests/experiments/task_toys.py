@@ -27,7 +27,7 @@ from macaron_tf.training.state import weight_table
 PRAISE, BLAME = ("good", "great", "fun"), ("bad", "awful", "dull")
 FILLERS = ("film", "plot", "actor", "the", "was", "very")
 # Question answering and named entities.
-NAMES, PLACES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")
+NAMES, CITIES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")
 READ_FILLERS = ("the", "saw", "red", "cat", "in", "and", "old", "dog")
 READ_PIECES = ("##s", "?", ".", "who", "where")
 PAIR_HEADER = "sentence1\tsentence2\tlabel"
@@ -52,15 +52,15 @@ SHRUNK = {
     "batch_size": 16,
 }
 # Settings for entity tagging with windows over long sentences.
-READING = {
+TAGGING_SETTINGS = {
     "training.max_steps": 60,
     "training.validate_every": 30,
     "training.learning_rate": 0.005,
     "head_dropout": 0.0,
     "model.num_layers": 2,
 }
-ASKED = {
-    **READING,
+QUESTION_SETTINGS = {
+    **TAGGING_SETTINGS,
     "training.max_steps": 200,
     "training.validate_every": 100,
     "spans.max_question": 4,
@@ -87,39 +87,52 @@ def toy_flags(
         settings: recipe settings, with "__" in place of a dot.
     """
     if task in HEADERS:
-        own, changes = f"tsv:{folder}/{task}-{{split}}.tsv", {"training.learning_rate": 0.005}
+        toy_source, changes = (
+            f"tsv:{folder}/{task}-{{split}}.tsv",
+            {"training.learning_rate": 0.005},
+        )
     elif task == "conll2003":
-        own, changes = f"conll:{folder}/{{split}}.txt", READING
+        toy_source, changes = f"conll:{folder}/{{split}}.txt", TAGGING_SETTINGS
     elif task in ("squad", "squad2"):
-        own, changes = f"squad:{folder}/{{split}}.json", ASKED
+        toy_source, changes = f"squad:{folder}/{{split}}.json", QUESTION_SETTINGS
     else:
-        own = f"tsv:{folder}/{{split}}.tsv"
+        toy_source = f"tsv:{folder}/{{split}}.tsv"
         changes = {"training.learning_rate": 0.01, "head_dropout": 0.0}
     flags = ["--init", "none", "--model", model, "--vocabulary", str(folder / "vocabulary")]
-    flags += ["--source", source or own]
-    chosen = SHRUNK | changes | {n.replace("__", "."): value for n, value in settings.items()}
-    return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
+    flags += ["--source", source or toy_source]
+    chosen_settings = (
+        SHRUNK
+        | changes
+        | {setting.replace("__", "."): value for setting, value in settings.items()}
+    )
+    return flags + [
+        argument
+        for item in chosen_settings.items()
+        for argument in ("--set", "{}={}".format(*item))
+    ]
 
 
 def without(flags: list[str], *names: str) -> list[str]:
     """Removes the flags, and the `--set` settings, in `names` from a list of flags and values."""
     pairs = zip(flags[::2], flags[1::2], strict=True)
-    kept = [(flag, value) for flag, value in pairs if not {flag, value.split("=")[0]} & {*names}]
-    return [word for pair in kept for word in pair]
+    kept_pairs = [
+        (flag, value) for flag, value in pairs if not {flag, value.split("=")[0]} & {*names}
+    ]
+    return [argument for pair in kept_pairs for argument in pair]
 
 
-def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
+def not_yet_trained(location: str, task: str = "sst2", *settings: str, name: str = "macaron"):
     """Prepares fine-tuning without training; returns a `Start`, the recipe and the network.
 
     The network has the weights of the model in the `Start`.
 
     Args:
-        given: model or run that fine-tuning starts from.
+        location: model or run that fine-tuning starts from.
         task: task name.
         settings: recipe settings besides `max_length=16`.
         name: preset name.
     """
-    init = read_init(given)
+    init = read_init(location)
     recipe = override(preset(name, get_task(task)), ["max_length=16", *settings])
     recipe = recipe.changed(**init.settings)
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
@@ -177,13 +190,13 @@ def scores_in(folder: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
-def words(text: str, **places) -> list[str]:
+def split_command(text: str, **replacements) -> list[str]:
     """Splits a command line into arguments.
 
-    The values in `places` replace placeholders such as RUN.
+    The values in `replacements` replace placeholders such as RUN.
     """
-    for name, place in places.items():
-        text = text.replace(name, str(place))
+    for name, replacement in replacements.items():
+        text = text.replace(name, str(replacement))
     return text.split()
 
 
@@ -218,7 +231,7 @@ def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
             for sentence in tagged(count, seed)
         )
         (folder / f"{split}.txt").write_text(f"-DOCSTART- -X- O\n\n{text}\n", encoding="utf-8")
-    _save_vocabulary(folder, *NAMES, *PLACES, *READ_FILLERS, *READ_PIECES)
+    _save_vocabulary(folder, *NAMES, *CITIES, *READ_FILLERS, *READ_PIECES)
 
 
 def _save_vocabulary(folder: pathlib.Path, *words: str) -> None:
@@ -228,13 +241,13 @@ def _save_vocabulary(folder: pathlib.Path, *words: str) -> None:
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
     """Returns (sentence, SST-2 class name) pairs."""
     rng = np.random.default_rng(seed)
-    found = []
+    pairs = []
     for _ in range(count):
         label = int(rng.integers(2))
         words = list(rng.choice(FILLERS, rng.integers(2, 6)))
         words.insert(rng.integers(len(words)), str(rng.choice(PRAISE if label else BLAME)))
-        found.append((" ".join(words), ("negative", "positive")[label]))
-    return found
+        pairs.append((" ".join(words), ("negative", "positive")[label]))
+    return pairs
 
 
 def related(task: str, count: int, seed: int) -> list[tuple]:
@@ -245,14 +258,14 @@ def related(task: str, count: int, seed: int) -> list[tuple]:
     rng, rows = np.random.default_rng(seed), []
     pool = sentences(200, seed)
     while len(rows) < count:
-        (a, kind), (b, other) = (pool[i] for i in rng.integers(len(pool), size=2))
-        same = kind == other
+        (a, label_a), (b, label_b) = (pool[i] for i in rng.integers(len(pool), size=2))
+        same = label_a == label_b
         if task == "stsb":
             rows.append((a, b, 5.0 if same else 0.0))
         elif task == "mrpc":
             rows.append((a, b, ("not_equivalent", "equivalent")[same]))
         elif same:
-            negatives = [text for text, label in pool if label != kind]
+            negatives = [text for text, label in pool if label != label_a]
             rows.append((a, b, negatives[rng.integers(len(negatives))]))
     return rows
 
@@ -265,22 +278,22 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
     """
     rng = np.random.default_rng(seed)
     paragraphs = []
-    for number in range(count):
+    for index in range(count):
         words = list(rng.choice(READ_FILLERS, rng.integers(3, 29)))
-        asked = {"Where?": str(rng.choice(PLACES)).title()}
-        if not unanswerable or number % 3:
-            asked["Who?"] = str(rng.choice(NAMES)).title()
-        for word in asked.values():
+        answers_by_question = {"Where?": str(rng.choice(CITIES)).title()}
+        if not unanswerable or index % 3:
+            answers_by_question["Who?"] = str(rng.choice(NAMES)).title()
+        for word in answers_by_question.values():
             words.insert(rng.integers(len(words)), word)
         context = "\u201c" + " ".join(words) + "."
-        question = "Who?" if number % 2 else "Where?"
+        question = "Who?" if index % 2 else "Where?"
         answers = [
             {"text": text, "answer_start": context.index(text)}
-            for text in [asked.get(question)]
+            for text in [answers_by_question.get(question)]
             if text
         ]
-        named = {"id": f"q{number}", "question": question, "answers": answers}
-        paragraphs.append({"context": context, "qas": [named]})
+        entry = {"id": f"q{index}", "question": question, "answers": answers}
+        paragraphs.append({"context": context, "qas": [entry]})
     return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": paragraphs}]}
 
 
@@ -290,16 +303,16 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
     A name is tagged as a person. "the" and the place after it are tagged as an organization.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    tagged_sentences = []
     for _ in range(count):
         sentence = [(str(word), "O") for word in rng.choice(READ_FILLERS[1:], rng.integers(2, 21))]
-        at = int(rng.integers(len(sentence)))
+        index = int(rng.integers(len(sentence)))
         if rng.random() < 0.5:
-            sentence[at:at] = [(str(rng.choice(NAMES)).title() + "s", "I-PER")]
+            sentence[index:index] = [(str(rng.choice(NAMES)).title() + "s", "I-PER")]
         else:
-            sentence[at:at] = [("the", "I-ORG"), (str(rng.choice(PLACES)), "I-ORG")]
-        found.append(sentence)
-    return found
+            sentence[index:index] = [("the", "I-ORG"), (str(rng.choice(CITIES)), "I-ORG")]
+        tagged_sentences.append(sentence)
+    return tagged_sentences
 
 
 def outputs_of(task: LabelledTask, *columns: list[str]):
@@ -310,4 +323,4 @@ def outputs_of(task: LabelledTask, *columns: list[str]):
         examples = TaggedSentences([at_spaces(line) for line in columns[0]], None)
     else:
         examples = Examples(columns, None)
-    return SetOutputs(task, 8).of(examples)
+    return SetOutputs(task, 8).compute(examples)

@@ -54,7 +54,7 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     )
     assert finetune.main(["train", "sst2", classifier, *options]) == 0
     assert json.loads(storage.read_bytes(f"{classifier}/result.json"))["step"] == 4
-    storage.write_aside(f"{bucket}/in.txt", b"the good film\nthe bad film\n")
+    storage.write_atomic(f"{bucket}/in.txt", b"the good film\nthe bad film\n")
     files = ["--input", f"{bucket}/in.txt", "--output", f"{bucket}/out.txt"]
     assert finetune.main(["predict", classifier, *files]) == 0
     assert len(storage.read_bytes(f"{bucket}/out.txt").splitlines()) == 2
@@ -81,7 +81,7 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     """The run stops with an error that names the shard, and resumes once the shard is restored."""
     corpus = tmp_path / "corpus"
     for path in storage.as_path(f"{bucket}/corpus").iterdir():
-        storage.write_aside(corpus / path.name, path.read_bytes())
+        storage.write_atomic(corpus / path.name, path.read_bytes())
     [shard] = corpus.glob("train*")
     content = shard.read_bytes()
     opened = PretrainingCorpus.open(corpus)

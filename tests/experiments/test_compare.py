@@ -18,7 +18,7 @@ import pytest
 import macaron_tf
 from experiments import registry, studies
 from experiments.compare.__main__ import main as compare
-from experiments.compare.comparison import _arms
+from experiments.compare.comparison import _parse_arms
 from experiments.compare.kinds import Arm, Finetuning, Pretraining
 from experiments.compare.report import Study, trends_of
 from experiments.pretrain.corpus import prepare_corpus
@@ -59,7 +59,7 @@ def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
     `compared` returns the JSON record, the Markdown page and the printed output. If the command
     fails as expected, `compared` returns the printed error.
     """
-    monkeypatch.setattr(Pretraining, "guessing", lambda self, rows: (5.0, "nothing is learnt"))
+    monkeypatch.setattr(Pretraining, "chance_level", lambda self, rows: (5.0, "nothing is learnt"))
 
     def call(*words, arms=("bert_rab_tiny", STRANG), status=0):
         chosen = ("training.learning_rate=", "model.hidden_dim=")
@@ -337,7 +337,7 @@ def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
 
 def test_arms_are_named_recipes_with_settings():
     scheme = "channels/2, tokens, channels/2"
-    own, place = _arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
+    own, place = _parse_arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
     assert own == Arm("a-1", "demo", (f"model.scheme={scheme}", "training.max_steps=5"))
     assert place == Arm("demo", "demo", ())
     parse = Arm.parse
@@ -351,8 +351,8 @@ def test_arms_are_named_recipes_with_settings():
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda place: None)
-    monkeypatch.setattr(Finetuning, "guessing", lambda self, rows: None)
+    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda location: None)
+    monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
     assert compare([*arguments, "--set", "preset=bert"]) == 0
@@ -376,7 +376,7 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
 def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr("experiments.compare.kinds.read_init", read.append)
-    monkeypatch.setattr(Finetuning, "guessing", lambda self, rows: None)
+    monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
     assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
     assert read == ["runs/one-4", "runs/one-5", "runs/two"]

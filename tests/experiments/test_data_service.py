@@ -79,7 +79,7 @@ def pairs(toy_pairs, toy_vocabulary, tmp_path_factory):  # noqa: F811
 def test_pairs_through_the_service_are_the_same(pairs, address):
     start = pairs.steps_per_epoch - 3  # 3 batches before the next epoch
     expected = pairs.dataset(3, start)
-    served = pairs.served(address, 3, start)
+    served = pairs.service_dataset(address, 3, start)
     shapes = set()
     for one, other in zip(expected.take(20), served.take(20), strict=True):
         assert one.keys() == other.keys()
@@ -104,7 +104,7 @@ def test_an_epoch_is_planned_once_for_each_of_four_trainings(pairs, monkeypatch)
 def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     elsewhere = dataclasses.replace(pairs.tokens, folder=f"{pairs.tokens.folder}-gone")
     with pytest.raises(tf.errors.OpError) as raised:
-        list(TranslationData(elsewhere, pairs.batching).served(address))
+        list(TranslationData(elsewhere, pairs.batching).service_dataset(address))
     said = str(service_error(raised.value))
     wanted = "-gone of tokenized text is missing on this machine or has other contents: set MACARON"
     assert wanted in said

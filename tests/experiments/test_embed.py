@@ -209,7 +209,7 @@ def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     command = command.replace("TOY", " ".join(task_toys.toy_flags(toy, "stsb")))
     places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
     places["PAIRS"] = f"{toy}/stsb-train.tsv"
-    refused(main, task_toys.words(command, **places), error, tmp_path)
+    refused(main, task_toys.split_command(command, **places), error, tmp_path)
 
 
 def test_the_papers_numbers():

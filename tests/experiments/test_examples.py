@@ -90,7 +90,7 @@ def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
     row[0, :3] = generator.row("the")
     for index in range(3, 3 + completion.length):
         logits = numpy_of(model(row))[0, index - 1]
-        row[0, index] = np.where(generator.barred, -np.inf, logits).argmax()
+        row[0, index] = np.where(generator.is_suppressed, -np.inf, logits).argmax()
     assert completion.length == 12
     assert generator.detokenizer(row[0, 3:15]) == completion.text
 

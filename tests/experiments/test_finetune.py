@@ -17,7 +17,7 @@ from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.finetune.train import TaskData
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
-from experiments.run import kept_data_dir, read_kind
+from experiments.run import read_kind, saved_data_dir
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
@@ -36,10 +36,10 @@ from tests.experiments.task_toys import (
     not_yet_trained,
     scores_in,
     sentences,
+    split_command,
     toy_flags,
     validations,
     without,
-    words,
     write_table,
     write_toy,
     write_untrained,
@@ -209,7 +209,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     )
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
     refused(main, twice, "give one run per task", tmp_path)
-    monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
+    monkeypatch.setattr(SetOutputs, "compute", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
     refused(main, lost, "outputs NaN because its training diverged", tmp_path)
 
@@ -401,7 +401,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     command = command.replace("OWN", "--source tsv:TOY/{split}.tsv --set max_length=16")
     places = {"RUN": toy_run, "TOY": toy, "OTHER": tmp_path / "other"}
     places |= {"FOLDER": tmp_path, "OUT": tmp_path / "out"}
-    refused(main, words(command, **places), error, tmp_path, toy_run)
+    refused(main, split_command(command, **places), error, tmp_path, toy_run)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b'"x"', b"\xff", b"[" * 100_000])
@@ -421,7 +421,7 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
         whole = (run / name).read_bytes()
         (run / name).write_bytes(content)
         loads = [macaron_tf.load] if name.startswith(("model", "vocabulary")) else []
-        for read in (read_kind, kept_data_dir, resumed, *loads):
+        for read in (read_kind, saved_data_dir, resumed, *loads):
             try:
                 read(run)
             except UserError as error:

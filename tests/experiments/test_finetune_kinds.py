@@ -42,11 +42,11 @@ from tests.experiments.task_toys import (
     not_yet_trained,
     scores_in,
     sentences,
+    split_command,
     toy_flags,
     train_toy,
     validations,
     without,
-    words,
     write_reading,
     write_table,
 )
@@ -199,8 +199,8 @@ def test_the_papers_numbers(name, task, numbers):
 def test_a_diverged_models_outputs_score_nan(folder):
     for task, split in zip(READING, ("validation", "dev"), strict=True):
         run = FinetuningRun.open(folder / task)
-        task_kind = run.answering()
-        outputs_of = SetOutputs(task_kind, 8).of
+        task_kind = run.load_labelled_task()
+        outputs_of = SetOutputs(task_kind, 8).compute
         examples = labelled(run.task).read(split, None, run.recipe.source)
         if task == "conll2003":
             outputs = outputs_of(examples)
@@ -235,7 +235,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
     (tmp_path / "wrong.txt").write_text("the O\ncat B-CAT\n")
     (tmp_path / "pairs").write_text("Who?\ta\nWho? a\n")
     (tmp_path / "objects").write_text('{"question": "Who?"}\n')
-    name, *given = words(command, RUNS=folder, FOLDER=tmp_path)
+    name, *given = split_command(command, RUNS=folder, FOLDER=tmp_path)
     if name == "train":
         task, *more = given
         given = [task, tmp_path / "run", *toy_flags(folder, task), *more]

@@ -275,7 +275,7 @@ def test_published_prompts_to_the_letter(tmp_path):
         found = Asker(reader).ask(task, task.pool[:shots])
         assert reader.rows[0] == asked and len(reader.rows) == 3
         assert reader.config.temperature == 0 and 0 < found["chrf"] < 1
-    assert task.free.answers([reader.says]) == ["Deux."]
+    assert task.free_form.answers([reader.says]) == ["Deux."]
     (tmp_path / "q.tsv").write_text("question\tanswer\n" + "Who?\tI\nWhat?\tIt\n")
     task = read_task(f"tsv:{tmp_path}/q.tsv", style="gpt2")
     Asker(reader).ask(task, task.pool)
@@ -286,7 +286,7 @@ def test_published_prompts_to_the_letter(tmp_path):
     assert reader.scored[0] == "Q: o o\nA: o\n\nQ: o o\nA:"
     assert reader.scored[2] == "Q: o o\nA: o\n\nQ: N/A\nA:"
     task = read_task(name.replace("translation:", "summarization:"))
-    assert task.free.answers(["\n\nA b. C d! E? F."]) == ["A b. C d! E?"]
+    assert task.free_form.answers(["\n\nA b. C d! E? F."]) == ["A b. C d! E?"]
     Asker(reader).ask(task, [])
     assert reader.rows[0] == "Two.\nTL;DR:"
     assert (reader.config.top_k, reader.config.max_tokens) == (2, 100)

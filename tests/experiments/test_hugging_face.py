@@ -28,7 +28,7 @@ from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks import labelled
-from macaron_tf.tasks.generation import framed_in_graph
+from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, write_documents
 from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, outputs_of, write_table
@@ -111,7 +111,7 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
     with torch.no_grad():
         expected = theirs(**tokenizer(first, second, **options)).logits
-    task = labelled(recipe.described, recipe.limits, network, init.vocabulary)
+    task = labelled(recipe.task_definition, recipe.limits, network, init.vocabulary)
     found = outputs_of(task, first, second)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
@@ -138,7 +138,7 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     # No row contains a token of probability 0.
     assert losses and max(losses) < 50
-    task = FinetuningRun.open(run).answering()
+    task = FinetuningRun.open(run).load_labelled_task()
     assert np.isfinite(outputs_of(task, ["the wheel"], ["he"])).all()
 
 
@@ -308,7 +308,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     start = read_pair(f"hugging-face:{folder}")
     recipe = recipe_for("summarization", start.source, "", "tsv:none")
     recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
-    texts = TextRun(None, recipe, start.vocabulary).texts
+    texts = TextRun(None, recipe, start.vocabulary).text_vocabulary
     data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)
     [batch] = [
         {name: batch[name].numpy() for name in ("source", "target")}
@@ -342,7 +342,7 @@ def their_answers(bart):
     """
     theirs, tokenizer, _ = bart
     answers = []
-    for source in framed_in_graph("sst2", tf.constant(LINES)).numpy():
+    for source in frame_lines("sst2", tf.constant(LINES)).numpy():
         found = theirs.generate(
             **tokenizer(source.decode(), return_tensors="pt"),
             decoder_input_ids=torch.tensor([[2, 0]]),
@@ -382,11 +382,11 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
     assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
     for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)
-    rows = [[*row, EOS] for row in opened.texts.encode_lines(LINES)]
+    rows = [[*row, EOS] for row in opened.text_vocabulary.encode_lines(LINES)]
     source = tf.ragged.constant(rows, tf.int32).to_tensor()
     spec = tf.TensorSpec(source.shape if static else (None, None), tf.int32)
     search = dataclasses.replace(
-        opened.writer(network).config, beam_size=3, n_best=2, length_penalty=0.0
+        opened.line_translator(network).config, beam_size=3, n_best=2, length_penalty=0.0
     )
     greedy = SamplingConfig(temperature=0.0, max_length=6)
 

@@ -79,8 +79,8 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     record = scores_in(tmp_path / "scores")
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
     # Once the two languages' vectors are swapped, German text read as English has German's outputs.
-    answering = opened.answering()
-    of = SetOutputs(answering, opened.recipe.batch_size).of
+    answering = opened.load_labelled_task()
+    of = SetOutputs(answering, opened.recipe.batch_size).compute
     task, tfds = get_task("xnli"), Tfds(xnli)
     examples = {code: read_examples(task, "validation", tfds, TOY, code) for code in ("en", "de")}
     english = of(examples["en"], "en")
@@ -108,9 +108,9 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
     ran(main, "train", "classify", run, *given, *own)
     dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
-    task = FinetuningRun.open(run).answering()
+    task = FinetuningRun.open(run).load_labelled_task()
     expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
-    english = SetOutputs(task, 8).of(Examples([texts], None), "en")
+    english = SetOutputs(task, 8).compute(Examples([texts], None), "en")
     english = tf.nn.softmax(english).numpy()
     assert np.abs(expected - english).max() > 1e-4
     again = tf.nn.softmax(outputs_of(macaron_tf.load(saved).task, texts)).numpy()

@@ -18,9 +18,9 @@ from tests.systems_toy import ELMO
 PNG = b"\x89PNG"
 
 
-def looked(ran, folder, place, *words):
+def looked(ran, folder, model, *arguments):
     """Runs the command and checks its plots; returns the numbers, plot names and printed lines."""
-    lines = ran(main, place, *words, "--out", folder).out.splitlines()
+    lines = ran(main, model, *arguments, "--out", folder).out.splitlines()
     numbers = dict(np.load(folder / "look.npz"))
     drawn = {path.stem for path in folder.glob("*.png")}
     assert {f"{name}.png" for name in drawn} | {"look.npz"} == {

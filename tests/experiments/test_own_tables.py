@@ -20,8 +20,8 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import labelled
 from tests.data.tasks.test_examples import prepare
 from tests.experiments.task_toys import (
-    READING,
     SHRUNK,
+    TAGGING_SETTINGS,
     scores_in,
     sentences,
     toy_flags,
@@ -119,7 +119,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     write_reading(tmp_path)
     source, settings = (
         f"conll:{tmp_path}/train.txt",
-        {n.replace(".", "__"): v for n, v in READING.items()},
+        {n.replace(".", "__"): v for n, v in TAGGING_SETTINGS.items()},
     )
     flags = toy_flags(tmp_path, "tag", source=source, **settings)
     trained = ran(main, "train", "tag", tmp_path / "run", *flags)

@@ -171,7 +171,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert "stopped after step 4: " in ran(finetune, "train", *more).out
     assert export(["tuned", "served"]) == 0
     texts = ["the film was good", "dull"]
-    expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").answering(), texts))
+    expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").load_labelled_task(), texts))
     # A new process answers with TensorFlow alone, and finds the block by its name.
     code = (
         "import json, sys, tensorflow as tf, tensorflow_text\n"
@@ -307,7 +307,7 @@ def test_a_preset_of_ones_own(outside, ran):
 @pytest.mark.parametrize("name", registry.names())
 def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
     recipe = registry.load(name)
-    (tmp_path / f"{name}.py").write_text(registry.source(name, recipe))
+    (tmp_path / f"{name}.py").write_text(registry.source_code(name, recipe))
     assert registry.load(f"{tmp_path}/{name}.py", type(recipe)) == recipe
     del sys.modules[name]
 

@@ -348,7 +348,7 @@ def test_a_warm_up_that_outlasts_the_run_is_refused():
     # T5's constant warm-up sets when the rate starts to fall. A resumed run keeps its warm-up.
     assert registry.load("t5_tiny", settings=["training.max_steps=9"]).training.warmup_steps > 9
     whole = registry.load("multi30k_macaron_tiny")
-    shorter = override(whole, ["training.max_steps=9"], begun=whole.training)
+    shorter = override(whole, ["training.max_steps=9"], saved_training=whole.training)
     assert (shorter.training.max_steps, shorter.training.warmup_steps) == (9, 2_000)
 
 
@@ -364,7 +364,7 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
         return
     share = whole.training.warmup_steps / whole.training.max_steps
     if name in PRESETS or name == "stsb":
-        short = short.resolved(examples=2_240)
+        short = short.resolved(num_examples=2_240)
         share = whole.warmup_fraction or share
     assert short.training.warmup_steps == int(share * 10) <= 5
     # A resumed run keeps its warm-up.

@@ -172,7 +172,7 @@ def test_keras_files_are_opened_in_safe_mode(here):
     assert type(copy.stack.blocks[0]).__module__ == "bad.evil"
     assert ran_times(here) == 1
     del sys.modules["bad.evil"]
-    plug_ins._Trust.places.clear()
+    plug_ins._Trust.import_paths.clear()
     plug_ins._Trust.texts.clear()
     for open_file in (
         lambda: keras.saving.load_model("a.keras"),
@@ -197,7 +197,7 @@ def test_a_run_of_this_user_asks_no_more(here, toy_run, toy, ran, refused, monke
     macaron_tf.load("mine").save_pretrained("saved")
 
     def forget() -> None:
-        plug_ins._Trust.places.clear()
+        plug_ins._Trust.import_paths.clear()
         plug_ins._Trust.texts.clear()
         sys.modules.pop("bad.evil", None)
 
@@ -299,11 +299,11 @@ def test_forged_signatures_of_any_text_are_passed_over(name, here):
     assert not plug_ins.is_allowed(name) and not plug_ins.is_allowed("json:X")
 
 
-@pytest.mark.parametrize("place", ["bad.evil:rows", "bad/evil.py:rows", "bad/evil.py"])
-def test_no_table_of_results_names_code(place, here, refused):
-    row = {"ok": True, "recipe": place, "topology": "v4:2x2x1"}
+@pytest.mark.parametrize("import_path", ["bad.evil:rows", "bad/evil.py:rows", "bad/evil.py"])
+def test_no_table_of_results_names_code(import_path, here, refused):
+    row = {"ok": True, "recipe": import_path, "topology": "v4:2x2x1"}
     (here / "results.json").write_text(json.dumps({"rows": [row]}))
-    refused(chip_hours, ["results.json"], f"{place!r} was read from a file")
+    refused(chip_hours, ["results.json"], f"{import_path!r} was read from a file")
     assert not ran_times(here)
 
 

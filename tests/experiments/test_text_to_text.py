@@ -81,7 +81,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
     opened, network = open_run(str(run))
-    [cut] = opened.writer(network).translate(["a " * 500]).warnings
+    [cut] = opened.line_translator(network).translate(["a " * 500]).warnings
     assert "line 1" in cut and "only the first 127" in cut
     unlabelled = tmp_path / "test.tsv"
     unlabelled.write_text("sentence\na c\n")

@@ -26,7 +26,7 @@ from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from export import keras_model
-from export.client import GrpcClient, RestClient, text_of
+from export.client import GrpcClient, RestClient, format_answer
 from export.client import main as command
 from export.saved_model import main
 from export.server.config import ServerConfig
@@ -34,7 +34,7 @@ from export.server.model_server import ModelServer
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.decoding.spans import decided
+from macaron_tf.decoding.spans import decide_answered
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
@@ -126,7 +126,7 @@ def rows_of(**columns) -> list[dict]:
 
 def classes(path, columns):
     run = FinetuningRun.open(path)
-    outputs = outputs_of(run.answering(), *columns)
+    outputs = outputs_of(run.load_labelled_task(), *columns)
     if run.task.regression:
         return rows_of(score=decide(run.task, outputs))
     labels = [run.task.labels[label] for label in decide(run.task, outputs)]
@@ -135,15 +135,16 @@ def classes(path, columns):
 
 
 def spans(path, columns):
-    found = outputs_of(FinetuningRun.open(path).answering(), *columns)
-    judged = {name: np.asarray(v) for name, v in decided(found.found, found.threshold).items()}
-    start, end = (np.where(judged["answered"], found.found[n], 0) for n in ("start", "end"))
+    found = outputs_of(FinetuningRun.open(path).load_labelled_task(), *columns)
+    judged = decide_answered(found.answers, found.threshold)
+    judged = {name: np.asarray(value) for name, value in judged.items()}
+    start, end = (np.where(judged["answered"], found.answers[n], 0) for n in ("start", "end"))
     texts = np.where(judged["answered"], np.array(found.texts, object), "")
     return rows_of(answer=texts, start=start, end=end, probability=judged["probability"])
 
 
 def tags(path, columns):
-    task = FinetuningRun.open(path).answering()
+    task = FinetuningRun.open(path).load_labelled_task()
     outputs = outputs_of(task, *columns)
     return rows_of(
         words=map(at_spaces, columns[0]),
@@ -515,4 +516,4 @@ def test_the_client_says_what_the_run_says(name, folder, expected, monkeypatch, 
             capsys.readouterr()
             assert command([flag, place, "--name", name]) == 0
             said = capsys.readouterr().out.split("\n")
-            assert said == [*(text_of(found[i]) for i in kept), ""] and len(kept) > 150
+            assert said == [*(format_answer(found[i]) for i in kept), ""] and len(kept) > 150

@@ -35,14 +35,14 @@ from export.server.servable import Servable
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.decoding.spans import decided
+from macaron_tf.decoding.spans import decide_answered
 from macaron_tf.engines import graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import translation
-from macaron_tf.tasks.generation import TaskGenerator, framed_in_graph
+from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.conftest import number_pairs
 from tests.experiments.pretraining_toy import toy_settings, write_documents
 from tests.experiments.task_toys import (
@@ -266,13 +266,13 @@ def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(answers
 def test_classes_and_scores_are_the_runs(folder, answers):
     [classes, _], [scores, _] = answers["sst2"], answers["stsb"]
     run = FinetuningRun.open(folder / "sst2")
-    outputs = outputs_of(run.answering(), LINES)
+    outputs = outputs_of(run.load_labelled_task(), LINES)
     shares = tf.nn.softmax(outputs)
     np.testing.assert_allclose(classes["probabilities"], shares, atol=1e-5)
     labels = [run.task.labels[label] for label in decide(run.task, outputs)]
     assert classes["label"] == labels and len(set(labels)) > 1
     run = FinetuningRun.open(folder / "stsb")
-    expected = decide(run.task, outputs_of(run.answering(), LINES, LINES[::-1]))
+    expected = decide(run.task, outputs_of(run.load_labelled_task(), LINES, LINES[::-1]))
     np.testing.assert_allclose(scores["score"], expected, atol=1e-5)
     assert set(scores) == {"score"}
 
@@ -286,14 +286,14 @@ def test_vectors_are_the_runs_and_of_unit_length(folder, answers):
 
 def test_spans_are_the_runs(folder, answers):
     found = answers["squad2"][0]
-    task = FinetuningRun.open(folder / "squad2").answering()
+    task = FinetuningRun.open(folder / "squad2").load_labelled_task()
     assert task.threshold == -0.5
     outputs = outputs_of(task, QUESTIONS, CONTEXTS)
-    judged = decided(outputs.found, outputs.threshold)
+    judged = decide_answered(outputs.answers, outputs.threshold)
     answered = np.asarray(judged["answered"])
     assert found["answer"] == list(np.where(answered, np.array(outputs.texts, object), ""))
     for name in ("start", "end"):
-        assert found[name] == list(np.where(answered, outputs.found[name], 0))
+        assert found[name] == list(np.where(answered, outputs.answers[name], 0))
     np.testing.assert_allclose(found["probability"], judged["probability"], atol=1e-4)
     places = zip(CONTEXTS, found["start"], found["end"], strict=True)
     assert found["answer"] == [context[a:b] for context, a, b in places]
@@ -302,7 +302,7 @@ def test_spans_are_the_runs(folder, answers):
 
 def test_tags_are_the_runs(folder, answers):
     found = answers["conll2003"][0]
-    task = FinetuningRun.open(folder / "conll2003").answering()
+    task = FinetuningRun.open(folder / "conll2003").load_labelled_task()
     outputs = outputs_of(task, TAGGED)
     for number, expected in enumerate(task.decide(outputs)):
         words = at_spaces(TAGGED[number])
@@ -385,8 +385,8 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
     for most in (run.recipe.max_target, 3):  # complete answers, and truncated ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
-        sources = [line.decode() for line in framed_in_graph("mrpc", tf.constant(lines)).numpy()]
-        expected = run.writer(network, greedy).translate(sources)
+        sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
+        expected = run.line_translator(network, greedy).translate(sources)
         generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best

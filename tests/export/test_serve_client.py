@@ -115,7 +115,7 @@ def test_what_is_no_address_is_one_sentence(address, capsys):
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "host_and_port"),
     [
         ("http://[::1]", ("::1", 80)),
         ("https://[fe80::abcd]:8501", ("fe80::abcd", 8501)),
@@ -123,9 +123,9 @@ def test_what_is_no_address_is_one_sentence(address, capsys):
         ("https://b\u00fccher.example/", ("b\u00fccher.example", 443)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(address, place):
+def test_an_address_is_a_host_and_a_port(address, host_and_port):
     connection = RestClient(address, "toy")._connection
-    assert (connection.host, connection.port) == place
+    assert (connection.host, connection.port) == host_and_port
 
 
 def test_texts_of_a_line_are_in_the_order_of_the_commands():
@@ -288,4 +288,4 @@ def test_numbers_out_of_range_are_refused(flag, value, capsys):
     ],
 )
 def test_an_answer_is_text_by_its_outputs(answer, text):
-    assert command.text_of(answer) == text
+    assert command.format_answer(answer) == text

@@ -32,7 +32,7 @@ def decode(body: str, which: Signature = TEXT):
 
 
 @pytest.mark.parametrize(
-    ("body", "row_form"),
+    ("body", "row_format"),
     [
         ('{"instances": ["a", "ü"]}', True),
         ('{"instances": [{"text": "a"}, {"text": "ü"}]}', True),
@@ -40,9 +40,9 @@ def decode(body: str, which: Signature = TEXT):
         ('{"inputs": {"text": ["a", "ü"]}}', False),
     ],
 )
-def test_one_input_takes_values_or_objects_in_rows_or_columns(body, row_form):
+def test_one_input_takes_values_or_objects_in_rows_or_columns(body, row_format):
     inputs, found = decode(body)
-    assert found == row_form and inputs["text"].tolist() == [b"a", "ü".encode()]
+    assert found == row_format and inputs["text"].tolist() == [b"a", "ü".encode()]
 
 
 def test_several_inputs():
@@ -116,9 +116,9 @@ def test_a_body_has_a_limit_of_values():
     assert caught.value.http_status == 413
 
 
-def encode(row_form: bool, **outputs):
+def encode(row_format: bool, **outputs):
     arrays = {name: np.asarray(value) for name, value in outputs.items()}
-    return json.loads(json_tensors.encode_outputs(arrays, row_form))
+    return json.loads(json_tensors.encode_outputs(arrays, row_format))
 
 
 def test_one_output_collapses_and_several_make_objects():

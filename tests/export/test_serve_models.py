@@ -128,7 +128,7 @@ def test_policies(tmp_path):
     assert served() == [4]
     assert served(latest=2) == [2, 4]  # a broken version is skipped
     assert served(latest=None) == [1, 2, 4]
-    assert served(latest=None, only=frozenset({1, 3, 9})) == [1]
+    assert served(latest=None, allowed_versions=frozenset({1, 3, 9})) == [1]
 
 
 def test_the_file_as_it_is_read(tmp_path):

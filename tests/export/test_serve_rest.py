@@ -322,7 +322,7 @@ def test_a_client_that_sends_many_pieces_waits_for_the_others():
         """
 
         @contextlib.contextmanager
-        def share(self):
+        def reservation(self):
             def take(count):
                 if not turns:
                     asyncio.get_running_loop().call_soon(turns.append, "others")
@@ -351,11 +351,11 @@ def test_the_bytes_of_all_requests_together_have_a_limit():
     bodies, held = Bodies(1_000_000), []
 
     async def handler(head, body):
-        held.append(bodies.held)
+        held.append(bodies.total)
         return http_server.Response(200, b'"%d"' % len(body))
 
     def settled(count):
-        while bodies.held != count:
+        while bodies.total != count:
             time.sleep(0.01)
         return True
 

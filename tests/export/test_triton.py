@@ -260,7 +260,7 @@ def test_the_benchmark_of_servers_compares_answers_and_times_both(tmp_path, inst
     assert keras_model.main([*map(str, places), *words]) == 0
     given = ["--servers", str(places[-1]), "--rounds", "1", "--warm-up", "1", "--rows", "2"]
     options = serving.command.parse_args([*given, "--batch-sizes", "2", "--clients", "2"])
-    tables = dict(serving.of_servers(options))
+    tables = dict(serving.server_tables(options))
     assert [*tables] == ["batch 2, 1 client", "batch 2, 2 clients"]
     for rows in tables.values():
         assert [row["name"] for row in rows] == ["export.serve", "NVIDIA Triton"]

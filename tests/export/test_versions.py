@@ -56,7 +56,7 @@ class Doubled(tf.Module):
     def typical_texts(self):
         return [""]
 
-    def restored(self):
+    def saved_module(self):
         return self
 
     @property
@@ -74,7 +74,7 @@ class NoVocabulary:
     hash = "0"
 
     def save(self, folder):
-        storage.write_aside(storage.as_path(folder) / "vocabulary.json", b"{}")
+        storage.write_atomic(storage.as_path(folder) / "vocabulary.json", b"{}")
 
 
 def write(out, version=None):

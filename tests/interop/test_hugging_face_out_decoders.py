@@ -236,7 +236,7 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
     row = ids[0].tolist()
     for _ in range(12):
         logits = numpy_of(made.network({"token_ids": np.array([row])}))[0, -1]
-        row.append(int(np.argmax(np.where(generator.barred, -np.inf, logits))))
+        row.append(int(np.argmax(np.where(generator.is_suppressed, -np.inf, logits))))
         if row[-1] == EOS:
             break
     assert written[0].tolist() == row
@@ -293,7 +293,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         generator = SequenceGenerator(
             made.network, made.vocabulary, made.config.longest, made.sentinels
         )
-        barred = generator.barred
+        barred = generator.is_suppressed
     else:
         search = BeamSearchConfig(beam_size=1, max_length=8)
         best = translate_ids(made.network, source, search, pieces)["ids"][:, 0].numpy()

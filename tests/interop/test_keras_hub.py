@@ -236,7 +236,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     task.backbone.save_to_preset(str(tmp_path / "backbone"))
     for name in ("task", "backbone"):
         found = macaron_tf.load(f"keras-hub:{tmp_path / name}")
-        ours = found.network.hidden_states(found.network._named(inputs))
+        ours = found.network.hidden_states(found.network._named_inputs(inputs))
         theirs = hidden if kind == "language_model" else hidden["sequence_output"]
         np.testing.assert_array_equal(ours, theirs)
         again = keras_hub.models.Backbone.from_preset(str(tmp_path / name))
@@ -245,7 +245,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
         found.save_pretrained(tmp_path / f"{name}-saved")
         saved = macaron_tf.load(tmp_path / f"{name}-saved")
         np.testing.assert_array_equal(
-            saved.network.hidden_states(saved.network._named(inputs)), ours
+            saved.network.hidden_states(saved.network._named_inputs(inputs)), ours
         )
     found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}")
     assert found.vocabulary.hash == WORD_PIECES.hash and found.config == network.config

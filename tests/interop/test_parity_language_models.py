@@ -242,7 +242,7 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
     ours = built(LanguageModel, config)
     arrays = TorchArrays(read_state(tmp_path), "transformer.")
     assign_weights(ours, arrays, GPT_NEO)
-    assert not set(arrays.arrays) - arrays.read - {"lm_head.weight"}
+    assert not set(arrays.arrays) - arrays.names_read - {"lm_head.weight"}
     ids = np.random.default_rng(0).integers(1, 40, (2, LENGTH)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ids)).logits.numpy()

@@ -25,7 +25,7 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.interop.decoder_tokenizers import language_tokenizer
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.vocabularies import (
-    LLAMA_CUT,
+    LLAMA_PRE_TOKENIZER,
     read_language_vocabulary,
     read_t5_vocabulary,
     read_vocabulary,
@@ -408,7 +408,7 @@ def byte_level(pattern: str, directory: pathlib.Path):
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern != "llama3")
     whole = Tokenizer(models.BPE(ignore_merges=pattern == "llama3"))
     if pattern == "llama3":
-        split = pre_tokenizers.Split(Regex(LLAMA_CUT["pattern"]["Regex"]), "isolated")
+        split = pre_tokenizers.Split(Regex(LLAMA_PRE_TOKENIZER["pattern"]["Regex"]), "isolated")
         cut = pre_tokenizers.Sequence([split, cut])
     else:
         whole.normalizer = normalizers.NFC()

@@ -50,12 +50,12 @@ def test_the_absolute_path_of_a_place(tmp_path, monkeypatch):
 
 def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
     path = storage.as_path(disk_or_bucket) / "new" / "file"
-    storage.write_aside(path, b"old")
-    with pytest.raises(ZeroDivisionError), storage.renamed_aside(path) as aside:
+    storage.write_atomic(path, b"old")
+    with pytest.raises(ZeroDivisionError), storage.atomic_output_path(path) as aside:
         storage.as_path(aside).write_bytes(b"half")
         raise ZeroDivisionError
     assert storage.read_bytes(path) == b"old"
-    storage.write_aside(path, b"whole")
+    storage.write_atomic(path, b"whole")
     assert storage.read_bytes(path) == b"whole"
     assert storage.size(path) == 5
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
@@ -65,12 +65,12 @@ def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
 
 def test_a_link_stays_and_a_pipe_is_written(tmp_path):
     (tmp_path / "link").symlink_to("target")
-    storage.write_aside(tmp_path / "link", b"content")
+    storage.write_atomic(tmp_path / "link", b"content")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"content"
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    storage.write_aside(tmp_path / "pipe", b"content")
+    storage.write_atomic(tmp_path / "pipe", b"content")
     assert os.read(reader, 100) == b"content"
     os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
@@ -79,23 +79,23 @@ def test_a_link_stays_and_a_pipe_is_written(tmp_path):
 
 def test_work_that_fails_is_not_called_a_file_that_cannot_be_written(tmp_path):
     error = tf.errors.ResourceExhaustedError(None, None, "no memory")
-    with pytest.raises(tf.errors.ResourceExhaustedError), storage.open_aside(tmp_path / "x"):
+    with pytest.raises(tf.errors.ResourceExhaustedError), storage.open_atomic(tmp_path / "x"):
         raise error
     assert not [*tmp_path.iterdir()]
     full = pytest.raises(UserError, match="cannot write /dev/full \\(No space left")
-    with full, storage.open_aside("/dev/full") as file:
+    with full, storage.open_atomic("/dev/full") as file:
         file.write(bytes(100_000))
 
 
 def test_a_local_name_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    storage.write_aside("file", b"content")
+    storage.write_atomic("file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
-    refuses(r"cannot write file/x \(", storage.write_aside, "file/x", b"")
+    refuses(r"cannot write file/x \(", storage.write_atomic, "file/x", b"")
 
 
 def test_a_copy_for_libraries_that_read_no_bucket(tmp_path, bucket):
-    storage.write_aside(f"{bucket}/a.h5", b"content")
+    storage.write_atomic(f"{bucket}/a.h5", b"content")
     with storage.local_copy(f"{bucket}/a.h5") as copy:
         assert copy.name == "a.h5"
         assert copy.read_bytes() == b"content"
@@ -132,30 +132,30 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
 
 
 @pytest.mark.parametrize(
-    "place",
+    "path",
     [
         *("gs:/b/x", "gs://", "gs:///x", "gs:b", "GS://b/x", "s3://b/x", "s3:/b/x"),
         *("hdfs://host/x", "memory://x", "ftp:/h/x", "file:///tmp/x", "tsv:gs:/b/x.tsv"),
         *("a,s3://b", "NAME=gs:/b/x", "runs/odd://x", "http://h/x"),
     ],
 )
-def test_other_stores_are_one_sentence(place):
-    sentence = re.escape(f"{place} is not a supported path: give a local path")
-    refuses(f"{sentence} or gs://BUCKET/NAME$", errors.check_path, place)
-    refuses(f"{sentence} or gs://BUCKET/NAME$", storage.as_path, place)
-    refuses(f"{sentence}$", errors.check_path, place, 1)
+def test_other_stores_are_one_sentence(path):
+    sentence = re.escape(f"{path} is not a supported path: give a local path")
+    refuses(f"{sentence} or gs://BUCKET/NAME$", errors.check_path, path)
+    refuses(f"{sentence} or gs://BUCKET/NAME$", storage.as_path, path)
+    refuses(f"{sentence}$", errors.check_path, path, 1)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "argument",
     ["runs/x", "/a/b", "gs://b", "gs://b/x", "tsv:/abs/x.tsv", "text:a,b", "NAME=gs://b/x", "12:30",
      "hugging-face:/models/bert", "hub:owner/name", "python:m:f", "tfds:glue/sst2:1.0.0", "a:/b",
      "translation:en-az:tfds:x"],
 )  # fmt: skip
-def test_places_that_stay_as_they_are(place):
-    assert errors.check_path(place) == place
-    if "gs:" in place:
-        refuses("give a local path$", errors.check_path, place, True)
+def test_arguments_that_stay_as_they_are(argument):
+    assert errors.check_path(argument) == argument
+    if "gs:" in argument:
+        refuses("give a local path$", errors.check_path, argument, True)
 
 
 def test_a_home_that_no_shell_replaced(monkeypatch):
@@ -189,7 +189,7 @@ def test_a_damaged_json_file_is_one_sentence(content, why, tmp_path):
 def test_a_json_file(tmp_path, disk_or_bucket):
     file = storage.as_path(disk_or_bucket) / "x.json"
     refuses(f"cannot read {file} \\(.*\\): check the path", storage.read_json, file)
-    storage.write_aside(file, b'{"step": 1, "more": [[]]}')
+    storage.write_atomic(file, b'{"step": 1, "more": [[]]}')
     assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
     refuses(r"damaged \(not a list\): restore it", storage.read_json, file, list)
     refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
@@ -206,7 +206,7 @@ def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
 @pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])
 def test_lines_are_counted_as_they_are_read(text, disk_or_bucket, monkeypatch):
     path = storage.as_path(disk_or_bucket) / "lines"
-    storage.write_aside(path, text)
+    storage.write_atomic(path, text)
     monkeypatch.setattr(files, "_BLOCK", 4)
     assert files.count_lines(path) == len(list(files.lines_of(path)))
 
@@ -227,7 +227,7 @@ MEBIBYTE = 1 << 20
 @pytest.mark.parametrize("size", [0, 5, MEBIBYTE, MEBIBYTE + 7, 2 * MEBIBYTE, 3 * MEBIBYTE + 1])
 def test_both_ends_are_read(size, disk_or_bucket):
     text, path = os.urandom(size), f"{disk_or_bucket}/file-{size}"
-    storage.write_aside(path, text)
+    storage.write_atomic(path, text)
     read = text if size < 2 * MEBIBYTE else text[:MEBIBYTE] + text[-MEBIBYTE:]
     digest = hashlib.sha256(read).hexdigest()
     assert files.content_stamps([path]) == [(f"file-{size}", size, digest)]
@@ -326,7 +326,7 @@ def test_a_bucket_that_does_not_exist(monkeypatch):
     monkeypatch.setattr(storage.tf.io.gfile, "makedirs", made.append)
     refuses("there is no bucket gs://nothing: create it", storage.make_folders, "gs://nothing/a/b")
     refuses(
-        "there is no bucket gs://nothing: create it", storage.write_aside, "gs://nothing/a", b""
+        "there is no bucket gs://nothing: create it", storage.write_atomic, "gs://nothing/a", b""
     )
     storage.make_folders("gs://bucket/a")
     assert made == ["gs://bucket/a"]

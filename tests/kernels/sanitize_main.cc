@@ -148,7 +148,7 @@ void CheckRows(int64_t rows, int64_t width) {
   const int64_t size = rows * width;
   const auto x = Filled<T>(size, 3.0f), dy = Filled<T>(size, 1.0f);
   const auto scale = Filled<float>(width, 1.0f), offset = Filled<float>(width, 1.0f);
-  const Dropped dropped = {{1, 2}, 20000, 1.5f};
+  const DropoutParameters dropped = {{1, 2}, 20000, 1.5f};
   struct Results {
     std::unique_ptr<T[]> drop, norm, norm_back, gelu, gelu_back, entropy_back;
   };

@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402
 
 from macaron_tf.kernels import flash_attention as flash  # noqa: E402
-from macaron_tf.kernels.jax_dropout import dropout, key_of, random_bits  # noqa: E402
+from macaron_tf.kernels.jax_dropout import derive_key, dropout, random_bits  # noqa: E402
 
 pytestmark = pytest.mark.thorough  # an interpreted kernel takes seconds
 
@@ -48,7 +48,7 @@ def plain(query, key, value, seen, seed, scale, causal, window, rate):
 )
 def test_attention_and_its_gradients(causal, window, rate, length, count, shared, monkeypatch):
     small = flash.Blocks(16, 16, 4, 2)
-    for name in ("FORWARD", "OF_QUERIES", "OF_KEYS"):
+    for name in ("FORWARD_BLOCKS", "BACKWARD_QUERIES_BLOCKS", "BACKWARD_KEYS_BLOCKS"):
         monkeypatch.setattr(flash, name, small)
     rng = np.random.default_rng(0)
     shapes = [(2, length, 2, 16), *[(2, count, 2 // shared, 16)] * 2, (2, length, 2, 16)]
@@ -99,7 +99,9 @@ def test_bits_are_as_independent_draws():
     variance = rate * (1 - rate)
     masks = []
     for seed in seeds:
-        bits = random_bits(jnp.arange(size, dtype=jnp.uint32), key_of(jnp.array(seed, jnp.uint32)))
+        bits = random_bits(
+            jnp.arange(size, dtype=jnp.uint32), derive_key(jnp.array(seed, jnp.uint32))
+        )
         high = np.bincount(np.asarray(bits >> 24), minlength=256)
         assert ((high - size / 256) ** 2 / (size / 256)).sum() < 255 + 5 * (2 * 255) ** 0.5
         masks.append(np.asarray(bits < round(rate * 2**32)) - rate)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.kernels import GATES, NAMES, implementation_scope, swish_gate
 from macaron_tf.kernels import swish_recurrence as _swish_recurrence
-from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.choice import select_implementation
 from tests.harness import normal, numpy_of, rejects
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 16, 31, 67]
@@ -231,14 +231,14 @@ def test_nan_and_infinity_pass_as_in_the_reference(implementation, masked):
 
 def test_the_place_decides_which_one_runs():
     seen = []
-    note = lambda: seen.append(chosen("auto", "float32")) or tf.constant(0)  # noqa: E731
+    note = lambda: seen.append(select_implementation("auto", "float32")) or tf.constant(0)  # noqa: E731
     tf.function(note, jit_compile=True)()
     inner = tf.function(note, jit_compile=True)
     tf.function(lambda: inner())()
     with implementation_scope("scan"):
         tf.function(note)()
-        assert chosen("loop", "float32") == "loop"
-    assert chosen("auto", "float64") == "loop"
+        assert select_implementation("loop", "float32") == "loop"
+    assert select_implementation("auto", "float64") == "loop"
     note()
     assert seen[:3] == ["xla", "xla", "scan"]
     assert seen[3] in ("native", "loop")

@@ -136,7 +136,7 @@ def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
     assert np.mean([len(set(row)) for row in found]) > 4
     # Greedy, because in beam search Hugging Face's forced EOS has probability 1, unlike ours.
     config = peers.exact_search(8, beam_size=1)
-    ours = translate_ids(peer.ours(), tf.constant(source), config)["ids"][:, 0]
+    ours = translate_ids(peer.as_macaron_tf(), tf.constant(source), config)["ids"][:, 0]
     np.testing.assert_array_equal(ours, found)
 
 
@@ -144,7 +144,7 @@ def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
     for name in ("torch", "transformers", "ctranslate2"):
         pytest.importorskip(name)
     peer = peers.GPT2Peer(catalog.config("gpt2_tiny", num_layers=1, vocab_size=400))
-    read = peer.ours(tmp_path)
+    read = peer.as_macaron_tf(tmp_path)
     rows = np.random.default_rng(0).integers(SPECIAL, 300, (2, 5))
     theirs, greedy = read.ids[rows], GenerationConfig(temperature=0.0, max_tokens=4, min_tokens=4)
     expected = peer.generate(theirs, 4, pad_token_id=399)

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.lab.benchmarks import input_pipeline
 from experiments.lab.benchmarks.harness import made_up_texts
-from experiments.lab.benchmarks.input_pipeline import NOT_ASKED, batched, mask_rows
+from experiments.lab.benchmarks.input_pipeline import IGNORED_LABEL, batched, mask_rows
 from tests.harness import refuses
 
 pytest.importorskip("tokenizers")
@@ -22,7 +22,7 @@ def texts():
 @pytest.fixture(scope="module")
 def vocabulary(texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(input_pipeline, "_PIECES", 600)
+        patch.setattr(input_pipeline, "_VOCABULARY_SIZE", 600)
         return input_pipeline.open_vocabulary(None, texts)
 
 
@@ -34,7 +34,7 @@ def work(texts, vocabulary, tmp_path_factory):
 
 def test_the_contenders_read_equal_tokens_and_count_them(work):
     work.check()
-    rows = np.concatenate(list(work.our_rows()))
+    rows = np.concatenate(list(work.macaron_tf_rows()))
     assert work.tokens == (rows != 0).sum() > 10_000
     # Words of several pieces, commas and full stops occur.
     assert len(np.unique(rows)) > 300
@@ -49,12 +49,12 @@ def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, 
 
 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
-    rows = np.concatenate(list(work.our_rows()))
+    rows = np.concatenate(list(work.macaron_tf_rows()))
     ordinary = (~np.isin(rows, vocabulary.special_ids)).sum()
     ours = work.text_dataset(), work.masked(work.shard_rows(1))
     shares = [_shares(*_asked(_stacked(dataset.as_numpy_iterator()))) for dataset in ours]
-    theirs = _stacked(work.their_batches())
-    asked = theirs["labels"] != NOT_ASKED
+    theirs = _stacked(work.hugging_face_batches())
+    asked = theirs["labels"] != IGNORED_LABEL
     shares.append(_shares(theirs["labels"][asked], theirs["token_ids"][asked]))
     for count, hidden, kept in shares:
         # The last batch of an epoch of shards is not full.
@@ -83,7 +83,7 @@ def test_the_peer_masks_no_special_token_and_draws_none(vocabulary):
     rows = rng.integers(0, vocabulary.pieces, (400, 64), np.int32)
     special = np.isin(rows, vocabulary.special_ids)
     found = mask_rows(rows, vocabulary, rng)
-    asked = found["labels"] != NOT_ASKED
+    asked = found["labels"] != IGNORED_LABEL
     assert not asked[special].any()
     np.testing.assert_array_equal(found["labels"][asked], rows[asked])
     np.testing.assert_array_equal(found["token_ids"][~asked], rows[~asked])

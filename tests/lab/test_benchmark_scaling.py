@@ -71,9 +71,9 @@ def test_a_peak_is_what_lived_at_once():
 
     A separate process measures the peak, because other threads allocate memory in this process.
     """
-    if not workers.CLEAR.exists():
+    if not workers.CLEAR_REFS.exists():
         pytest.skip("no /proc/self/clear_refs")
-    environment = {**os.environ, **workers.GIVE_BACK_MEMORY}
+    environment = {**os.environ, **workers.RETURN_MEMORY}
     found = subprocess.run(
         [sys.executable, "-c", _PEAK], env=environment, check=True, capture_output=True, text=True
     )
@@ -99,12 +99,12 @@ def test_points_of_an_axis_are_rising_and_keep_the_rest():
 def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scaling, "make_step", lambda mixer, point: lambda: sum(range(point.tokens)))
     monkeypatch.setattr(scaling, "peaks", lambda works, threads: [p.length << 20 for p, _ in works])
-    measured = scaling.measured
+    measure = scaling.measure
 
     def squares(*given) -> list[dict]:
-        return [{**row, "milliseconds": [row["at"] ** 2] * 3} for row in measured(*given)]
+        return [{**row, "milliseconds": [row["at"] ** 2] * 3} for row in measure(*given)]
 
-    monkeypatch.setattr(scaling, "measured", squares)
+    monkeypatch.setattr(scaling, "measure", squares)
     monkeypatch.setattr(scaling.harness, "set_threads", lambda within: None)
     sizes = ["--axes", "L", "--lengths", "8", "4", "--batch", "1", "--width", "64"]
     sizes += ["--layers", "1", "--rounds", "1"]
@@ -132,10 +132,10 @@ def test_blocks_are_beside_the_transformer_at_their_length():
 
     rows = [row("transformer", 8, 2.0, 4.0), row("macaron", 8, 3.0, 0.0)]
     rows += [row("transformer", 16, 4.0, 8.0), row("swish_rnn", 16, 3.0, 4.0)]
-    first, macaron, _, swish = scaling.beside_transformer({"L": rows})
+    first, macaron, _, swish = scaling.compare_with_transformer({"L": rows})
     assert (first["time"], macaron["time"], swish["time"]) == ("1.00", "1.50", "0.75")
     assert (swish["L"], swish["memory"], swish["parameters"]) == ("16", "0.50", "1,000")
-    assert scaling.beside_transformer({"L": rows[1:2]}) == []
+    assert scaling.compare_with_transformer({"L": rows[1:2]}) == []
 
 
 def test_quality_is_read_from_the_studies_results():

@@ -28,7 +28,7 @@ def test_a_turn_times_every_request_once(clients):
         asked.append(tuple(lines))
 
     requests, seconds = [[str(i)] * 2 for i in range(6)], []
-    assert serving.turn(answer, requests, clients, seconds) == 12
+    assert serving.send_requests(answer, requests, clients, seconds) == 12
     assert sorted(asked) == sorted(map(tuple, requests))
     assert len(seconds) == 6 and all(second > 0 for second in seconds)
 
@@ -37,13 +37,13 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
     calls = []
     options = serving.command.parse_args(["--rounds", "3", "--warm-up", "2"])
 
-    def turn(answer, requests, clients, latencies):
+    def send_requests(answer, requests, clients, latencies):
         calls.append(answer)
         # Warm-up latencies are longer. Rounds have 100 requests each, from 1 to 100 ms.
         latencies += [(9.0 if len(calls) <= 2 else (i + 1) / 1000) for i in range(100)]
         return 100
 
-    monkeypatch.setattr(serving, "turn", turn)
+    monkeypatch.setattr(serving, "send_requests", send_requests)
     (row,) = rows = serving.with_latencies({"one": "answer"}, [["a"]] * 100, options)
     assert len(calls) == 5
     assert row["latency_ms"] == pytest.approx({"p50": 50.5, "p95": 95.1, "p99": 100}, abs=1)
@@ -112,7 +112,7 @@ def test_a_runs_exports_have_its_accuracy(tmp_path, exported_here):
     train_toy(tmp_path, run)
     words = ["--batch-sizes", "2", "--rows", "4", "--rounds", "1", "--warm-up", "1", "--run"]
     options = serving.command.parse_args([*words, str(run)])
-    [(setting, rows)] = serving.of_run(options, tmp_path)
+    [(setting, rows)] = serving.run_tables(options, tmp_path)
     assert setting.endswith("lines of validation, batch 2")
     names = ["SavedModel", "SavedModel, bfloat16", "LiteRT", "LiteRT, int8"]
     assert [row["name"] for row in rows] == names

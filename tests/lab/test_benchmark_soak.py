@@ -11,9 +11,9 @@ from experiments.lab.benchmarks import soak
 def test_an_answer_is_right_only_if_one_version_gave_all_of_it(tmp_path):
     made = soak.Soak(tmp_path, [], seed=1)
     texts = ["a", "größe"]
-    made.judge(texts, ["even:A", "even:GRÖSSE"])
+    made.check_answer(texts, ["even:A", "even:GRÖSSE"])
     for said in (["even:A", "odd:GRÖSSE"], ["even:A"], ["x:A", "x:GRÖSSE"], ["odd:A", "odd:B"], []):
-        made.judge(texts, said)
+        made.check_answer(texts, said)
     assert dict(made.counts) == {"right, even version": 1, "wrong": 5}
 
 

@@ -82,7 +82,7 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
     setting = dataclasses.replace(TINY, num_layers=1)
 
     def check_learns(contender) -> None:
-        first, later = contender.run(1), [contender.run(5) for _ in range(4)][-1]
+        first, later = contender.run_steps(1), [contender.run_steps(5) for _ in range(4)][-1]
         assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
         assert later < first - 0.01
 
@@ -101,12 +101,13 @@ def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
     configs = keras_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
     monkeypatch.setattr(keras_encoders, "block_configs", lambda setting: configs)
-    asked, chosen = set(), swish.chosen
-    monkeypatch.setattr(swish, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given))
+    asked, select = set(), swish.select_implementation
+    recorded = lambda *given: asked.add(select(*given)) or select(*given)  # noqa: E731
+    monkeypatch.setattr(swish, "select_implementation", recorded)
     options = dataclasses.asdict(TINY)
     contenders = keras_encoders.block_contenders(**options | {"implementation": "scan"})
     assert list(contenders) == list(configs)
-    contenders["SwishRNN k=1"].run(1)
+    contenders["SwishRNN k=1"].run_steps(1)
     assert asked == {"scan"}
     names = [*configs, "BERT-rab, no native ops"]
     assert list(keras_encoders.block_contenders(**options)) == names
@@ -148,7 +149,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters
     for _ in range(3):  # before the first update, and after AdamW's updates
-        assert ours.run(1) == pytest.approx(theirs.run(1), abs=1e-4)
+        assert ours.run_steps(1) == pytest.approx(theirs.run_steps(1), abs=1e-4)
 
 
 def test_hugging_faces_step_does_the_same_work():
@@ -184,7 +185,7 @@ def test_the_products_of_a_step_are_counted():
     setting = encoder_step.StepSetting(1, 4, 8, 1, batch=2, length=5, vocab_size=3)
     weights = 4 * 4 * 4 + 2 * 4 * 8  # four projections, and two feed-forward matrices
     layer = 2 * 5 * weights + 2 * 2 * 5 * 5 * 4  # with scores and weighted sums
-    head = 2 * setting.masked * (4 * 4 + 4 * 3)
+    head = 2 * setting.num_masked * (4 * 4 + 4 * 3)
     assert setting.flops == 3 * 2 * (layer + head)
 
 
@@ -196,11 +197,11 @@ def test_a_gemm_is_each_librarys_own():
     matrix = encoder_step.square_matrix()
     for module in modules:
         [product] = module.gemm_contenders(**options).values()
-        assert product.run(1) == pytest.approx(matrix[0] @ matrix[:, 0], rel=1e-4)
+        assert product.run_steps(1) == pytest.approx(matrix[0] @ matrix[:, 0], rel=1e-4)
 
 
 def test_peaks_are_shown_beside_the_ratios(monkeypatch, tmp_path):
-    if not workers.CLEAR.exists():
+    if not workers.CLEAR_REFS.exists():
         pytest.skip("no /proc/self/clear_refs")
     monkeypatch.setitem(encoder_step.SETTINGS, "small", TINY)
     monkeypatch.setitem(train_step.AGAINST, "peers", TOY)

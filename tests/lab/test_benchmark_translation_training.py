@@ -109,12 +109,12 @@ def test_logs_are_read(tmp_path):
         "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
     )
     best = "... - Best validation result (greedy) at step 20: 1.0"
-    assert re.findall(JoeyTrainer.logged, f"{line}\n{best}\n") == ["1240"]
+    assert re.findall(JoeyTrainer.log_pattern, f"{line}\n{best}\n") == ["1240"]
     lines = '{"step": 15, "kind": "train"}\n{"step": 20, "kind": "validation", "bleu": 2}\n'
-    assert re.findall(Trainer.logged, lines) == ["15"]
+    assert re.findall(Trainer.log_pattern, lines) == ["15"]
     ours = Trainer(command=[], run=tmp_path, environment={})
     (tmp_path / "metrics.jsonl").write_text(lines)
-    assert ours.validated() == [20] and ours.bleu(20) == 2
+    assert ours.validated_steps() == [20] and ours.bleu(20) == 2
 
 
 def test_both_systems_get_the_same_text_and_much_the_same_batches(number_text, tmp_path):
@@ -122,7 +122,7 @@ def test_both_systems_get_the_same_text_and_much_the_same_batches(number_text, t
     settings = [*number_settings(number_text), "model.dropout=0.2"]
     given += [word for setting in settings for word in ("--set", setting)]
     trainers = translation_race.prepare(translation_training.command.parse_args(given), tmp_path)
-    assert list(trainers) == [*translation_race.OURS, translation_race.REFERENCE]
+    assert list(trainers) == [*translation_race.POLICIES, translation_race.REFERENCE]
     ours, _, theirs = trainers.values()
     assert ours.target_tokens == pytest.approx(theirs.target_tokens, rel=0.15)
     assert theirs.padded_tokens == 512
@@ -150,23 +150,23 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
     trainer = Trainer(command=command, run=run, environment={})
     try:
         assert trainer.cpu_seconds() == 0.0
-        trainer.turn(10)
+        trainer.run_updates(10)
         assert trainer.cpu_seconds() >= 0.0
         halted = trainer.updates
         assert halted >= 10
         before = (run / "metrics.jsonl").read_bytes()
         subprocess.run(["sleep", "0.2"], check=True)
         assert (run / "metrics.jsonl").read_bytes() == before
-        trainer.turn(5)
+        trainer.run_updates(5)
         assert trainer.updates >= halted + 5
     finally:
-        trainer.end()
+        trainer.kill()
 
 
 def test_a_command_that_ends_is_one_sentence(tmp_path):
     command = [sys.executable, "-c", "print('no such thing')"]
     trainer = Trainer(command=command, run=tmp_path / "run", environment={})
-    refuses("ended with exit status 0 .*'no such thing'", trainer.turn, 1)
+    refuses("ended with exit status 0 .*'no such thing'", trainer.run_updates, 1)
 
 
 def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
@@ -175,12 +175,12 @@ def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
     rows = vocabulary.encode_lines(references)
     translation_race.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
     translation_race.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
-    assert trainer.validated() == [20]
+    assert trainer.validated_steps() == [20]
     assert trainer.bleu(20) == pytest.approx(100.0)
 
 
 def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
-    names = [*translation_race.OURS, translation_race.REFERENCE]
+    names = [*translation_race.POLICIES, translation_race.REFERENCE]
     given = {"command": [], "environment": {}, "target_tokens": 1800.0, "padded_tokens": 4096}
     trainers = {name: Trainer(run=tmp_path / name, **given) for name in names}
     point = {"updates": 500, "minutes": 2.5, "bleu": 7.0, "target_tokens": 900_000.0}

@@ -183,7 +183,7 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     monkeypatch.setattr(studies, "grid", lambda *words, **options: found)
     options = {"tasks": ["cola", "rte"], "learning_rates": None, "download": False}
     options |= {"data_dir": None, "source": None, "finetune_set": []}
-    scores = Pretraining(argparse.Namespace(**options))._finetuned(tmp_path, None)
+    scores = Pretraining(argparse.Namespace(**options))._finetuning_scores(tmp_path, None)
     assert scores == pytest.approx({"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7})
 
     rates, seeds = ["--learning-rates", "1e-3", "1e-2"], ["--seeds", "1", "2"]

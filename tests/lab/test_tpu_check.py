@@ -108,7 +108,7 @@ def test_loops_count_as_often_as_they_run():
     assert found.loop_cycles == 7 * 101 + 14 * 10
     # The most expensive branch counts, and a fusion's body does not. The compiler's "unknown" is no
     # number.
-    assert found.by_kind == {"fusion": 5000, "copy": 7}
+    assert found.by_opcode == {"fusion": 5000, "copy": 7}
     assert found.cycles == found.loop_cycles + 5007
 
 
@@ -181,7 +181,7 @@ def row_of(result: dict, recipe: str = "bert_tiny") -> dict:
 
 GOOD = memory(2**30) | {
     "dynamic": [],
-    "cycles": {"cycles": 1_049_000, "loop_cycles": 0, "by_kind": {}, "loops": []},
+    "cycles": {"cycles": 1_049_000, "loop_cycles": 0, "by_opcode": {}, "loops": []},
 }
 
 
@@ -520,7 +520,7 @@ def test_random_bits_are_drawn_as_a_tpu_draws_them():
     hlo = dropped.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     found = compiler.compile_step(hlo, "v4:2x2x1")
     # A CPU's algorithm, Philox, takes ten times as many cycles here, most of them copies.
-    assert found["cycles"]["cycles"] < 500_000 and "copy" not in found["cycles"]["by_kind"]
+    assert found["cycles"]["cycles"] < 500_000 and "copy" not in found["cycles"]["by_opcode"]
 
 
 def test_a_shape_that_depends_on_values_is_named_with_its_line(monkeypatch, capsys):

@@ -12,7 +12,7 @@ from macaron_tf.layers import (
     TransformerBlock,
 )
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.relative_attention import RelativeAttention, Segment, aligned
+from macaron_tf.layers.relative_attention import RelativeAttention, Segment, align_with_keys
 from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import normal, numpy_of, randomized, rejects, softmax, weights_of
 
@@ -354,7 +354,7 @@ def test_the_shift_puts_every_distance_at_its_key():
     distances = np.arange(total, -length, -1)  # of both directions
     scores = np.broadcast_to(distances, (1, 1, length, len(distances))).astype("float32")
     expected = held + np.arange(length)[:, None] - np.arange(total)
-    np.testing.assert_array_equal(numpy_of(aligned(scores, total))[0, 0], expected)
+    np.testing.assert_array_equal(numpy_of(align_with_keys(scores, total))[0, 0], expected)
 
 
 def test_no_gradient_flows_into_the_past():

@@ -75,5 +75,5 @@ def test_spatial_dropout_drops_a_channel_in_all_positions():
 def test_a_thinned_sequence_gives_the_same_at_the_positions_it_has(length):
     full = normal(2, 4 * length, 3)
     layer = randomized(CausalConvolution(4, 3, 4), full.shape)
-    thinned = numpy_of(layer.call_thinned(full[:, 3::4], every=2))
+    thinned = numpy_of(layer.call_subsampled(full[:, 3::4], stride=2))
     np.testing.assert_allclose(thinned[:, ::-1], numpy_of(layer(full))[:, ::-1][:, ::8], atol=1e-5)

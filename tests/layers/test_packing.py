@@ -20,9 +20,9 @@ def batch(lengths=LENGTHS, width=7):
 def test_padded_undoes_packed():
     x, mask = np.arange(24.0).reshape(4, 3, 2), np.arange(3) < np.array([2, 0, 3, 1])[:, None]
     packing = Packing(ops.convert_to_tensor(mask))
-    packed = packing.packed(x)
+    packed = packing.pack(x)
     np.testing.assert_array_equal(packed, x[mask])
-    np.testing.assert_array_equal(packing.padded(packed), x * mask[..., None])
+    np.testing.assert_array_equal(packing.pad(packed), x * mask[..., None])
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
     attention, x = randomized(attention, (1, 6, 6)), normal(1, 6, 6)
     whole = numpy_of(attention(x))
     _, cache = attention.mix(x[:, :3], Context(index=0), attention.init_cache(1, 1, 8))
-    held = Context(index=3, held=np.arange(8) < 3)
+    held = Context(index=3, cache_mask=np.arange(8) < 3)
     found, new = attention.mix(x[:, 3:], held, cache)
     np.testing.assert_allclose(found, whole[:, 3:], atol=1e-5)
     assert new[0].shape == (1, 1, 1, 3, 3)

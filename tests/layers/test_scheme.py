@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers import MacaronBlock, Mix, TransformerBlock, block_class
-from macaron_tf.layers.scheme import parse_scheme, spelled
+from macaron_tf.layers.scheme import parse_scheme, scheme_text
 from macaron_tf.settings import SettingError
 from tests.harness import check_layer, normal, randomized
 
@@ -56,7 +56,7 @@ DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
 )
 def test_a_text_is_a_scheme(text, scheme):
     assert parse_scheme(text) == scheme
-    assert parse_scheme(spelled(scheme)) == scheme
+    assert parse_scheme(scheme_text(scheme)) == scheme
 
 
 @pytest.mark.parametrize(

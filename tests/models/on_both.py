@@ -194,7 +194,7 @@ def main(weights, numbers):
     for implementation in ("auto", "loop", "scan", "turns"):
         loss = functools.partial(recurrence_loss, implementation)
         if implementation == "turns":  # on a GPU; 5 steps are one full turn of 4 and a remainder
-            recurrence._turn = lambda: 4
+            recurrence._unroll = lambda: 4
             loss = functools.partial(recurrence_loss, "loop")
         value, slopes = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*RECURRENCE)
         found |= {f"{implementation}/{i}": number for i, number in enumerate([value, *slopes])}

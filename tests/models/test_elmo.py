@@ -243,7 +243,7 @@ def test_a_language_model_is_taken_over_and_trained_where_it_is_not_frozen():
     for frozen in (True, False):
         encoder = models.WordEncoder(dataclasses.replace(READER, elmo_frozen=frozen))
         encoder.build()
-        encoder.take_over(elmo)
+        encoder.copy_elmo(elmo)
         np.testing.assert_array_equal(
             numpy_of(encoder.elmo(characters)), numpy_of(elmo(characters))
         )

@@ -133,7 +133,7 @@ def test_all_attentions_of_split_layers_share_one_pair_of_biases():
 def test_memories_are_no_weights():
     model = language_model()
     before = len(model.variables)
-    model.keep_memory(3)
+    model.create_memory(3)
     assert len(model.variables) == before
     assert set(model.memories) == {"training", "evaluation"}
 

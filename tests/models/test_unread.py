@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import catalog
-from macaron_tf.models.config import READERS
+from macaron_tf.models.config import SETTING_USERS
 from macaron_tf.settings import SettingError, hints_of
 from tests.harness import ids, normal, numpy_of, rejects
 
@@ -102,7 +102,7 @@ def outputs(config, drawn: bool = True):
 
 
 def test_every_setting_has_another_value_here():
-    assert OTHERS.keys() == READERS.keys()
+    assert OTHERS.keys() == SETTING_USERS.keys()
 
 
 @pytest.mark.thorough
@@ -132,7 +132,7 @@ def test_what_a_network_reads_changes_it(family):
     """
     config = config_of(family)
     heads = ("output_bias", "adaptive_divisor", "tied")
-    known = hints_of(type(config)).keys() & READERS.keys()
+    known = hints_of(type(config)).keys() & SETTING_USERS.keys()
     known -= {*catalog.network(config).unread(), *heads}
     expected = outputs(config)
     for name in [name for name in known if getattr(config, name) != OTHERS[name]]:

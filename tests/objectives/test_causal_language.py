@@ -77,7 +77,7 @@ def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
     """Returns a segment language model with memory for `turns` micro-batches per update."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
     network = built(models.SegmentLanguageModel, config, memory_length)
-    network.keep_memory(BATCH // turns, turns)
+    network.create_memory(BATCH // turns, turns)
     return network
 
 

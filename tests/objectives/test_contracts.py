@@ -34,8 +34,8 @@ def static(objective):
 
 def fresh(network, batch):
     """Resets the memory of a network that has memory; returns the network."""
-    if hasattr(network, "keep_memory"):
-        network.keep_memory(len(batch["token_ids"]))
+    if hasattr(network, "create_memory"):
+        network.create_memory(len(batch["token_ids"]))
     return network
 
 

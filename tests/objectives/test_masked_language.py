@@ -364,7 +364,7 @@ def test_laws_on_100_000_draws(partial):
 def test_sums_are_those_of_the_guessed_tokens():
     config = toy.tiny(positions="transformer_xl", embedding_norm=False, num_layers=2)
     network, objective = built(models.TwoStreamModel, config, 6), PermutationObjective()
-    network.keep_memory(4)
+    network.create_memory(4)
     ids = toy.full_rows(4, 24)
     features = {"token_ids": ids, "previous_ids": ids, "starts": np.zeros(4, bool)}
     rows = tf.data.Dataset.from_tensors(features)

@@ -20,51 +20,54 @@ class Call:
         machine: "here", or the name of a rented machine.
         program: name of the program.
         command: command and sub-commands, which are a key of `FLAGS`, such as "gcloud compute ssh".
-        words: the positional arguments.
+        arguments: the positional arguments.
         flags: dict mapping flag to value; switches are True, and the last of repeated flags counts.
     """
 
-    def __init__(self, words: list[str]):
+    def __init__(self, command_line: list[str]):
         self.folder = pathlib.Path(os.environ.get("STAND_IN", ""))
         self.machine = os.environ.get("MACHINE", "")
-        self.program, *words = words
-        known = {}
+        self.program = command_line[0]
+        commands = {}
         for line in FLAGS.replace("\n  ", " ").strip().splitlines():
             command, count, flags = (part.strip() for part in line.split("|"))
-            known[command] = count, flags
-        whole = [self.program, *words]
-        lengths = [n for n in range(len(whole), 0, -1) if " ".join(whole[:n]) in known]
+            commands[command] = count, flags
+        lengths = [
+            n for n in range(len(command_line), 0, -1) if " ".join(command_line[:n]) in commands
+        ]
         if not lengths:
             raise Problem("no such command is known")
-        self.command = " ".join(whole[: lengths[0]])
-        count, flags = known[self.command]
+        self.command = " ".join(command_line[: lengths[0]])
+        count, flags = commands[self.command]
         if self.program == "gcloud":
             flags += " " + GCLOUD_WIDE
-        self.parse(whole[lengths[0] :], flags.split())
-        least = int(count.rstrip("+"))
-        if len(self.words) < least or (count[-1] != "+" and len(self.words) > least):
-            raise Problem(f"takes {count} arguments, not {len(self.words)}: {self.words}")
+        self.parse(command_line[lengths[0] :], flags.split())
+        minimum = int(count.rstrip("+"))
+        if len(self.arguments) < minimum or (count[-1] != "+" and len(self.arguments) > minimum):
+            raise Problem(f"takes {count} arguments, not {len(self.arguments)}: {self.arguments}")
 
-    def parse(self, words: list[str], flags: list[str]) -> None:
-        self.words, self.flags = [], {}
+    def parse(self, remaining: list[str], flags: list[str]) -> None:
+        self.arguments, self.flags = [], {}
         names = {flag.strip("!=") for flag in flags}
         valued = {flag.strip("!=") for flag in flags if flag[-1] == "="}
-        while words:
-            word, *words = words
-            if word == "--":  # gcloud passes what follows to ssh
+        while remaining:
+            argument, *remaining = remaining
+            if argument == "--":  # gcloud passes what follows to ssh
                 break
-            name, given, value = word.partition("=") if word[:2] == "--" else (word, "", "")
-            if word[0] != "-" or word == "-":
-                self.words.append(word)
+            name, has_value, value = (
+                argument.partition("=") if argument[:2] == "--" else (argument, "", "")
+            )
+            if argument[0] != "-" or argument == "-":
+                self.arguments.append(argument)
                 if self.command in ("ssh", "docker run"):  # flags come before the first argument
-                    self.words += words
+                    self.arguments += remaining
                     break
             elif name not in names:
                 raise Problem(f"has no flag {name}")
             elif name not in valued:
                 self.flags[name] = True
-            elif given or words:
-                self.flags[name] = value if given else words.pop(0)
+            elif has_value or remaining:
+                self.flags[name] = value if has_value else remaining.pop(0)
             else:
                 raise Problem(f"{name} takes a value")
         missing = {flag.strip("!=") for flag in flags if flag[0] == "!"} - self.flags.keys()
@@ -85,31 +88,31 @@ class Call:
                 json.dump(state, file)
             return state
 
-    def keep(self, kind: str, name: str, value=True) -> None:
-        self.state(lambda state: state.setdefault(kind, {}).update({name: value}))
+    def keep(self, group: str, name: str, value=True) -> None:
+        self.state(lambda state: state.setdefault(group, {}).update({name: value}))
 
-    def have(self, kind: str, name: str, what: str):
+    def have(self, group: str, name: str, what: str):
         """Returns a resource; raises a `Problem` if it does not exist.
 
         Args:
-            kind: key of the account's state, such as "machines".
+            group: key of the account's state, such as "machines".
             name: name of the resource.
             what: name of the resource type in the message.
         """
-        things = self.state().get(kind, {})
-        if name not in things:
+        resources = self.state().get(group, {})
+        if name not in resources:
             raise Problem(f"there is no {what} {name}")
-        return things[name]
+        return resources[name]
 
-    def new(self, kind: str, name: str, what: str, value=True) -> None:
+    def new(self, group: str, name: str, what: str, value=True) -> None:
         """Creates a resource; raises a `Problem` if it exists already."""
-        if name in self.state().get(kind, {}):
+        if name in self.state().get(group, {}):
             raise Problem(f"there is a {what} {name} already")
-        self.keep(kind, name, value)
+        self.keep(group, name, value)
 
-    def drop(self, kind: str, name: str, what: str) -> None:
-        self.have(kind, name, what)
-        self.state(lambda state: state[kind].pop(name))
+    def drop(self, group: str, name: str, what: str) -> None:
+        self.have(group, name, what)
+        self.state(lambda state: state[group].pop(name))
 
     def run(self) -> int:
         handler = getattr(self, self.program.replace("-", "_"))

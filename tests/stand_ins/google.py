@@ -14,7 +14,7 @@ class Google(Call):
     """A fake `gcloud`, with a method for each command."""
 
     def gcloud(self) -> int | None:
-        _, group, *rest = self.command.split()
+        _, group, *subcommands = self.command.split()
         if group != "storage" and self.machine != "here":
             raise Problem("is for your own machine")
         state = self.state()
@@ -29,7 +29,7 @@ class Google(Call):
         account = self.flags.get("--service-account")
         if account:
             self.have("accounts", account, "service account")
-        return getattr(self, "gcloud_" + "_".join([group, *rest]).replace("-", "_"))()
+        return getattr(self, "gcloud_" + "_".join([group, *subcommands]).replace("-", "_"))()
 
     def gcloud_auth_login(self):
         self.keep("login", "gcloud")
@@ -38,42 +38,42 @@ class Google(Call):
         self.keep("login", "application-default")
 
     def gcloud_auth_configure_docker(self):
-        self.keep("registries", self.words[0])
+        self.keep("registries", self.arguments[0])
 
     def gcloud_projects_create(self):
-        self.new("projects", self.words[0], "project")
+        self.new("projects", self.arguments[0], "project")
 
     def gcloud_projects_delete(self):
-        self.drop("projects", self.words[0], "project")
+        self.drop("projects", self.arguments[0], "project")
 
     def gcloud_projects_describe(self):
-        self.have("projects", self.words[0], "project")
+        self.have("projects", self.arguments[0], "project")
         print(123456789012)
 
     def gcloud_projects_add_iam_policy_binding(self):
-        self.have("projects", self.words[0], "project")
+        self.have("projects", self.arguments[0], "project")
         self.member()
 
     def member(self) -> None:
-        kind, _, name = self.flags["--member"].partition(":")
-        if kind == "serviceAccount":
+        member_type, _, name = self.flags["--member"].partition(":")
+        if member_type == "serviceAccount":
             self.have("accounts", name, "service account")
-        elif kind != "principal" or "/subject/ns/default/sa/" not in name:
+        elif member_type != "principal" or "/subject/ns/default/sa/" not in name:
             raise Problem(f"--member {self.flags['--member']} is nobody")
         if not self.flags["--role"].startswith("roles/"):
             raise Problem(f"--role {self.flags['--role']} is no role")
 
     def gcloud_billing_projects_link(self):
-        self.have("projects", self.words[0], "project")
-        self.keep("billing", self.words[0])
+        self.have("projects", self.arguments[0], "project")
+        self.keep("billing", self.arguments[0])
 
     def gcloud_config_set(self):
-        self.have("projects", self.words[1], "project")
-        self.keep("config", *self.words)
+        self.have("projects", self.arguments[1], "project")
+        self.keep("config", *self.arguments)
 
     def gcloud_services_enable(self):
         self.have("billing", self.state()["config"]["project"], "billed project")
-        for service in self.words:
+        for service in self.arguments:
             if not service.endswith(".googleapis.com"):
                 raise Problem(f"{service} is no service")
             self.keep("services", service)
@@ -81,7 +81,7 @@ class Google(Call):
     def gcloud_iam_service_accounts_create(self):
         project = self.state()["config"]["project"]
         self.new(
-            "accounts", f"{self.words[0]}@{project}.iam.gserviceaccount.com", "service account"
+            "accounts", f"{self.arguments[0]}@{project}.iam.gserviceaccount.com", "service account"
         )
 
     def gcloud_beta_quotas_info_list(self):
@@ -91,17 +91,17 @@ class Google(Call):
         pass
 
     def gcloud_storage_buckets_create(self):
-        for bucket in self.words:
+        for bucket in self.arguments:
             self.new("buckets", bucket, "bucket", [])
-            self.place(bucket).mkdir(parents=True)
+            self.bucket_path(bucket).mkdir(parents=True)
 
     def gcloud_storage_buckets_add_iam_policy_binding(self):
-        self.have("buckets", self.words[0], "bucket")
+        self.have("buckets", self.arguments[0], "bucket")
         self.member()
         who = self.flags["--member"]
-        self.state(lambda state: state["buckets"][self.words[0]].append(who))
+        self.state(lambda state: state["buckets"][self.arguments[0]].append(who))
 
-    def place(self, name: str) -> pathlib.Path:
+    def bucket_path(self, name: str) -> pathlib.Path:
         """Returns the local path of an object.
 
         Raises a `Problem` if this machine may not read the bucket.
@@ -120,36 +120,36 @@ class Google(Call):
         import shutil
 
         *sources, target = (
-            self.place(word) if word.startswith("gs://") else pathlib.Path(word)
-            for word in self.words
+            self.bucket_path(argument) if argument.startswith("gs://") else pathlib.Path(argument)
+            for argument in self.arguments
         )
-        if self.words[-1].endswith("/"):
+        if self.arguments[-1].endswith("/"):
             target.mkdir(parents=True, exist_ok=True)
         for source in sources:
             if not source.exists():
                 raise Problem(f"{source} does not exist")
             if source.is_dir() and not self.flags.keys() & {"--recursive", "-r"}:
                 raise Problem(f"{source} is a folder: --recursive")
-            place = target / source.name if target.is_dir() else target
+            path = target / source.name if target.is_dir() else target
             if source.is_dir():  # two hosts of a cluster may upload at once
-                shutil.copytree(source, place, dirs_exist_ok=True)
+                shutil.copytree(source, path, dirs_exist_ok=True)
             else:
-                shutil.copy(source, place)
+                shutil.copy(source, path)
 
     def gcloud_storage_cat(self):
-        for word in self.words:
-            path = self.place(word)
+        for argument in self.arguments:
+            path = self.bucket_path(argument)
             if not path.exists():
-                raise Problem(f"{word} does not exist")
+                raise Problem(f"{argument} does not exist")
             sys.stdout.buffer.write(path.read_bytes())
 
-    def rent(self, name: str, kind: str, hosts: int = 1, driver: bool = False) -> None:
+    def rent(self, name: str, machine_type: str, hosts: int = 1, driver: bool = False) -> None:
         zone = self.flags["--zone"]
-        if zone not in ZONES.get(kind, ()):
-            raise Problem(f"{zone} has no {kind}")
+        if zone not in ZONES.get(machine_type, ()):
+            raise Problem(f"{zone} has no {machine_type}")
         machine = {
             "zone": zone,
-            "kind": kind,
+            "kind": machine_type,
             "hosts": hosts,
             "driver": driver,
             "account": self.flags.get("--service-account"),
@@ -168,34 +168,38 @@ class Google(Call):
         image = f"{self.flags['--image-project']}/{self.flags['--image-family']}"
         if image not in IMAGES:
             raise Problem(f"there is no image {image}")
-        kind = self.flags["--machine-type"]
-        if kind.startswith("a2") and self.flags.get("--maintenance-policy") != "TERMINATE":
+        machine_type = self.flags["--machine-type"]
+        if machine_type.startswith("a2") and self.flags.get("--maintenance-policy") != "TERMINATE":
             raise Problem("a machine with GPUs needs --maintenance-policy TERMINATE")
-        for name in self.words:
-            self.rent(name, kind, driver=IMAGES[image] and kind.startswith("a2"))
+        for name in self.arguments:
+            self.rent(name, machine_type, driver=IMAGES[image] and machine_type.startswith("a2"))
 
     def gcloud_compute_tpus_tpu_vm_create(self, runtime: str = "--version"):
-        kind = self.flags["--accelerator-type"]
-        generation, _, count = kind.rpartition("-")
+        accelerator_type = self.flags["--accelerator-type"]
+        generation, _, count = accelerator_type.rpartition("-")
         if self.flags[runtime] != RUNTIMES.get(generation):
-            raise Problem(f"{kind} has no runtime {self.flags[runtime]}")
-        self.rent(self.flags.get("--node-id", self.words[0]), kind, hosts=1 + (int(count) > 8))
+            raise Problem(f"{accelerator_type} has no runtime {self.flags[runtime]}")
+        self.rent(
+            self.flags.get("--node-id", self.arguments[0]),
+            accelerator_type,
+            hosts=1 + (int(count) > 8),
+        )
 
     def gcloud_compute_tpus_queued_resources_create(self):
         self.gcloud_compute_tpus_tpu_vm_create("--runtime-version")
 
     def gcloud_compute_tpus_queued_resources_describe(self):
-        if self.words[0] not in self.state().get("machines", {}):
+        if self.arguments[0] not in self.state().get("machines", {}):
             return 1
         print("ACTIVE")
 
     def gcloud_compute_tpus_queued_resources_delete(self):
-        if self.words[0] not in self.state().get("machines", {}):
+        if self.arguments[0] not in self.state().get("machines", {}):
             return 1
         self.gcloud_compute_instances_delete()
 
     def gcloud_compute_instances_delete(self):
-        for name in self.words:
+        for name in self.arguments:
             self.reached(name)
             self.drop("machines", name, "machine")
 
@@ -211,13 +215,13 @@ class Google(Call):
         key = pathlib.Path(os.environ["HOME"], ".ssh", "google_compute_engine")
         if not key.exists():
             raise Problem("asks for a passphrase: make a key first")
-        machine = self.reached(self.words[0])
+        machine = self.reached(self.arguments[0])
         if machine["hosts"] > 1 and self.flags.get("--worker") != "all":
-            raise Problem(f"{self.words[0]} has several hosts: --worker all")
+            raise Problem(f"{self.arguments[0]} has several hosts: --worker all")
         if "--command" not in self.flags:
             raise Problem("without --command is a shell to type into")
         for host in range(machine["hosts"]):
-            if status := self.send(self.words[0], host, self.flags["--command"]):
+            if status := self.send(self.arguments[0], host, self.flags["--command"]):
                 return status
 
     gcloud_compute_tpus_tpu_vm_ssh = gcloud_compute_ssh
@@ -236,22 +240,22 @@ class Google(Call):
         return done.returncode
 
     def gcloud_artifacts_repositories_create(self):
-        self.new("repositories", self.words[0], "repository")
+        self.new("repositories", self.arguments[0], "repository")
 
     def gcloud_artifacts_repositories_describe(self):
-        return int(self.words[0] not in self.state().get("repositories", {}))
+        return int(self.arguments[0] not in self.state().get("repositories", {}))
 
     def gcloud_artifacts_repositories_add_iam_policy_binding(self):
-        self.have("repositories", self.words[0], "repository")
+        self.have("repositories", self.arguments[0], "repository")
         self.member()
 
     def gcloud_container_clusters_create_auto(self):
-        self.new("clusters", self.words[0], "cluster")
+        self.new("clusters", self.arguments[0], "cluster")
 
     def gcloud_container_clusters_get_credentials(self):
-        self.have("clusters", self.words[0], "cluster")
-        self.keep("contexts", self.words[0])
+        self.have("clusters", self.arguments[0], "cluster")
+        self.keep("contexts", self.arguments[0])
 
     def gcloud_container_clusters_delete(self):
-        self.drop("clusters", self.words[0], "cluster")
-        self.drop("contexts", self.words[0], "context")
+        self.drop("clusters", self.arguments[0], "cluster")
+        self.drop("contexts", self.arguments[0], "context")

@@ -45,20 +45,20 @@ class Programs(Google):
 
     def docker_build(self):
         for name in ("--file", "--build-context"):
-            path = self.flags.get(name, self.words[0]).rpartition("=")[2]
+            path = self.flags.get(name, self.arguments[0]).rpartition("=")[2]
             if not pathlib.Path(path).exists():
                 raise Problem(f"{name} {path} does not exist")
         self.keep("images", self.flags.get("--tag") or self.flags["-t"])
 
     def docker_push(self):
-        self.have("images", self.words[0], "image")
-        host, _, path = self.words[0].partition("/")
+        self.have("images", self.arguments[0], "image")
+        host, _, path = self.arguments[0].partition("/")
         self.have("registries", host, "registry that docker may write to,")
         self.have("repositories", path.split("/")[1], "repository")
-        self.keep("pushed", self.words[0])
+        self.keep("pushed", self.arguments[0])
 
     def docker_run(self):
-        image = self.words[0]
+        image = self.arguments[0]
         if image not in PUBLIC:
             self.have("images", image, "image")
         self.serve(self.flags["--name"], ["8500", "8501"])
@@ -73,7 +73,7 @@ class Programs(Google):
         return {port for ports in self.state().get("ports", {}).values() for port in ports}
 
     def docker_stop(self):
-        for name in self.words:
+        for name in self.arguments:
             self.drop("ports", name, "container")
 
     def docker_compose(self):
@@ -94,24 +94,24 @@ class Programs(Google):
         if not self.state().get("contexts"):
             raise Problem("has no cluster: `gcloud container clusters get-credentials`")
         if self.command == "kubectl apply":
-            given = self.flags["--filename"]
-            text = sys.stdin.read() if given == "-" else pathlib.Path(given).read_text()
+            filename = self.flags["--filename"]
+            text = sys.stdin.read() if filename == "-" else pathlib.Path(filename).read_text()
             selector = self.flags.get("--selector", "all")
             (self.folder / f"applied-{selector}.yaml").write_text(text)
 
     def curl(self):
-        port = self.words[0].partition("localhost:")[2].partition("/")[0]
+        port = self.arguments[0].partition("localhost:")[2].partition("/")[0]
         tries = int(self.flags.get("--retry", 0))
         while port not in self.taken():
             if not tries:
-                raise Problem(f"nothing listens at {self.words[0]}")
+                raise Problem(f"nothing listens at {self.arguments[0]}")
             tries -= 1
             time.sleep(0.1)
         if "--data" in self.flags:
             json.loads(self.flags["--data"])
 
     def tensorboard(self):
-        self.place(self.flags["--logdir"])
+        self.bucket_path(self.flags["--logdir"])
 
     def sleep(self):
         self.state(lambda state: state.update(slept=state.get("slept", 0) + 1))
@@ -134,7 +134,9 @@ class Programs(Google):
         self.have("updated", self.machine, "list of packages (apt-get update) of")
         name = self.rented()
         self.state(
-            lambda state: state.setdefault("packages", {}).setdefault(name, []).extend(self.words)
+            lambda state: (
+                state.setdefault("packages", {}).setdefault(name, []).extend(self.arguments)
+            )
         )
 
     def installed(self, package: str) -> None:
@@ -145,8 +147,8 @@ class Programs(Google):
         self.installed("tmux")
         if self.command == "tmux has-session":
             return 1  # the session's command has ended
-        self.new("sessions", f"{self.machine}:{self.flags['-s']}:{self.words[0]}", "session")
-        shell = ["bash", "-u", "-o", "pipefail", "-c", self.words[0]]
+        self.new("sessions", f"{self.machine}:{self.flags['-s']}:{self.arguments[0]}", "session")
+        shell = ["bash", "-u", "-o", "pipefail", "-c", self.arguments[0]]
         return subprocess.run(shell).returncode
 
     def nvidia_smi(self):
@@ -158,7 +160,7 @@ class Programs(Google):
     def venv(self):
         if self.machine != "here":
             self.installed("python3-venv")
-        write_program(pathlib.Path(self.words[0], "bin", "python"), "python-of-environment")
+        write_program(pathlib.Path(self.arguments[0], "bin", "python"), "python-of-environment")
 
     def pip(self):
         for name in ("-r", "--requirement"):
@@ -167,63 +169,65 @@ class Programs(Google):
 
     def uv(self):
         if self.command == "uv venv":
-            write_program(pathlib.Path(self.words[0], "bin", "python"), "python-of-environment")
+            write_program(pathlib.Path(self.arguments[0], "bin", "python"), "python-of-environment")
             return
         if not pathlib.Path(self.flags["--python"]).exists():
             raise Problem(f"{self.flags['--python']} does not exist")
         self.pip()
 
 
-def python(words: list[str]) -> int:
+def python(arguments: list[str]) -> int:
     """Simulates the `python` of an environment, called with `-m MODULE`, `-c CODE` or a file."""
-    first, *rest = words
+    first, *after_flag = arguments
     if first == "-c":
-        compile(rest[0], "-c", "exec")
-    elif first == "-m" and rest[0] in ("venv", "pip", "uv"):
-        return Programs(rest).run()
+        compile(after_flag[0], "-c", "exec")
+    elif first == "-m" and after_flag[0] in ("venv", "pip", "uv"):
+        return Programs(after_flag).run()
     elif first == "-m":
         account = Programs(["sleep", "0"])
-        module = pathlib.Path(*rest[0].split("."))
+        module = pathlib.Path(*after_flag[0].split("."))
         checkout = pathlib.Path(os.environ["CHECKOUT"])
         if not pathlib.Path(module.parts[0]).is_dir():
-            raise Problem(f"-m {rest[0]}: not in the checkout")
+            raise Problem(f"-m {after_flag[0]}: not in the checkout")
         if not ((checkout / module).is_dir() or (checkout / module).with_suffix(".py").exists()):
-            raise Problem(f"there is no module {rest[0]}")
-        if rest[0] in ("export.serve", "export.triton"):
-            ports = ["8501", "8500"] if rest[0] == "export.serve" else ["8000"]
-            account.serve(rest[0], ports)
-        if rest[0] == "export.saved_model":
-            version = pathlib.Path(rest[2], str(1 + len(list(pathlib.Path(rest[2]).glob("*")))))
+            raise Problem(f"there is no module {after_flag[0]}")
+        if after_flag[0] in ("export.serve", "export.triton"):
+            ports = ["8501", "8500"] if after_flag[0] == "export.serve" else ["8000"]
+            account.serve(after_flag[0], ports)
+        if after_flag[0] == "export.saved_model":
+            version = pathlib.Path(
+                after_flag[2], str(1 + len(list(pathlib.Path(after_flag[2]).glob("*"))))
+            )
             version.mkdir(parents=True)
-        for word in rest:  # buckets must be readable; a run leaves a log
-            for part in word.split("="):
+        for argument in after_flag:  # buckets must be readable; a run leaves a log
+            for part in argument.split("="):
                 if part.startswith("gs://"):
-                    account.place(part).mkdir(parents=True, exist_ok=True)
-        if rest[1:2] == ["train"]:
-            (account.place(rest[3]) / "metrics.jsonl").touch()
+                    account.bucket_path(part).mkdir(parents=True, exist_ok=True)
+        if after_flag[1:2] == ["train"]:
+            (account.bucket_path(after_flag[3]) / "metrics.jsonl").touch()
     elif not pathlib.Path(first).exists():
         raise Problem(f"there is no file {first}")
     return 0
 
 
-def make(words: list[str]) -> int:
+def make(arguments: list[str]) -> int:
     """Simulates `make`: writes the virtual environment that a target creates."""
     folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
     folders["engines"] = ".venv-engines"
-    [target] = words
+    [target] = arguments
     if target not in folders:
         raise Problem(f"make {target} is not expected here")
-    place = pathlib.Path(folders[target])
-    write_program(place / "bin" / "python", "python-of-environment")
-    text = f'PATH="{place.resolve() / "bin"}:$PATH"\n'
-    (place / "bin" / "activate").write_text(text)
+    folder = pathlib.Path(folders[target])
+    write_program(folder / "bin" / "python", "python-of-environment")
+    text = f'PATH="{folder.resolve() / "bin"}:$PATH"\n'
+    (folder / "bin" / "activate").write_text(text)
     return 0
 
 
-def main(words: list[str]) -> int:
+def main(command_line: list[str]) -> int:
     """Records a call and runs the fake program; returns the exit status."""
-    folder, (program, *arguments) = pathlib.Path(os.environ["STAND_IN"]), words
-    call = {"machine": os.environ["MACHINE"], "words": words}
+    folder, (program, *arguments) = pathlib.Path(os.environ["STAND_IN"]), command_line
+    call = {"machine": os.environ["MACHINE"], "arguments": command_line}
     if "TF_CONFIG" in os.environ:
         call["cluster"] = json.loads(os.environ["TF_CONFIG"])
     with open(folder / "calls", "a") as file:
@@ -241,10 +245,10 @@ def main(words: list[str]) -> int:
             return python(arguments)
         if program == "make":
             return make(arguments)
-        return Programs(words).run()
+        return Programs(command_line).run()
     except Problem as problem:
-        said = f"{os.environ['MACHINE']}: {' '.join(words)}: {problem}\n"
+        line = f"{os.environ['MACHINE']}: {' '.join(command_line)}: {problem}\n"
         with open(folder / "problems", "a") as file:
-            file.write(said)
-        print(said, file=sys.stderr, end="")
+            file.write(line)
+        print(line, file=sys.stderr, end="")
         return 1

@@ -27,7 +27,7 @@ from macaron_tf.text import (
     check_vocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.text.base import drawn
+from macaron_tf.text.base import draw_sample
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
 from tests import ram_paths
 from tests.harness import refuses
@@ -410,11 +410,19 @@ def test_sentencepieces_leave_out_the_space_before_them():
 
 
 def test_a_sample_is_drawn_in_one_pass():
-    assert list(drawn(range(9), 9)) == list(drawn(iter(range(9)), 100)) == list(range(9))
-    assert list(drawn([], 5)) == []
-    sample = list(drawn(range(20_000), 500))
-    assert sample == list(drawn(range(20_000), 500)) != list(drawn(range(20_000), 500, seed=1))
+    assert (
+        list(draw_sample(range(9), 9)) == list(draw_sample(iter(range(9)), 100)) == list(range(9))
+    )
+    assert list(draw_sample([], 5)) == []
+    sample = list(draw_sample(range(20_000), 500))
+    assert (
+        sample
+        == list(draw_sample(range(20_000), 500))
+        != list(draw_sample(range(20_000), 500, seed=1))
+    )
     assert len(set(sample)) == 500
-    counts = np.bincount(np.concatenate([list(drawn(range(20), 5, seed)) for seed in range(2000)]))
+    counts = np.bincount(
+        np.concatenate([list(draw_sample(range(20), 5, seed)) for seed in range(2000)])
+    )
     # 500 are expected for each, with a standard deviation of 19.
     assert abs(counts - 500).max() < 80

@@ -35,9 +35,9 @@ def joined(request, tmp_path):
 
 def test_selecting_and_ending(rows):
     assert lists(rows) == ROWS
-    assert lists(rows.taken(np.array([2, 1, 0]))) == ROWS[::-1]
-    assert lists(rows.taken(np.array([], np.int64))) == []
-    assert lists(rows.ended(4)) == [[*row, 4] for row in ROWS]
+    assert lists(rows.take(np.array([2, 1, 0]))) == ROWS[::-1]
+    assert lists(rows.take(np.array([], np.int64))) == []
+    assert lists(rows.with_end(4)) == [[*row, 4] for row in ROWS]
 
 
 def test_joined_rows_are_rows(rows, joined):

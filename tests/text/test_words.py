@@ -92,8 +92,8 @@ def test_sentences_of_blingfire():
 
 def test_lines():
     assert cut_lines(" a b \r\n\n \nc") == ["a b", "c"]
-    assert cut_lines("aa bb cc dd", longest=5) == ["aa bb", "cc dd"]
-    assert cut_lines("aaaaaaa bb", longest=3) == ["aaa", "aaa", "a", "bb"]
+    assert cut_lines("aa bb cc dd", max_length=5) == ["aa bb", "cc dd"]
+    assert cut_lines("aaaaaaa bb", max_length=3) == ["aaa", "aaa", "a", "bb"]
     assert "".join(cut_lines("word " * 100_000)).count("word") == 100_000
 
 
@@ -119,7 +119,7 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     located = vocabulary.encode_with_offsets(tf.constant(["b\0 c"]))
     assert located.starts.to_list() == [[0, 1, 3]]
     # A copy starts empty, and so does a saved vocabulary.
-    assert vocabulary.opened().encode(tf.constant(["new"])).to_list() == [[4]]
+    assert vocabulary.empty_copy().encode(tf.constant(["new"])).to_list() == [[4]]
     vocabulary.save(tmp_path)
     again = Vocabulary.load(tmp_path)
     assert again.hash == vocabulary.hash and again.max_characters == 6

@@ -57,14 +57,14 @@ class Other:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def tracker_file(tmp_path, monkeypatch):
     (tmp_path / "trackers.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     return f"{tmp_path}/trackers.py"
 
 
-def test_callbacks_hear_what_keras_would_tell(tmp_path, place):
-    callbacks = Callbacks.parsed([f"{place}:Tracker(every=3)"], None)
+def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
+    callbacks = Callbacks.parse([f"{tracker_file}:Tracker(every=3)"], None)
     [tracker] = callbacks.make(tmp_path / "run")
     config = dataclasses.replace(CONFIG, accumulation_steps=1)
     run(tmp_path / "run", config, callbacks=[tracker])
@@ -80,30 +80,30 @@ def test_callbacks_hear_what_keras_would_tell(tmp_path, place):
 
 def test_keras_own_early_stopping_ends_a_run(tmp_path, monkeypatch):
     text = "keras.callbacks:EarlyStopping(monitor='val_loss', mode='max', patience=0)"
-    callbacks = Callbacks.parsed([text], None).make(tmp_path)
+    callbacks = Callbacks.parse([text], None).make(tmp_path)
     result, _ = run(tmp_path, dataclasses.replace(CONFIG, validate_every=2), callbacks=callbacks)
     assert (result.step, result.reason) == (4, "callback")
     assert result.checkpoint.name == "step-00000004"
 
 
 def test_a_trace_of_some_updates(tmp_path, capsys):
-    [trace] = Callbacks.parsed([], "3:4").make(tmp_path)
+    [trace] = Callbacks.parse([], "3:4").make(tmp_path)
     config = dataclasses.replace(CONFIG, max_steps=5)
     run(tmp_path, config, callbacks=[trace])
     assert "trace of updates 3 to 4" in capsys.readouterr().out
     assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
-    [late] = Callbacks.parsed([], "30:40").make(tmp_path)
+    [late] = Callbacks.parse([], "30:40").make(tmp_path)
     run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
     assert "made none of these updates (the run is at step 8" in capsys.readouterr().err
 
 
-def test_refusals(place):
+def test_refusals(tracker_file):
     def parsed(*calls, profile=None):
-        Callbacks.parsed(calls, profile).make("run")
+        Callbacks.parse(calls, profile).make("run")
 
-    refuses("is not a subclass of keras", parsed, f"{place}:Other")
+    refuses("is not a subclass of keras", parsed, f"{tracker_file}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
-    refuses("write NAME", parsed, f"{place}:Tracker(3)")
-    refuses("Tracker.*unexpected keyword", parsed, f"{place}:Tracker(often=3)")
+    refuses("write NAME", parsed, f"{tracker_file}:Tracker(3)")
+    refuses("Tracker.*unexpected keyword", parsed, f"{tracker_file}:Tracker(often=3)")
     for text in ("3", "0:2", "4:3", "a:b", "1:2:3"):
         refuses(f"--profile {text} is not a range of updates", parsed, profile=text)

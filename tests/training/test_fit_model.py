@@ -226,7 +226,7 @@ def test_a_fit_that_was_stopped_leaves_no_trace_in_the_next(stopped):
     data = dataset_of(*[toy_batch(0)] * 9).repeat()
     with contextlib.suppress(RuntimeError):
         model.fit(data, steps_per_epoch=8, callbacks=[Stop()], verbose=0)
-    assert (model.step, model.calls_to_pass) == (4, 0)
+    assert (model.step, model.steps_to_skip) == (4, 0)
     model.fit(data, steps_per_epoch=1, verbose=0)
     assert model.step == int(model.optimizer.iterations) == 5
 

@@ -359,7 +359,7 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     assert directory.best()["step"] == 2
     # The upload of the next checkpoint was interrupted.
     manifest = directory.of_step(3) / "manifest.json"
-    storage.write_aside(directory.of_step(3) / "model.weights.h5", b"half")
+    storage.write_atomic(directory.of_step(3) / "model.weights.h5", b"half")
     assert not manifest.exists()
     result, model = run(bucket, BRIEF)
     assert (result.step, result.reason) == (4, "max_steps")

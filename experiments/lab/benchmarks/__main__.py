@@ -19,14 +19,14 @@ from collections.abc import Mapping
 from experiments import command_line as cli
 from experiments.studies import table
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import read_json, write_aside
+from macaron_tf.io.paths import read_json, write_atomic
 
-# Lines of the summary. A line has the setting, our contender, the peer, and a text that compares
-# both.
+# Lines of the summary. A line has the setting, the contender of this library, the peer, and a text
+# that compares both.
 Lines = list[tuple[str, str, str, str]]
 
 
-def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
+def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
     """Makes summary lines with the time of this library's fastest implementation.
 
     The time is relative to the reference, which is an implementation in another library or this
@@ -34,14 +34,16 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
     Args:
         results: content of `results.json`.
-        ours: prefix of the names of this library's implementations, or several prefixes.
+        prefixes: prefix of the names of this library's implementations, or several prefixes.
     """
     lines = []
     for setting, rows in results["settings"].items():
         peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
-        mine = [row for row in rows if row["name"].startswith(ours) and row["name"] != peer]
-        if mine:
-            best = min(mine, key=lambda row: row["ratio"][1])
+        candidates = [
+            row for row in rows if row["name"].startswith(prefixes) and row["name"] != peer
+        ]
+        if candidates:
+            best = min(candidates, key=lambda row: row["ratio"][1])
             text = "{1:.2f} of its time ({0:.2f} to {2:.2f})".format(*best["ratio"])
             lines.append((setting, best["name"], peer, text))
     return lines
@@ -55,13 +57,22 @@ def exponents(results: Mapping) -> Lines:
     Args:
         results: content of `results.json` of the scaling benchmark.
     """
-    mine, peer = "recurrence alone", "attention alone"
+    recurrence, attention = "recurrence alone", "attention alone"
     laws = results["exponents"]["L"]
     lines = []
     for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
-        if all(cost in laws[mixer] for mixer in (mine, peer)):
-            found = (laws[mixer][cost]["upper half"]["exponent"] for mixer in (mine, peer))
-            lines.append((f"{name} against L", mine, peer, "L^{:.2f} and L^{:.2f}".format(*found)))
+        if all(cost in laws[mixer] for mixer in (recurrence, attention)):
+            values = (
+                laws[mixer][cost]["upper half"]["exponent"] for mixer in (recurrence, attention)
+            )
+            lines.append(
+                (
+                    f"{name} against L",
+                    recurrence,
+                    attention,
+                    "L^{:.2f} and L^{:.2f}".format(*values),
+                )
+            )
     return lines
 
 
@@ -82,8 +93,8 @@ def blocks_cost(results: Mapping) -> Lines:
 
 
 # Dict mapping a benchmark to a pair. The first element is a prefix or a tuple of prefixes that
-# select our contenders by name, or a function from the results to summary lines. The second element
-# is the command line of the short form.
+# select the contenders of this library by name, or a function from the results to summary lines.
+# The second element is the command line of the short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),
@@ -100,7 +111,7 @@ SUBJECTS = {
         "--mixers transformer macaron swish_rnn gmlp",
     ),
 }
-_KNOWN = ", ".join(SUBJECTS)
+_NAMES = ", ".join(SUBJECTS)
 
 
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
@@ -114,8 +125,8 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         The exit status of the child process, and the summary lines. If the benchmark failed, there
         is only one summary line, which says why.
     """
-    ours, words = SUBJECTS[name]
-    module, *given = words.split()
+    summarizer, command_line = SUBJECTS[name]
+    module, *arguments = command_line.split()
     out.mkdir(parents=True, exist_ok=True)
     log, results = out / "log.txt", out / "results.json"
     results.unlink(missing_ok=True)  # removes the results of an earlier run
@@ -123,18 +134,18 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         sys.executable,
         "-m",
         f"experiments.lab.benchmarks.{module}",
-        *given,
+        *arguments,
         "--out",
         str(out),
     ]
     with log.open("w", encoding="utf-8") as file:
         status = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if status == 0:
-        found = read_json(results, mend="run the benchmark again")
-        return status, ours(found) if callable(ours) else ratios(found, ours)
+        content = read_json(results, mend="run the benchmark again")
+        return status, summarizer(content) if callable(summarizer) else ratios(content, summarizer)
     last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-1:]
-    why = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
-    return status, [("not run", "-", "-", why)]
+    reason = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
+    return status, [("not run", "-", "-", reason)]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -145,11 +156,11 @@ def run(options: argparse.Namespace) -> int:
     """
     for name in options.only:
         if name not in SUBJECTS:
-            raise UserError(f"--only {name} is not a benchmark: choose from {_KNOWN}")
+            raise UserError(f"--only {name} is not a benchmark: choose from {_NAMES}")
     out = pathlib.Path(options.out)
     rows, failed = [], False
-    for number, name in enumerate(options.only, 1):
-        print(f"[{number}/{len(options.only)}] {name} ...", end=" ", flush=True)
+    for position, name in enumerate(options.only, 1):
+        print(f"[{position}/{len(options.only)}] {name} ...", end=" ", flush=True)
         start = time.monotonic()
         status, lines = run_subject(name, out / name)
         rows += [(name, *line) for line in lines]
@@ -158,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
     names = ["benchmark", "setting", "ours", "peer", "ours compared with the peer"]
     text = "\n".join([*table(names, rows), ""])
     print(f"\n{text}\nreports: {out}/NAME/README.md")
-    write_aside(out / "README.md", f"# Summary of the benchmarks\n\n{text}".encode())
+    write_atomic(out / "README.md", f"# Summary of the benchmarks\n\n{text}".encode())
     return int(failed)
 
 
@@ -168,7 +179,7 @@ main = cli.single_program(
     "experiments.lab.benchmarks.__main__:run",
     cli.argument(
         "--only",
-        f"names of the benchmarks to run: {_KNOWN} (default: all benchmarks)",
+        f"names of the benchmarks to run: {_NAMES} (default: all benchmarks)",
         nargs="+",
         default=list(SUBJECTS),
         metavar="NAME",

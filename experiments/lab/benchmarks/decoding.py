@@ -8,6 +8,7 @@ steps.
 """
 
 import argparse
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -17,8 +18,8 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.decoding import translate_ids
-from macaron_tf.engines.lite_decoding import converted_decoder
-from macaron_tf.engines.lite_writer import KINDS
+from macaron_tf.engines.lite_decoding import convert_decoder
+from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.models import catalog
 
 command = Benchmark(
@@ -40,11 +41,11 @@ command = Benchmark(
         nargs="+",
     ),
     count("--beam-size", "width of the beam search", 4),
-    count("--source-length", "number of tokens in a source sentence", 24, least=2),
-    count("--new-tokens", "number of tokens in a translation", 32, least=2),
+    count("--source-length", "number of tokens in a source sentence", 24, minimum=2),
+    count("--new-tokens", "number of tokens in a translation", 32, minimum=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
     switch("--macaron", "also time a Macaron model of the same size"),
-    several("--lite", KINDS, "weight types for also timing LiteRT (default: no LiteRT)", []),
+    several("--lite", PRECISIONS, "weight types for also timing LiteRT (default: no LiteRT)", []),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
@@ -58,10 +59,10 @@ command = Benchmark(
 @command.measures("Beam search: {size}, beam {beam_size}, {source_length} to {new_tokens} tokens")
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
-    peers.begin(options.threads, options.inter_op_threads)
+    peers.set_up(options.threads, options.inter_op_threads)
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
-    model = peer.ours()
+    model = peer.as_macaron_tf()
     beam, count = {"num_beams": options.beam_size, "length_penalty": 0.0}, options.new_tokens
     searches = {
         "Hugging Face generate": lambda source: peer.generate(source, count, **beam),
@@ -71,30 +72,33 @@ def main(options: argparse.Namespace) -> Tables:
     if options.macaron:
         macaron = catalog.build(f"macaron_{options.size}", **sizes)
         searches["ours, Macaron"] = _search(options, macaron, jit_compile=False)
-    for kind in options.lite:
-        decoder = converted_decoder(model, kind, options.threads)
-        searches[f"ours, LiteRT {kind}"] = _search(options, decoder, jit_compile=False)
-    for kind in options.ctranslate2:
-        other = peers.CTranslate2Peer(peer, options.threads, kind)
-        searches[f"CTranslate2, {kind}"] = lambda source, other=other: other.generate(
-            source, count, options.beam_size
+    for weight_type in options.lite:
+        decoder = convert_decoder(model, weight_type, options.threads)
+        searches[f"ours, LiteRT {weight_type}"] = _search(options, decoder, jit_compile=False)
+    for weight_type in options.ctranslate2:
+        translator = peers.CTranslate2Peer(peer, options.threads, weight_type)
+        searches[f"CTranslate2, {weight_type}"] = functools.partial(
+            translator.generate, count=count, beam_size=options.beam_size
         )
-    for batch in options.batch_sizes:
-        rng = np.random.default_rng(batch)
-        shape = (batch, options.source_length)
+    for batch_size in options.batch_sizes:
+        rng = np.random.default_rng(batch_size)
+        shape = (batch_size, options.source_length)
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
         # In the comparison of outputs, which is not timed, `generate` must not write PAD or BOS.
-        theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
+        expected = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
         for name, search in searches.items():
             # The last token is EOS. CTranslate2 returns another token in its place.
-            equal = (search(source) == theirs)[:, :-1].mean()
-            print(f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's tokens")
+            agreement = (search(source) == expected)[:, :-1].mean()
+            print(
+                f"batch {batch_size}: {name}: {agreement:.0%} of the tokens equal Hugging Face's "
+                "tokens"
+            )
         contenders = {
             name: lambda search=search, source=source: search(source).size
             for name, search in searches.items()
         }
-        yield f"batch {batch}", timed(contenders, options)
+        yield f"batch {batch_size}", timed(contenders, options)
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:

@@ -41,7 +41,7 @@ class StepSetting:
     seed: int = 1
 
     @property
-    def masked(self) -> int:
+    def num_masked(self) -> int:
         """Number of masked positions P in a row, which is 15% of L, as in BERT."""
         return max(1, round(0.15 * self.length))
 
@@ -59,10 +59,10 @@ class StepSetting:
         position, the head has 2 (D^2 + D V) operations. The backward pass has twice as many
         operations as the forward pass.
         """
-        width, wide = self.hidden_dim, self.feed_forward_dim
-        layer = 8 * width**2 + 4 * width * wide + 4 * self.length * width
-        head = 2 * (width**2 + width * self.vocab_size)
-        return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
+        hidden, feed_forward = self.hidden_dim, self.feed_forward_dim
+        layer = 8 * hidden**2 + 4 * hidden * feed_forward + 4 * self.length * hidden
+        head = 2 * (hidden**2 + hidden * self.vocab_size)
+        return 3.0 * self.batch * (self.num_layers * self.length * layer + self.num_masked * head)
 
 
 # "small" has the sizes of BERT-mini. "base" has two layers of BERT-base at the maximum length of
@@ -73,9 +73,8 @@ SETTINGS = {
     "bert_base": StepSetting(12, 768, 3072, 12, 32, 512, vocab_size=30_522),
 }
 
-GEMM_SIZE = (
-    2048  # a product of square matrices with this width measures the peak FLOP rate of a library
-)
+# A product of square matrices with this width measures the peak FLOP rate of a library.
+GEMM_SIZE = 2048
 GEMM_FLOPS = 2.0 * GEMM_SIZE**3
 
 
@@ -84,7 +83,7 @@ def square_matrix() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
 
 
-# AdamW settings of all contenders. The libraries add epsilon at different places in the formula.
+# AdamW settings of all contenders. The libraries add epsilon to different terms of the formula.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
 ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
 # LayerNorm epsilon of BERT, and standard deviation of the initial matrices.
@@ -99,7 +98,7 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
         and `masked_labels (B, P)`.
     """
     rng = np.random.default_rng(setting.seed)
-    rows, length, count = setting.batch, setting.length, setting.masked
+    rows, length, count = setting.batch, setting.length, setting.num_masked
     positions = [rng.choice(length, count, replace=False) for _ in range(rows)]
     return {
         "token_ids": rng.integers(5, setting.vocab_size, (rows, length), dtype=np.int32),

@@ -29,7 +29,7 @@ from macaron_tf import models
 from macaron_tf.engines.certificate import LINE, TEXTS
 from macaron_tf.errors import UserError
 from macaron_tf.interop.hugging_face import hugging_face_folder
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import write_atomic
 from macaron_tf.models import catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary
@@ -39,7 +39,7 @@ from macaron_tf.text.words import WordVocabulary
 INT8 = "LiteRT int8"  # exported separately, because an export has at most one LiteRT file
 # Dict mapping a format to arguments of `Pretrained.export`. In the certificate, the field `target`
 # begins with the name of the format.
-FORMS: Mapping[str, Mapping[str, Any]] = {
+FORMATS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
     "LiteRT fp32": {"lite": "fp32"},
     INT8: {"lite": "int8"},
@@ -61,20 +61,23 @@ CHOICE = {
 }
 
 
-def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
+def _labelled(task: Mapping[str, Any], max_length: int = 128) -> dict[str, Any]:
     spans = {"doc_stride": 16, "max_question": 32, "max_answer": 8}
-    return {"labelled": {"task": task, "limits": {"max_length": longest, "spans": spans}}}
+    return {"labelled": {"task": task, "limits": {"max_length": max_length, "spans": spans}}}
 
 
-def systems() -> dict[str, Callable[[], Pretrained]]:
+def model_makers() -> dict[str, Callable[[], Pretrained]]:
     """Returns a dict mapping each model name in the table to a function that makes the model."""
-    words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
-    pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
+    wordpiece = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
+    byte_pairs = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
-    def made(kind, name: str, vocabulary, *more, **usage) -> Callable[[], Pretrained]:
+    def maker(
+        network_class: type, name: str, vocabulary, *arguments, **usage
+    ) -> Callable[[], Pretrained]:
         def make() -> Pretrained:
             keras.utils.set_random_seed(1)
-            network = kind(catalog.config(name, vocab_size=vocabulary.size), *more)
+            config = catalog.config(name, vocab_size=vocabulary.size)
+            network = network_class(config, *arguments)
             network.build()
             return Pretrained(network, vocabulary=vocabulary, name=name, **usage)
 
@@ -82,14 +85,16 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
     def elmo() -> Pretrained:
         keras.utils.set_random_seed(1)
-        known = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "man"))
-        network = models.Elmo(catalog.config("elmo_tiny", vocab_size=known.size))
+        vocabulary = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "man"))
+        network = models.Elmo(catalog.config("elmo_tiny", vocab_size=vocabulary.size))
         network.build()
-        return Pretrained(network, vocabulary=known, name="elmo_tiny")
+        return Pretrained(network, vocabulary=vocabulary, name="elmo_tiny")
 
-    classes = (models.EncoderClassifier, _labelled(PAIR))
-    found = {
-        f"classes:{name}_tiny": made(classes[0], f"{name}_tiny", words, 2, **classes[1])
+    pair = _labelled(PAIR)
+    makers = {
+        f"classes:{name}_tiny": maker(
+            models.EncoderClassifier, f"{name}_tiny", wordpiece, 2, **pair
+        )
         for name in CLASSES
     }
     heads = {
@@ -99,39 +104,45 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
         "vectors": (models.SiameseEncoder, (), {}),
         "fills": (models.PretrainingEncoder, (), {"has_masked_language": True}),
     }
-    for head, (kind, more, usage) in heads.items():
-        found[f"{head}:bert_tiny"] = made(kind, "bert_tiny", words, *more, **usage)
-    causal = models.CausalClassifier, "gpt2_tiny", pieces, 2
-    found["classes:gpt2_tiny"] = made(*causal, **_labelled(PAIR))
-    found["words:elmo_tiny"] = elmo
-    found["writes:gpt2_tiny"] = made(models.LanguageModel, "gpt2_tiny", pieces)
-    return found
+    for head, (network_class, arguments, usage) in heads.items():
+        makers[f"{head}:bert_tiny"] = maker(
+            network_class, "bert_tiny", wordpiece, *arguments, **usage
+        )
+    causal = models.CausalClassifier, "gpt2_tiny", byte_pairs, 2
+    makers["classes:gpt2_tiny"] = maker(*causal, **pair)
+    makers["words:elmo_tiny"] = elmo
+    makers["writes:gpt2_tiny"] = maker(models.LanguageModel, "gpt2_tiny", byte_pairs)
+    return makers
 
 
-def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
+def exported(model: Pretrained, formats: Sequence[str]) -> dict[str, str]:
     """Exports a model in several formats, and returns a dict mapping a format to its table cell.
 
     A cell has the error of the exported model's outputs, or says why the format is not supported.
 
     Args:
         model: the model.
-        forms: formats, which are keys of `FORMS`.
+        formats: formats, which are keys of `FORMATS`.
     """
-    given = [FORMS[form] for form in forms]
-    options = {name: value for one in given for name, value in one.items()}
-    options["formats"] = [name for one in given for name in one.get("formats", ())]
+    options_of_formats = [FORMATS[format_name] for format_name in formats]
+    options = {name: value for part in options_of_formats for name, value in part.items()}
+    options["formats"] = [name for part in options_of_formats for name in part.get("formats", ())]
     with tempfile.TemporaryDirectory() as out:
         try:
             path = model.export(out, **options)
         except UserError as error:
-            if len(forms) == 1:
-                return {forms[0]: str(error)}
-            return {form: exported(model, [form])[form] for form in forms}
+            if len(formats) == 1:
+                return {formats[0]: str(error)}
+            return {
+                format_name: exported(model, [format_name])[format_name] for format_name in formats
+            }
         record = json.loads((path / "assets.extra" / "export.json").read_text())
     cells = {}
-    for form in forms:
-        row = next(row for row in record["certificate"] if row["target"].startswith(form))
-        cells[form] = f"{row['difference']:.0e}" if "difference" in row else row["not_checked"]
+    for format_name in formats:
+        row = next(row for row in record["certificate"] if row["target"].startswith(format_name))
+        cells[format_name] = (
+            f"{row['difference']:.0e}" if "difference" in row else row["not_checked"]
+        )
     return cells
 
 
@@ -147,7 +158,7 @@ def for_the_hub(model: Pretrained) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark: measures the missing rows or the rows of `--only`."""
-    makers = systems()
+    makers = model_makers()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path, help="folder for README.md and results.json")
     parser.add_argument(
@@ -164,13 +175,15 @@ def main(arguments: list[str] | None = None) -> int:
         if name in rows and not options.only:
             continue
         model = makers[name]()
-        found = exported(model, [form for form in FORMS if form != INT8]) | exported(model, [INT8])
-        rows[name] = {form: found[form] for form in FORMS} | {HUGGING_FACE: for_the_hub(model)}
+        together = [format_name for format_name in FORMATS if format_name != INT8]
+        cells = exported(model, together) | exported(model, [INT8])
+        rows[name] = {format_name: cells[format_name] for format_name in FORMATS}
+        rows[name][HUGGING_FACE] = for_the_hub(model)
         line = f"python -m experiments.lab.benchmarks.exports {options.out}"
         record = {"command": line, "commit": commit(), "rows": rows}
         options.out.mkdir(parents=True, exist_ok=True)
-        write_aside(file, (json.dumps(record, indent=2) + "\n").encode())
-        write_aside(options.out / "README.md", "\n".join(report(record)).encode())
+        write_atomic(file, (json.dumps(record, indent=2) + "\n").encode())
+        write_atomic(options.out / "README.md", "\n".join(report(record)).encode())
         print(name, rows[name], flush=True)
     return 0
 
@@ -183,15 +196,15 @@ def report(record: Mapping[str, Any]) -> list[str]:
     """
     reasons: list[str] = []
 
-    def shown(cell: str) -> str:
+    def numbered(cell: str) -> str:
         if " " not in cell or cell.startswith("with"):
             return cell
         if cell not in reasons:
             reasons.append(cell)
         return f"[{reasons.index(cell) + 1}]"
 
-    head = ("head and model", *FORMS, HUGGING_FACE)
-    lines = [(name, *map(shown, cells.values())) for name, cells in record["rows"].items()]
+    head = ("head and model", *FORMATS, HUGGING_FACE)
+    lines = [(name, *map(numbered, cells.values())) for name, cells in record["rows"].items()]
     about = (
         "A cell has the maximum difference between the outputs of an export and of the float32 "
         "network, relative to the maximum output, on difficult texts. The models are tiny and have "
@@ -199,7 +212,7 @@ def report(record: Mapping[str, Any]) -> list[str]:
     )
     title = ["# Numerical errors of the export formats", "", f"`{record['command']}`"]
     title[-1] += f" at commit {record['commit']}. {about}"
-    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    notes = [f"{index}. {reason}" for index, reason in enumerate(reasons, 1)]
     return [*title, "", *table(head, lines), "", *notes, ""]
 
 

@@ -26,7 +26,7 @@ from experiments.lab.benchmarks.harness import Benchmark, Tables
 from macaron_tf.cli.arguments import count
 from macaron_tf.decoding import GenerationConfig, Prompts, Rules
 from macaron_tf.decoding.beam_search import loop_shapes
-from macaron_tf.decoding.sampling import first_state, go_on
+from macaron_tf.decoding.sampling import continue_sampling, first_state
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, LanguageModel
 
@@ -73,35 +73,35 @@ def main(options: argparse.Namespace) -> Tables:
             "the distances between the values of --ends"
         )
     harness.set_threads(options.threads, 1)
-    turns, kept = {}, {}
-    for model, spelled in MODELS.items():
-        for end, (window, size) in text_windows(options, ends, spelled).items():
+    contenders, state_bytes = {}, {}
+    for model, model_options in MODELS.items():
+        for end, (window, size) in text_windows(options, ends, model_options).items():
             name = f"{model}, tokens {end - options.window + 1} to {end}"
-            turns[name] = harness.counted(options.window * options.batch, window)
-            kept[name] = size
-    rows = harness.timed(turns, options)
-    for number, row in enumerate(rows):
-        first = rows[number - number % len(ends)]  # the first part of the same model
-        own = harness.compare([first, row])[1]["ratio"]
+            contenders[name] = harness.counted(options.window * options.batch, window)
+            state_bytes[name] = size
+    rows = harness.timed(contenders, options)
+    for index, row in enumerate(rows):
+        first = rows[index - index % len(ends)]  # the first part of the same model
+        ratio = harness.compare([first, row])[1]["ratio"]
         milliseconds = [1e3 * seconds / options.window for seconds in row["seconds"]]
-        row["kept_bytes"], row["over_first_window"] = kept[row["name"]], own
+        row["kept_bytes"], row["over_first_window"] = state_bytes[row["name"]], ratio
         row["more"] = {
             "ms per token": harness.cell(harness.quartiles(milliseconds), 2),
-            "relative to its first part": harness.cell(own, 3),
+            "relative to its first part": harness.cell(ratio, 3),
             "decoding state, KiB": f"{row['kept_bytes'] / 1024:,.0f}",
         }
     yield f"batch {options.batch}, parts with {options.window} tokens", rows
 
 
 def text_windows(
-    options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
+    options: argparse.Namespace, ends: list[int], model_options: dict[str, str]
 ) -> dict[int, tuple[Callable, int]]:
     """Prepares the timed parts of the generated text for one model.
 
     Args:
         options: parsed options of the command.
         ends: positions at which the parts end, in ascending order.
-        spelled: fields of the model configuration, see `MODELS`.
+        model_options: fields of the model configuration, see `MODELS`.
 
     Returns:
         A dict mapping the end of a part to a pair. The first element is a function that generates
@@ -118,7 +118,7 @@ def text_windows(
         num_layers=options.layers,
         max_length=ends[-1] + 1,
         causal=True,
-        **spelled,
+        **model_options,
     )
     model = LanguageModel(config)
     model.build()
@@ -132,19 +132,19 @@ def text_windows(
     )
 
     @tf.function(autograph=False, input_signature=[shapes, tf.TensorSpec((), tf.int32)])
-    def written(state, end):
+    def generate(state, end):
         state = state._replace(ended=tf.zeros_like(state.ended))
-        asked = prompts._replace(limits=end * ones)
-        return go_on(model.decode_step, context, state, asked, rules, ends[-1])[1]
+        limited = prompts._replace(limits=end * ones)
+        return continue_sampling(model.decode_step, context, state, limited, rules, ends[-1])[1]
 
     windows = {}
     for before, end in itertools.pairwise([0, *ends]):
         if end - options.window > before:
-            state = written(state, tf.constant(end - options.window))
-        last = written(state, tf.constant(end))
+            state = generate(state, tf.constant(end - options.window))
+        last = generate(state, tf.constant(end))
         size = sum(x.dtype.size * int(tf.size(x)) for x in tf.nest.flatten(last.cache))
         window = (state, tf.constant(end))
-        windows[end] = lambda window=window: written(*window).tokens.numpy(), size
+        windows[end] = lambda window=window: generate(*window).tokens.numpy(), size
         state = last
     return windows
 

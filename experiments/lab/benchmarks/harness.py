@@ -31,14 +31,14 @@ from experiments.studies import table, write_figure
 from macaron_tf.cli.arguments import Parser, Part, argument, count, local_path_argument, together
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import write_atomic
 
 # Pairs of a setting and its rows from `compare`. Iterating over the pairs runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
 # Tuple of additional fields of results.json, an additional section of the report, and the figure.
 Summary = tuple[dict, str, Figure]
 
-DROPOUT = count("--dropout", "rate of all dropout layers", 0.1, least=0.0, below=1)
+DROPOUT = count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1)
 DTYPE_POLICY = argument(
     "--dtype-policy",
     "Keras dtype policy of all contenders",
@@ -100,7 +100,7 @@ class Benchmark(Parser):
                 "number of untimed runs of each contender before the timed rounds",
                 warm_up,
             ),
-            count("--seed", "random seed of the weights and inputs", 1, least=0),
+            count("--seed", "random seed of the weights and inputs", 1, minimum=0),
             *(
                 [count("--threads", "number of CPU threads of each contender", threads)]
                 if threads
@@ -133,13 +133,13 @@ class Benchmark(Parser):
                 has no additional section and the figure shows the throughput.
         """
 
-        def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
+        def wrap(measure: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
             @exit_on_user_error
             def main(arguments: list[str] | None = None) -> None:
                 options = self.parse_args(arguments)
                 facts = machine(options.threads, self.packages)
                 shown = title.format(**vars(options))
-                publish(options.out, shown, facts, measured(options), self.unit, summary)
+                publish(options.out, shown, facts, measure(options), self.unit, summary)
 
             return main
 
@@ -176,13 +176,13 @@ def interleave(
         UserError: a contender did a different number of units in a round than in the warm-up.
     """
     rows = []
-    for name, run in contenders.items():
+    for name, function in contenders.items():
         say(f"warming up {name}")
-        units = [run() for _ in range(warm_up)][-1]
+        units = [function() for _ in range(warm_up)][-1]
         rows.append({"name": name, "units": units, "seconds": [], "cpu_seconds": []})
-    for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
-        first = number % len(rows)
+    for round_index in range(rounds):
+        say(f"round {round_index + 1} of {rounds}")
+        first = round_index % len(rows)
         for row in rows[first:] + rows[:first]:
             start, cpu_start = time.perf_counter(), cpu_clock()
             units = contenders[row["name"]]()
@@ -233,14 +233,14 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
     ]
 
 
-def counted(units: int, work: Callable, *given) -> Callable[[], int]:
-    """Makes a function that calls `work(*given)` and returns `units`, for `interleave`."""
+def counted(units: int, work: Callable, *arguments) -> Callable[[], int]:
+    """Makes a function that calls `work(*arguments)` and returns `units`, for `interleave`."""
 
-    def run() -> int:
-        work(*given)
+    def call() -> int:
+        work(*arguments)
         return units
 
-    return run
+    return call
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
@@ -254,17 +254,17 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
 
-def set_threads(within: int, between: int | None = None) -> None:
+def set_threads(intra_op: int, inter_op: int | None = None) -> None:
     """Sets the number of intra-op and inter-op threads of TensorFlow.
 
     The function has an effect only before the first TensorFlow operation.
 
     Args:
-        within: number of intra-op threads.
-        between: number of inter-op threads; `None` means `within`.
+        intra_op: number of intra-op threads.
+        inter_op: number of inter-op threads; `None` means `intra_op`.
     """
-    tf.config.threading.set_intra_op_parallelism_threads(within)
-    tf.config.threading.set_inter_op_parallelism_threads(between or within)
+    tf.config.threading.set_intra_op_parallelism_threads(intra_op)
+    tf.config.threading.set_inter_op_parallelism_threads(inter_op or intra_op)
 
 
 def made_up_texts(seed: int = 0) -> Iterator[str]:
@@ -281,15 +281,15 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
         "".join(row[:count])
         for row, count in zip(syllables, np.linspace(1.2, 4.9, 40_000).astype(int), strict=True)
     ]
-    share = 1 / (np.arange(len(words)) + 2.7)  # Zipf-Mandelbrot law
-    bounds = np.cumsum(share) / share.sum()
+    frequencies = 1 / (np.arange(len(words)) + 2.7)  # Zipf-Mandelbrot law
+    bounds = np.cumsum(frequencies) / frequencies.sum()
     while True:
         lengths = rng.integers(6, 31, (10, 5))
-        drawn = iter(np.searchsorted(bounds, rng.random(lengths.sum())))
+        indices = iter(np.searchsorted(bounds, rng.random(lengths.sum())))
         yield "\n".join(
             " ".join(
                 ", ".join(
-                    " ".join(words[next(drawn)] for _ in range(part))
+                    " ".join(words[next(indices)] for _ in range(part))
                     for part in (count - count // 2, count // 2)
                 ).capitalize()
                 + "."
@@ -328,8 +328,8 @@ def gpu() -> str | None:
     if not shutil.which("nvidia-smi"):
         return None
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return found.splitlines()[0] if found else None
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return output.splitlines()[0] if output else None
 
 
 def heading(title: str, facts: Mapping) -> str:
@@ -397,9 +397,9 @@ def publish(
         unit: unit of work, such as "tokens".
         summary: function from all tables to a `Summary`, or `None`; see `Benchmark.measures`.
     """
-    measured = {}
+    measured_tables = {}
     for setting, rows in tables:
-        measured[setting] = rows
+        measured_tables[setting] = rows
         for row in rows:
             print(
                 f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} per second, "
@@ -407,15 +407,21 @@ def publish(
                 f"ratio {row['cpu_ratio'][1]:.2f}",
                 flush=True,
             )
-    more, section, figure = summary(measured) if summary else ({}, "", None)
-    text = markdown(title, facts, measured, unit) + section
+    more, section, figure = summary(measured_tables) if summary else ({}, "", None)
+    text = markdown(title, facts, measured_tables, unit) + section
     print(text)
     if directory:
-        content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
+        content = {
+            "title": title,
+            "unit": unit,
+            "machine": facts,
+            "settings": measured_tables,
+            **more,
+        }
         # Saves the numbers first, because drawing the figure may fail.
         save(directory, content, text + "\n![results](results.png)\n")
         picture = pathlib.Path(directory, "results.png")
-        write_figure(figure or _plot(title, measured, unit), picture, dpi=120)
+        write_figure(figure or _plot(title, measured_tables, unit), picture, dpi=120)
 
 
 def save(
@@ -431,7 +437,7 @@ def save(
     """
     directory = pathlib.Path(directory)
     write_json(directory / "results.json", content)
-    write_aside(directory / "README.md", text.encode())
+    write_atomic(directory / "README.md", text.encode())
     if figure:
         write_figure(figure, directory / "results.png", dpi=120)
     print(f"written to {directory}")

@@ -43,11 +43,11 @@ from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.text import WordPieceVocabulary
 
 RATE, MASK, RANDOM = 0.15, 0.8, 0.1  # as in BERT
-NOT_ASKED = -100  # label that the cross entropy of PyTorch ignores
+IGNORED_LABEL = -100  # label that the cross entropy of PyTorch ignores
 REFERENCE = "Hugging Face tokenizers, NumPy"
 FROM_TEXT = "ours, from text"
 FROM_SHARDS = "ours, from prepared shards"
-_PIECES = 8000
+_VOCABULARY_SIZE = 8000
 
 command = Benchmark(
     "input_pipeline",
@@ -63,8 +63,8 @@ command = Benchmark(
         "--vocabulary FILE",
         "vocabulary file vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
     ),
-    count("--megabytes", "size of the text to read, in megabytes", 4.0, least=1.0),
-    count("--lengths", "row lengths to time, in tokens", [128], least=8, nargs="+"),
+    count("--megabytes", "size of the text to read, in megabytes", 4.0, minimum=1.0),
+    count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
     count("--batch-size", "number of rows in a batch", 256),
     count("--passes", "number of passes over the shards in each round", 10),
     rounds=7,
@@ -99,12 +99,14 @@ def mask_rows(
     ordinary = np.ones(vocabulary.size, bool)
     ordinary[[*vocabulary.special_ids, *range(vocabulary.pieces, vocabulary.size)]] = False
     draws = rng.random(token_ids.shape, np.float32) / RATE
-    asked = (draws < 1) & ordinary[token_ids]
-    masked = np.where(asked & (draws < MASK), vocabulary.mask_id, token_ids)
-    exchanged = asked & (draws >= MASK) & (draws < MASK + RANDOM)
-    choice = np.flatnonzero(ordinary)
-    masked[exchanged] = choice[rng.integers(0, len(choice), np.count_nonzero(exchanged))]
-    return {"token_ids": masked, "labels": np.where(asked, token_ids, NOT_ASKED)}
+    selected = (draws < 1) & ordinary[token_ids]
+    masked = np.where(selected & (draws < MASK), vocabulary.mask_id, token_ids)
+    randomized = selected & (draws >= MASK) & (draws < MASK + RANDOM)
+    ordinary_ids = np.flatnonzero(ordinary)
+    masked[randomized] = ordinary_ids[
+        rng.integers(0, len(ordinary_ids), np.count_nonzero(randomized))
+    ]
+    return {"token_ids": masked, "labels": np.where(selected, token_ids, IGNORED_LABEL)}
 
 
 @dataclasses.dataclass
@@ -134,39 +136,39 @@ class Work:
         path.write_bytes(self.vocabulary.contents())
         lower_case = self.vocabulary.lower_case
         self._tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lower_case)
-        place = self.folder / "documents"
-        place.mkdir()
-        for number, text in enumerate(self.texts):
-            (place / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
+        documents_folder = self.folder / "documents"
+        documents_folder.mkdir()
+        for index, text in enumerate(self.texts):
+            (documents_folder / f"{index:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
         # This value of `validation_every` holds out only the first row for validation.
         options = {"sequence_length": self.length, "validation_every": 1 << 30}
-        config = CorpusConfig(f"text:{place}/*.txt", **options)
+        config = CorpusConfig(f"text:{documents_folder}/*.txt", **options)
         self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
 
-    def their_rows(self) -> Iterator[np.ndarray]:
+    def hugging_face_rows(self) -> Iterator[np.ndarray]:
         """Yields the rows `(N, L)` of each document, made by the Hugging Face tokenizer."""
-        room = self.length - 2
+        capacity = self.length - 2
         for text in self.texts:
             lines = [line for line in text.split("\n") if line]
             encoded = self._tokenizer.encode_batch(lines, add_special_tokens=False)
-            ids = np.concatenate([np.array(one.ids, np.int32) for one in encoded])
-            count = -(-len(ids) // room)
+            ids = np.concatenate([np.array(encoding.ids, np.int32) for encoding in encoded])
+            count = -(-len(ids) // capacity)
             rows = np.zeros((count, self.length), np.int32)
             rows[:, 0] = self.vocabulary.cls_id
             rows[:, -1] = self.vocabulary.sep_id
-            rows[:, 1:-1] = np.pad(ids, (0, count * room - len(ids))).reshape(count, room)
-            if len(ids) % room:
+            rows[:, 1:-1] = np.pad(ids, (0, count * capacity - len(ids))).reshape(count, capacity)
+            if len(ids) % capacity:
                 rows[-1, -1] = 0
-                rows[-1, len(ids) % room + 1] = self.vocabulary.sep_id
+                rows[-1, len(ids) % capacity + 1] = self.vocabulary.sep_id
             yield rows
 
-    def their_batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields batches of `their_rows`, masked with NumPy."""
+    def hugging_face_batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields batches of `hugging_face_rows`, masked with NumPy."""
         rng = np.random.default_rng(0)
-        for rows in batched(self.their_rows(), self.batch_size):
+        for rows in batched(self.hugging_face_rows(), self.batch_size):
             yield mask_rows(rows, self.vocabulary, rng)
 
-    def our_rows(self) -> Iterator[np.ndarray]:
+    def macaron_tf_rows(self) -> Iterator[np.ndarray]:
         """Yields the rows `(N, L)` of each document, as `pretrain prepare` makes them."""
         special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         for document in tokenized_documents(self.texts, self.vocabulary, None):
@@ -179,8 +181,10 @@ class Work:
         Raises:
             UserError: the rows of two implementations differ.
         """
-        theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
-        if not np.array_equal(theirs, ours):
+        expected, actual = (
+            np.concatenate([*rows]) for rows in (self.hugging_face_rows(), self.macaron_tf_rows())
+        )
+        if not np.array_equal(expected, actual):
             raise UserError(
                 "the tokenizer of Hugging Face and this library produce different rows, perhaps "
                 'because the text contains a special token such as "[MASK]": give other files with '
@@ -190,18 +194,20 @@ class Work:
             "train", self.batch_size, None, repeat=False, drop_remainder=False
         )
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
-        if not np.array_equal(shards, ours[1:]):
+        if not np.array_equal(shards, actual[1:]):
             raise UserError(
                 "the rows in the prepared shards differ from the rows built from the text: "
                 "report this as a bug"
             )
-        self.tokens = int(np.count_nonzero(ours))
+        self.tokens = int(np.count_nonzero(actual))
 
     def text_dataset(self) -> tf.data.Dataset:
         """Makes masked batches with this library, starting from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
-            return ({"token_ids": rows} for rows in batched(self.our_rows(), self.batch_size))
+            return (
+                {"token_ids": rows} for rows in batched(self.macaron_tf_rows(), self.batch_size)
+            )
 
         spec = {"token_ids": tf.TensorSpec((None, self.length), tf.int32)}
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
@@ -229,26 +235,26 @@ class Work:
             passes: number of passes over the shards, for the implementation that reads shards. The
                 other implementations read the text once.
         """
-        in_shards = sum(
+        shard_tokens = sum(
             int(np.count_nonzero(batch["token_ids"]))
             for batch in self.shard_rows(passes).as_numpy_iterator()
         )
         from_shards = self.masked(self.shard_rows(passes))
         return {
-            REFERENCE: counted(self.tokens, lambda: sum(1 for _ in self.their_batches())),
-            FROM_TEXT: counted(self.tokens, exhausted(self.text_dataset())),
-            FROM_SHARDS: counted(in_shards, exhausted(from_shards)),
+            REFERENCE: counted(self.tokens, lambda: sum(1 for _ in self.hugging_face_batches())),
+            FROM_TEXT: counted(self.tokens, full_pass(self.text_dataset())),
+            FROM_SHARDS: counted(shard_tokens, full_pass(from_shards)),
         }
 
 
-def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
+def full_pass(dataset: tf.data.Dataset) -> Callable[[], int]:
     """Returns a function that reads a dataset to its end in a graph and returns the batch count."""
 
     @tf.function(autograph=False)
-    def run():
+    def count_batches():
         return dataset.reduce(tf.constant(0), lambda count, _: count + 1)
 
-    return lambda: int(run())
+    return lambda: int(count_batches())
 
 
 def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabulary:
@@ -261,7 +267,7 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
     if path:
         return WordPieceVocabulary.from_file(path)
     sample = "\n".join(texts)[: 1 << 20]
-    return WordPieceVocabulary.train(sample.split("\n"), _PIECES)
+    return WordPieceVocabulary.train(sample.split("\n"), _VOCABULARY_SIZE)
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
@@ -273,12 +279,12 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
         pattern: glob pattern of text files; `None` means to generate documents.
         megabytes: total size in millions of characters.
     """
-    left = round(megabytes * 1e6)
+    remaining = round(megabytes * 1e6)
     texts = []
     for text in documents(f"text:{pattern}") if pattern else harness.made_up_texts():
-        texts.append(text[:left])
-        left -= len(text)
-        if left <= 0:
+        texts.append(text[:remaining])
+        remaining -= len(text)
+        if remaining <= 0:
             break
     return [text for text in texts if text.strip()]
 

@@ -23,7 +23,7 @@ from experiments.lab.benchmarks.encoder_step import (
 )
 from experiments.lab.benchmarks.workers import Contender
 from macaron_tf.distribution import distributed, make_strategy
-from macaron_tf.distribution.mesh import spread
+from macaron_tf.distribution.mesh import shard_batch
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -116,11 +116,13 @@ def training_step(
     batch = random_batch(setting)
     batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
     if on_jax():
-        held = {x: keras.ops.convert_to_tensor(array) for x, array in spread(batch).items()}
+        device_batch = {
+            x: keras.ops.convert_to_tensor(array) for x, array in shard_batch(batch).items()
+        }
 
         def run_on_jax(steps: int) -> float:
             for _ in range(steps):
-                values = model.update(iter([held]))
+                values = model.update(iter([device_batch]))
             sums = dict(zip(model.names["train"], np.asarray(values), strict=False))
             return float(sums["loss_sum"] / sums["weight"])
 
@@ -128,7 +130,7 @@ def training_step(
     iterator = iter(distributed(strategy, tf.data.Dataset.from_tensors(batch).repeat()))
     update = model.make_train_function()
 
-    def run(steps: int) -> float:
+    def run_steps(steps: int) -> float:
         last = model.step + steps
         model.stops = (last,)
         model.reset_metrics()
@@ -137,7 +139,7 @@ def training_step(
                 logs = update(iterator)
         return float(logs["loss"])
 
-    return Contender(run, network.count_params())
+    return Contender(run_steps, network.count_params())
 
 
 def on_jax() -> bool:
@@ -174,16 +176,16 @@ def block_contenders(**options) -> dict[str, Contender]:
         A dict mapping the name of a block to its `Contender`.
     """
     setting = StepSetting(**options)
-    found = {
+    steps = {
         name: training_step(setting, config, setting.jit, implementation=setting.implementation)
         for name, config in block_configs(setting).items()
     }
     if setting.implementation == "auto" and not setting.jit and not on_jax():
         name, config = next(iter(block_configs(setting).items()))
-        found[f"{name}, no native ops"] = training_step(
+        steps[f"{name}, no native ops"] = training_step(
             setting, config, False, implementation="loop"
         )
-    return found
+    return steps
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
@@ -232,12 +234,12 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss
 
-    def run(steps: int) -> float:
+    def run_steps(steps: int) -> float:
         for _ in range(steps):
             loss = step(batch["token_ids"], batch["masked_positions"], batch["masked_labels"])
         return float(loss)
 
-    return Contender(run, sum(variable.shape.num_elements() for variable in variables))
+    return Contender(run_steps, sum(variable.shape.num_elements() for variable in variables))
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
@@ -253,10 +255,10 @@ def gemm_contenders(**options) -> dict[str, Contender]:
     matrix = tf.constant(square_matrix(), dtype)
     product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
 
-    def run(steps: int) -> float:
+    def run_steps(steps: int) -> float:
         return [float(product(matrix)) for _ in range(steps)][-1]
 
-    return {"TensorFlow gemm": Contender(run)}
+    return {"TensorFlow gemm": Contender(run_steps)}
 
 
 def keras_hub_model(setting: StepSetting):
@@ -267,7 +269,7 @@ def keras_hub_model(setting: StepSetting):
         return keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
 
     ids = keras.Input((setting.length,), dtype="int32")
-    positions = keras.Input((setting.masked,), dtype="int32")
+    positions = keras.Input((setting.num_masked,), dtype="int32")
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
         setting.vocab_size, setting.length, setting.hidden_dim, embeddings_initializer=initializer()
     )
@@ -300,7 +302,7 @@ def model_garden_model(setting: StepSetting):
         return tf_keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
 
     ids = tf_keras.Input((setting.length,), dtype="int32")
-    positions = tf_keras.Input((setting.masked,), dtype="int32")
+    positions = tf_keras.Input((setting.num_masked,), dtype="int32")
     tokens = layers.OnDeviceEmbedding(setting.vocab_size, setting.hidden_dim, initializer())
     x = tokens(ids)  # (B, L, D)
     x += layers.PositionEmbedding(setting.length, initializer())(x)

@@ -32,14 +32,10 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
-LONGEST, MAX_LENGTH = (
-    20,
-    128,
-)  # maximum numbers of words in a sentence and of ids in a row
-BATCH, SHAPES = (
-    128,
-    16,
-)  # numbers of rows in a batch of pairs and of padded lengths, as in `Vectors`
+MAX_WORDS = 20  # maximum number of words in a sentence
+MAX_LENGTH = 128  # maximum number of ids in a row
+# Numbers of rows in a batch of pairs and of padded lengths, as in `Vectors`.
+BATCH, SHAPES = 128, 16
 QUERIES = 1_000  # number of sentences that are compared with all N sentences at once
 
 command = Benchmark(
@@ -53,7 +49,9 @@ command = Benchmark(
         default="mini",
         choices=("tiny", "mini", "base", "large"),
     ),
-    count("--sentences", "number of sentences N; all pairs of them are compared", 10_000, least=2),
+    count(
+        "--sentences", "number of sentences N; all pairs of them are compared", 10_000, minimum=2
+    ),
     count("--scored", "number of pairs that the cross-encoder scores in each round", 2_000),
     rounds=3,
     warm_up=1,
@@ -65,7 +63,7 @@ def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times the cross-encoder on a sample, and the bi-encoder on all pairs."""
     set_threads(options.threads)
     keras.utils.set_random_seed(options.seed)
-    lines = made_up_lines(options.sentences, LONGEST, options.seed)
+    lines = made_up_lines(options.sentences, MAX_WORDS, options.seed)
     vocabulary = WordPieceVocabulary.train(made_up_lines(2_000, 60, options.seed), 4_000)
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size)
     classifier, siamese = EncoderClassifier(config, 1), SiameseEncoder(config)
@@ -73,8 +71,8 @@ def main(options: argparse.Namespace) -> Tables:
         network.build()
 
     task = Classification(get_task("stsb"), Limits(MAX_LENGTH), classifier, vocabulary)
-    drawn = np.random.default_rng(options.seed).integers(len(lines), size=(2, options.scored))
-    texts = tuple([lines[number] for number in side] for side in drawn)
+    indices = np.random.default_rng(options.seed).integers(len(lines), size=(2, options.scored))
+    texts = tuple([lines[index] for index in side] for side in indices)
     encoded = task.encoded(vocabulary, Examples(texts, None), task.limits)
     batches, outputs = ExampleBatches(encoded, BATCH, SHAPES), SetOutputs(task, BATCH)
 
@@ -82,11 +80,10 @@ def main(options: argparse.Namespace) -> Tables:
     rows, _ = encode_sentences(vocabulary, lines, MAX_LENGTH)
 
     def search() -> None:
-        vectors = unit_vectors(encoder.of_rows(rows))  # (N, D)
+        vectors = unit_vectors(encoder.encode_rows(rows))  # (N, D)
         for start in range(0, len(vectors), QUERIES):
-            nearest(
-                vectors[start : start + QUERIES], vectors, 2
-            )  # finds the sentence itself and its nearest neighbour
+            # Finds the sentence itself and its nearest neighbour.
+            nearest(vectors[start : start + QUERIES], vectors, 2)
 
     pairs = len(lines) * (len(lines) - 1) // 2
     table = timed(
@@ -96,10 +93,10 @@ def main(options: argparse.Namespace) -> Tables:
         },
         options,
     )
-    for row, read in zip(table, (len(lines), pairs), strict=True):
+    for row, rows_read in zip(table, (len(lines), pairs), strict=True):
         row["all_pairs_cpu_seconds"] = pairs / row["units"] * statistics.median(row["cpu_seconds"])
         row["more"] = {
-            "rows read for all pairs": f"{read:,}",
+            "rows read for all pairs": f"{rows_read:,}",
             "CPU seconds for all pairs": f"{row['all_pairs_cpu_seconds']:,.1f}",
         }
     yield f"{len(lines):,} sentences, {pairs:,} pairs", table

@@ -21,11 +21,11 @@ from macaron_tf.text.byte_pairs import byte_alphabet
 
 # Weight types of CTranslate2.
 COMPUTE_TYPES = ("float32", "int8")
-# Standard deviations of matrices and of embeddings in `MarianPeer`.
-MATRICES, EMBEDDINGS = 0.03, 0.2
+# Standard deviations of the matrices and the embeddings in `MarianPeer`.
+MATRIX_STD, EMBEDDING_STD = 0.03, 0.2
 
 
-def begin(threads: int, inter_op_threads: int | None = None) -> None:
+def set_up(threads: int, inter_op_threads: int | None = None) -> None:
     """Sets the number of threads of PyTorch and TensorFlow.
 
     Args:
@@ -67,17 +67,17 @@ class HuggingFacePeer:
     """A model with random weights from the library transformers.
 
     Args:
-        kind: model class of transformers.
+        model_class: model class of transformers.
         seed: seed of the weights.
         settings: fields of the model configuration.
     """
 
-    def __init__(self, kind: type, seed: int = 0, **settings: Any):
+    def __init__(self, model_class: type, seed: int = 0, **settings: Any):
         import torch
 
         torch.manual_seed(seed)
         self._torch = torch
-        self.model = kind(kind.config_class(**settings)).eval()
+        self.model = model_class(model_class.config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
         """Generates exactly `count` tokens for each source or prompt: `(B, P) -> (B, count)`.
@@ -89,7 +89,7 @@ class HuggingFacePeer:
         """
         ids = self._torch.from_numpy(rows.astype(np.int64))
         with self._torch.inference_mode():
-            found = self.model.generate(
+            token_ids = self.model.generate(
                 input_ids=ids,
                 attention_mask=self._torch.ones_like(ids),
                 do_sample=False,
@@ -97,7 +97,7 @@ class HuggingFacePeer:
                 max_new_tokens=count,
                 **options,
             )
-        return found[:, -count:].numpy()
+        return token_ids[:, -count:].numpy()
 
 
 class MarianPeer(HuggingFacePeer):
@@ -131,24 +131,24 @@ class MarianPeer(HuggingFacePeer):
             decoder_start_token_id=BOS,
             eos_token_id=EOS,
             forced_eos_token_id=EOS,
-            init_std=MATRICES,
+            init_std=MATRIX_STD,
         )
         with self._torch.no_grad():
-            self.model.model.shared.weight.mul_(EMBEDDINGS / MATRICES)
+            self.model.model.shared.weight.mul_(EMBEDDING_STD / MATRIX_STD)
             signs = self.model.model.decoder.layers[-1].final_layer_norm.weight
             signs.copy_(self._torch.randn_like(signs).sign())
 
-    def ours(self) -> EncoderDecoder:
+    def as_macaron_tf(self) -> EncoderDecoder:
         """Builds an encoder-decoder of this library with the weights of this Hugging Face model."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
-def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
+def in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: str) -> Any:
     """Loads a converted model into CTranslate2.
 
     Args:
-        runner: class `Translator` or `Generator` of CTranslate2.
+        runner_class: class `Translator` or `Generator` of CTranslate2.
         spec: model specification, the output of a CTranslate2 converter.
         threads: number of threads.
         compute_type: weight type, one of `COMPUTE_TYPES`.
@@ -156,11 +156,13 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)
-        return runner(directory, compute_type=compute_type, inter_threads=1, intra_threads=threads)
+        return runner_class(
+            directory, compute_type=compute_type, inter_threads=1, intra_threads=threads
+        )
 
 
-def _words(rows: np.ndarray) -> list[list[str]]:
-    """Converts ids to strings such as "17", which serve as subword pieces in CTranslate2."""
+def _tokens(rows: np.ndarray) -> list[list[str]]:
+    """Converts ids to strings such as "17", which serve as subword tokens in CTranslate2."""
     return [[str(i) for i in row] for row in rows]
 
 
@@ -182,7 +184,7 @@ class CTranslate2Peer:
         config = peer.model.config
         config.normalize_before = config.normalize_embedding = False
         spec = BartLoader().get_model_spec(peer.model)
-        [names] = _words([range(config.vocab_size)])
+        [names] = _tokens([range(config.vocab_size)])
         spec.register_source_vocabulary(names)
         spec.register_target_vocabulary(names)
         spec.config.bos_token = spec.config.decoder_start_token = names[BOS]
@@ -192,14 +194,14 @@ class CTranslate2Peer:
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
         """Translates token ids `(B, S) -> (B, count)` by beam search; outputs have no EOS."""
-        found = self._translator.translate_batch(
-            _words(source),
+        results = self._translator.translate_batch(
+            _tokens(source),
             beam_size=beam_size,
             length_penalty=0.0,
             min_decoding_length=count,
             max_decoding_length=count,
         )
-        return np.array([[int(token) for token in one.hypotheses[0]] for one in found])
+        return np.array([[int(token) for token in result.hypotheses[0]] for result in results])
 
 
 class GPT2Peer(HuggingFacePeer):
@@ -226,7 +228,7 @@ class GPT2Peer(HuggingFacePeer):
             bos_token_id=config.vocab_size - 1,
         )
 
-    def ours(self, directory: pathlib.Path) -> Pretrained:
+    def as_macaron_tf(self, directory: pathlib.Path) -> Pretrained:
         """Builds a language model of this library with the weights of this Hugging Face model.
 
         The vocabulary of the model is a byte-level BPE of single bytes, pairs of bytes and the
@@ -236,12 +238,12 @@ class GPT2Peer(HuggingFacePeer):
             directory: folder to which `save_pretrained` writes the model.
         """
         self.model.save_pretrained(directory)
-        letters = sorted(byte_alphabet())
-        count = self.model.config.vocab_size - len(letters) - 1
-        pairs = list(itertools.islice(itertools.product(letters, repeat=2), count))
-        names = [*letters, *map("".join, pairs), "<|endoftext|>"]
-        numbers = {name: number for number, name in enumerate(names)}
-        (directory / "vocab.json").write_text(json.dumps(numbers), encoding="utf-8")
+        byte_letters = sorted(byte_alphabet())
+        count = self.model.config.vocab_size - len(byte_letters) - 1
+        pairs = list(itertools.islice(itertools.product(byte_letters, repeat=2), count))
+        names = [*byte_letters, *map("".join, pairs), "<|endoftext|>"]
+        token_ids = {name: token_id for token_id, name in enumerate(names)}
+        (directory / "vocab.json").write_text(json.dumps(token_ids), encoding="utf-8")
         merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
         (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
         return read_language_model(directory)
@@ -261,14 +263,14 @@ class CTranslate2GPT2:
         from ctranslate2.converters.transformers import GPT2Loader
 
         spec = GPT2Loader().get_model_spec(peer.model)
-        [names] = _words([range(peer.model.config.vocab_size)])
+        [names] = _tokens([range(peer.model.config.vocab_size)])
         spec.register_vocabulary(names)
         spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
         self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
 
     def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
         """Generates `count` tokens after each prompt by greedy decoding: `(B, P) -> (B, count)`."""
-        found = self._generator.generate_batch(
-            _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
+        results = self._generator.generate_batch(
+            _tokens(rows), min_length=count, max_length=count, include_prompt_in_result=False
         )
-        return np.array([one.sequences_ids[0] for one in found])
+        return np.array([result.sequences_ids[0] for result in results])

@@ -23,9 +23,9 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count
 from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator
-from macaron_tf.decoding.sampling import first_state, go_on
-from macaron_tf.engines.lite_decoding import converted_decoder
-from macaron_tf.engines.lite_writer import KINDS
+from macaron_tf.decoding.sampling import continue_sampling, first_state
+from macaron_tf.engines.lite_decoding import convert_decoder
+from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import CLS, SPECIAL
@@ -49,7 +49,7 @@ command = Benchmark(
     count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
     count("--new-tokens", "number of tokens to generate after each prompt", 32),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    several("--lite", KINDS, "weight types for also timing LiteRT (default: no LiteRT)", []),
+    several("--lite", PRECISIONS, "weight types for also timing LiteRT (default: no LiteRT)", []),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
@@ -64,59 +64,63 @@ command = Benchmark(
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
     config = catalog.config(f"gpt2_{options.size}")
-    longest = options.prompt_tokens + options.new_tokens
-    if longest > config.max_length:
+    length = options.prompt_tokens + options.new_tokens
+    if length > config.max_length:
         raise UserError(
-            f"the sum of --prompt-tokens and --new-tokens is {longest}, but GPT-2 has only "
+            f"the sum of --prompt-tokens and --new-tokens is {length}, but GPT-2 has only "
             f"{config.max_length} positions: lower --prompt-tokens or --new-tokens"
         )
-    peers.begin(options.threads, options.inter_op_threads)
+    peers.set_up(options.threads, options.inter_op_threads)
     peer, count = peers.GPT2Peer(config), options.new_tokens
     with tempfile.TemporaryDirectory() as folder:
-        read = peer.ours(pathlib.Path(folder))
-    stepping = types.SimpleNamespace(  # the same model without prefill
-        init_decode=read.network.init_decode,
-        decode_step=read.network.decode_step,
+        pretrained = peer.as_macaron_tf(pathlib.Path(folder))
+    without_prefill = types.SimpleNamespace(  # the same model without prefill
+        init_decode=pretrained.network.init_decode,
+        decode_step=pretrained.network.decode_step,
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ids = read.ids  # (V,) array from an id in this library to the id in Hugging Face
-    others = {
-        f"CTranslate2, {kind}": peers.CTranslate2GPT2(peer, options.threads, kind)
-        for kind in options.ctranslate2
+    ids = pretrained.ids  # (V,) array from an id in this library to the id in Hugging Face
+    ctranslate2_peers = {
+        f"CTranslate2, {weight_type}": peers.CTranslate2GPT2(peer, options.threads, weight_type)
+        for weight_type in options.ctranslate2
     }
     generators = {
-        name: TextGenerator(model, read.vocabulary, config.max_length)
-        for name, model in (("ours", read.network), ("token by token", stepping))
+        name: TextGenerator(model, pretrained.vocabulary, config.max_length)
+        for name, model in (("ours", pretrained.network), ("token by token", without_prefill))
     }
-    for kind in options.lite:
-        decoder = converted_decoder(read.network, kind, options.threads)
-        generators[f"ours, LiteRT {kind}"] = generators["ours"].asking(decoder)
-    for batch in options.batch_sizes:
-        rng = np.random.default_rng(batch)
-        rows = rng.integers(
-            SPECIAL, len(ids), (batch, options.prompt_tokens)
-        )  # (B, P) ids of this library
+    for weight_type in options.lite:
+        decoder = convert_decoder(pretrained.network, weight_type, options.threads)
+        generators[f"ours, LiteRT {weight_type}"] = generators["ours"].with_model(decoder)
+    for batch_size in options.batch_sizes:
+        rng = np.random.default_rng(batch_size)
+        # (B, P) ids of this library
+        rows = rng.integers(SPECIAL, len(ids), (batch_size, options.prompt_tokens))
         rows[:, 0] = CLS
-        theirs = ids[rows]
+        peer_rows = ids[rows]
         pad = {"pad_token_id": config.vocab_size - 1}
-        works = {"Hugging Face generate": functools.partial(peer.generate, theirs, count, **pad)}
-        for name, other in others.items():
-            works[name] = functools.partial(other.generate, theirs, count)
+        functions = {
+            "Hugging Face generate": functools.partial(peer.generate, peer_rows, count, **pad)
+        }
+        for name, ctranslate2_peer in ctranslate2_peers.items():
+            functions[name] = functools.partial(ctranslate2_peer.generate, peer_rows, count)
         for name, generator in generators.items():
-            works[name] = functools.partial(completed, generator, rows.tolist(), greedy)
-        works["ours, XLA"] = compiled(generators["ours"], rows, greedy)
-        expected = works["Hugging Face generate"]()
-        for name, work in works.items():
+            functions[name] = functools.partial(completed, generator, rows.tolist(), greedy)
+        functions["ours, XLA"] = compiled(generators["ours"], rows, greedy)
+        expected = functions["Hugging Face generate"]()
+        for name, function in functions.items():
             # Tokens may differ where two tokens are almost equally likely.
-            found = ids[work()] if name in generators or name == "ours, XLA" else work()
-            equal = (found == expected).mean()
+            tokens = ids[function()] if name in generators or name == "ours, XLA" else function()
+            agreement = (tokens == expected).mean()
             print(
-                f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's tokens",
+                f"batch {batch_size}: {name}: {agreement:.0%} of the tokens equal Hugging Face's "
+                "tokens",
                 flush=True,
             )
-        turns = {name: lambda work=work: work().size for name, work in works.items()}
-        yield f"batch {batch}", timed(turns, options)
+        contenders = {
+            name: lambda function=function: function().size for name, function in functions.items()
+        }
+        yield f"batch {batch_size}", timed(contenders, options)
 
 
 def completed(
@@ -129,7 +133,7 @@ def completed(
         rows: token ids of B prompts.
         config: settings of greedy decoding.
     """
-    return np.array([one.ids for [one] in generator.continue_rows(rows, config)])
+    return np.array([continuation.ids for [continuation] in generator.continue_rows(rows, config)])
 
 
 def compiled(
@@ -144,21 +148,26 @@ def compiled(
         rows: `(B, P)` token ids of the prompts.
         config: settings of greedy decoding.
     """
-    (batch, length), count = rows.shape, config.max_tokens
-    numbers = (rows, np.full(batch, length), np.full(batch, count), np.zeros((batch, 1)))
-    asked = Prompts(*(tf.constant(array, tf.int32) for array in numbers))
+    (batch_size, length), count = rows.shape, config.max_tokens
+    arrays = (
+        rows,
+        np.full(batch_size, length),
+        np.full(batch_size, count),
+        np.zeros((batch_size, 1)),
+    )
+    prompts = Prompts(*(tf.constant(array, tf.int32) for array in arrays))
     step, rules = generator.model.decode_step, generator.rules(config, config.min_tokens)
 
     @tf.function(autograph=False)
-    def begin(asked):
-        asked, context, cache = generator.begin(asked, length + count)
-        return context, first_state(asked, context, cache, generator.prefill_fn)
+    def begin(prompts):
+        prompts, context, cache = generator.begin(prompts, length + count)
+        return context, first_state(prompts, context, cache, generator.prefill_fn)
 
     @tf.function(autograph=False, jit_compile=True)
-    def loop(context, state, asked):
-        return go_on(step, context, state, asked, rules, count)[0]
+    def loop(context, state, prompts):
+        return continue_sampling(step, context, state, prompts, rules, count)[0]
 
-    return lambda: loop(*begin(asked), asked)[:, 0].numpy()
+    return lambda: loop(*begin(prompts), prompts)[:, 0].numpy()
 
 
 if __name__ == "__main__":

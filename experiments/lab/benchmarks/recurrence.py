@@ -69,13 +69,13 @@ def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate
     """
 
     @tf.function(jit_compile=jit, autograph=False)
-    def run(*tensors):
+    def step(*tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             y = swish_gate(*tensors, step_size, gate, implementation=implementation)
         return y, *tape.gradient(y, tensors, output_gradients=tf.ones_like(y))
 
-    return lambda: run(*arrays)
+    return lambda: step(*arrays)
 
 
 def _inputs(shape: tuple[int, int, int], dtype: str, seed: int) -> list[tf.Tensor]:
@@ -87,13 +87,15 @@ def _inputs(shape: tuple[int, int, int], dtype: str, seed: int) -> list[tf.Tenso
     return [x, alpha, biases[0], *(tf.cast(bias, dtype) for bias in biases[1:])]
 
 
-def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
+def _check_agreement(functions: dict[str, Callable], dtype: str) -> None:
     tolerance = 1e-4 if dtype == "float32" else 5e-2
-    reference = runs[REFERENCE]()
-    for name, run in runs.items():
-        for mine, theirs in zip(run(), reference, strict=True):
-            mine, theirs = (tf.cast(array, tf.float32) for array in (mine, theirs))
-            error = float(tf.reduce_max(tf.abs(mine - theirs)) / tf.reduce_max(tf.abs(theirs)))
+    reference = functions[REFERENCE]()
+    for name, function in functions.items():
+        for actual, expected in zip(function(), reference, strict=True):
+            actual, expected = (tf.cast(array, tf.float32) for array in (actual, expected))
+            error = float(
+                tf.reduce_max(tf.abs(actual - expected)) / tf.reduce_max(tf.abs(expected))
+            )
             if not error < tolerance:
                 raise UserError(
                     f"{name} differs from {REFERENCE} by {error:.1e}, more than {tolerance:.0e}: "
@@ -108,19 +110,19 @@ def main(options: argparse.Namespace) -> Tables:
     for setting in options.settings:
         rows, length, width = SETTINGS[setting]
         arrays = _inputs(SETTINGS[setting], options.dtype, options.seed)
-        runs = {
-            name: contender(*how, arrays, options.step_size, options.gate)
-            for name, how in CONTENDERS.items()
+        functions = {
+            name: contender(implementation, jit, arrays, options.step_size, options.gate)
+            for name, (implementation, jit) in CONTENDERS.items()
             if name != "native" or native.available()
         }
-        _check_agreement(runs, options.dtype)
+        _check_agreement(functions, options.dtype)
         # `numpy()` waits for the result.
-        turns = {
-            name: counted(rows * length, lambda run=run: run()[0].numpy())
-            for name, run in runs.items()
+        contenders = {
+            name: counted(rows * length, lambda function=function: function()[0].numpy())
+            for name, function in functions.items()
         }
         shape = f"{rows} x {length} positions, width {width}, k {options.step_size}"
-        yield f"{setting}: {shape}, {options.dtype}", timed(turns, options)
+        yield f"{setting}: {shape}, {options.dtype}", timed(contenders, options)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ from experiments import studies
 from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.harness import Benchmark, say
 from experiments.lab.benchmarks.workers import (
-    CLEAR,
-    GIVE_BACK_MEMORY,
+    CLEAR_REFS,
+    RETURN_MEMORY,
     Contender,
     Worker,
     peak_of,
@@ -61,14 +61,14 @@ from macaron_tf.models.stack import Stack
 BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
 ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
 MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
-_SPELLED = {
+_MIXER_OPTIONS = {
     BERT_RAB: {"block": "transformer", "relative_bias": "per_layer"},
     SWISH_RNN: {"block": "swish_rnn", "relative_bias": "per_layer"},
     ATTENTION: {"scheme": "tokens"},
     RECURRENCE: {"block": "swish_rnn", "scheme": "channels"},
 }
 HEAD_DIM = 64
-TURN_TOKENS = 2048  # short steps are repeated up to this number, to hide the cost of a call
+TOKENS_PER_CALL = 2048  # short steps are repeated up to this number, to hide the cost of a call
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
 # Dict mapping an axis to a field of `Point`, the name of the flag with its values, and default
 # values.
@@ -178,7 +178,9 @@ def make_stack(mixer: str, point: Point) -> Stack:
         point: sizes and options.
     """
     keras.utils.set_random_seed(point.seed)
-    spelled = {"scheme": mixer} if "," in mixer else _SPELLED.get(mixer, {"block": mixer})
+    options_of_mixer = (
+        {"scheme": mixer} if "," in mixer else _MIXER_OPTIONS.get(mixer, {"block": mixer})
+    )
     config = EncoderConfig(
         vocab_size=1,
         hidden_dim=point.width,
@@ -189,7 +191,7 @@ def make_stack(mixer: str, point: Point) -> Stack:
         dropout=point.dropout,
         attention_dropout=point.dropout,
         epsilon=1e-5,
-        **spelled,
+        **options_of_mixer,
     )
     stack = Stack(config, point.layers, dtype=point.dtype_policy)
     stack.build((point.batch, point.length, point.width))
@@ -222,56 +224,59 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
         # Returns the gradients, so that TensorFlow does not prune them from the graph.
         return tf.reduce_mean(tf.cast(y, tf.float32)), gradients
 
-    def run() -> tuple:
+    def call() -> tuple:
         mean, gradients = step(x, output_gradient)
         return mean.numpy(), gradients
 
-    return run
+    return call
 
 
-def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
+def peaks(measurements: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
     """Runs training steps in a child process, and yields the peak memory of each step in bytes.
 
     Args:
-        works: for each step, a pair of its sizes and options (`Point`) and the name of its layers
-            (`--mixers`).
+        measurements: for each step, a pair of its sizes and options (`Point`) and the name of its
+            layers (`--mixers`).
         threads: number of threads of the child process.
 
     Raises:
         UserError: the system cannot measure memory, or the child process failed.
     """
-    if not os.access(CLEAR, os.W_OK):
+    if not os.access(CLEAR_REFS, os.W_OK):
         raise UserError(
-            f"{CLEAR} is not writable, but measuring memory needs write access: run as root, or "
-            "give --no-memory"
+            f"{CLEAR_REFS} is not writable, but measuring memory needs write access: run as root, "
+            "or give --no-memory"
         )
-    given = {"works": [(mixer, dataclasses.asdict(point)) for point, mixer in works]}
-    environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
-    work = works[0]
+    arguments = {
+        "measurements": [(mixer, dataclasses.asdict(point)) for point, mixer in measurements]
+    }
+    environment = {**thread_variables(threads), **RETURN_MEMORY}
+    measurement = measurements[0]
     try:
         with Worker(
-            "experiments.lab.benchmarks.scaling:peak_contenders", given, environment
-        ) as child:
-            for name, work in zip(child.parameters, works, strict=True):
-                say(f"memory: {work}")
-                yield int(child.run(name, 1))
+            "experiments.lab.benchmarks.scaling:peak_contenders", arguments, environment
+        ) as worker:
+            for name, measurement in zip(worker.parameters, measurements, strict=True):
+                say(f"memory: {measurement}")
+                yield int(worker.run(name, 1))
     except UserError as error:
         raise UserError(
-            f"the memory of {work} was not measured ({error}): give smaller sizes, or --no-memory"
+            f"the memory of {measurement} was not measured ({error}): give smaller sizes, or "
+            "--no-memory"
         ) from None
 
 
-def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
+def peak_contenders(measurements: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
     """Makes, for each step, a `Contender` that returns the peak memory of the step in bytes.
 
     A child process calls this function.
 
     Args:
-        works: for each step, a pair of the name of its layers (`--mixers`) and a dict with the
-            fields of its `Point`.
+        measurements: for each step, a pair of the name of its layers (`--mixers`) and a dict with
+            the fields of its `Point`.
 
     Returns:
-        A dict mapping the index in `works`, as a string, to the `Contender` of this step.
+        A dict mapping the index in `measurements`, as a string, to the `Contender` of this step.
     """
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
@@ -280,7 +285,10 @@ def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender
         step()
         return peak_of(step)
 
-    return {str(i): Contender(functools.partial(peak, *work)) for i, work in enumerate(works)}
+    return {
+        str(i): Contender(functools.partial(peak, *measurement))
+        for i, measurement in enumerate(measurements)
+    }
 
 
 def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
@@ -299,7 +307,7 @@ def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float
     return {**law, "r_squared": fit.rvalue**2 if len(sizes) > 2 else None, "sizes": len(sizes)}
 
 
-def _shown(law: Mapping) -> str:
+def _law_text(law: Mapping) -> str:
     fit = "two points" if law["r_squared"] is None else f"R² {law['r_squared']:.3f}"
     return f"{law['exponent']:.2f} ({fit})"
 
@@ -331,20 +339,23 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     Args:
         tables: dict mapping a setting to its rows.
     """
-    drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
-    grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
+    figure = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
+    grid = figure.subplots(len(tables), len(COSTS), squeeze=False)
     laws, lines = {}, []
-    for (setting, rows), places in zip(tables.items(), grid, strict=True):
+    for (setting, rows), panels in zip(tables.items(), grid, strict=True):
         axis, sizes = rows[0]["axis"], sorted({row["at"] for row in rows})
         laws[axis] = {row["mixer"]: {} for row in rows}
-        for (cost, label), axes in zip(COSTS.items(), places, strict=True):
-            for mixer, found in laws[axis].items():
-                mine = [row for row in rows if row["mixer"] == mixer and np.median(row[cost])]
-                if len(mine) > 1:
-                    line = [row["at"] for row in mine], [np.median(row[cost]) for row in mine]
-                    found[cost] = power_laws(*line)
-                    exponent = found[cost]["upper half"]["exponent"]
-                    axes.plot(*line, marker="o", label=f"{mixer}: {axis}^{exponent:.2f}")
+        for (cost, label), axes in zip(COSTS.items(), panels, strict=True):
+            for mixer, fits in laws[axis].items():
+                mixer_rows = [row for row in rows if row["mixer"] == mixer and np.median(row[cost])]
+                if len(mixer_rows) > 1:
+                    points = (
+                        [row["at"] for row in mixer_rows],
+                        [np.median(row[cost]) for row in mixer_rows],
+                    )
+                    fits[cost] = power_laws(*points)
+                    exponent = fits[cost]["upper half"]["exponent"]
+                    axes.plot(*points, marker="o", label=f"{mixer}: {axis}^{exponent:.2f}")
             axes.set(xscale="log", xlabel=axis, ylabel=label)
             axes.set_xticks(sizes, map(str, sizes))
             axes.set_yscale("log", base=2)
@@ -354,19 +365,21 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
             axes.grid(alpha=0.3)
             if axes.lines:
                 axes.legend(fontsize="small")
-        for mixer, found in laws[axis].items():
-            cells = [map(_shown, found[cost].values()) if cost in found else "--" for cost in COSTS]
-            span = f"{axis} {sizes[0]} to {sizes[-1]}"
-            lines.append([span, mixer, *itertools.chain(*cells)])
+        for mixer, fits in laws[axis].items():
+            cells = [
+                map(_law_text, fits[cost].values()) if cost in fits else "--" for cost in COSTS
+            ]
+            range_of_sizes = f"{axis} {sizes[0]} to {sizes[-1]}"
+            lines.append([range_of_sizes, mixer, *itertools.chain(*cells)])
     names = ["against", "mixer"]
-    names += [f"{cost}, {kind}" for cost in ("time", "memory") for kind in ("all", "upper half")]
+    names += [f"{cost}, {part}" for cost in ("time", "memory") for part in ("all", "upper half")]
     text = (
         "\n## Exponents\n\nExponents p of cost = a size^p, fitted by least squares in the "
         "logarithms. Memory is the peak memory of a step beyond weights and inputs.\n\n"
     )
     text += "\n".join([*table(names, lines), ""])
-    beside = beside_transformer(tables)
-    if beside:
+    comparison = compare_with_transformer(tables)
+    if comparison:
         text += (
             "\n## Blocks compared with the Transformer\n\nTime and peak memory of a step are "
             "relative to the Transformer at the same length. The quality is the mean and the "
@@ -375,11 +388,11 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
             "As published, Macaron is pre-norm and SwishRNN has T5's position bias; the "
             "Transformer is post-norm and has no such bias.\n\n"
         )
-        text += "\n".join([*table(list(beside[0]), [line.values() for line in beside]), ""])
-    return {"exponents": laws, "blocks": beside}, text, drawing
+        text += "\n".join([*table(list(comparison[0]), [line.values() for line in comparison]), ""])
+    return {"exponents": laws, "blocks": comparison}, text, figure
 
 
-def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
+def compare_with_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
     """Computes the time, memory and quality of each block for comparison with the Transformer.
 
     Args:
@@ -396,8 +409,10 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
     for row in rows if base else []:
         cells = {"block": row["mixer"], "L": str(row["at"])}
         for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
-            mine, theirs = (np.median(one[cost]) for one in (row, base[row["at"]]))
-            cells[name] = f"{mine / theirs:.2f}" if theirs else "-"
+            cost_of_block, cost_of_base = (
+                np.median(measured_row[cost]) for measured_row in (row, base[row["at"]])
+            )
+            cells[name] = f"{cost_of_block / cost_of_base:.2f}" if cost_of_base else "-"
         cells["parameters"] = f"{row['parameters']:,}"
         lines.append({**cells, **qualities(row["mixer"])})
     return lines
@@ -408,14 +423,14 @@ def qualities(block: str) -> dict[str, str]:
 
     The dict maps each key of `STUDIES` to a cell with the mean and standard deviation over seeds.
     """
-    found = {}
-    for name, (file, having, metric, key, names) in STUDIES.items():
-        wanted = {**having, key: names.get(block, block)}
+    cells = {}
+    for name, (file, fields, metric, key, names) in STUDIES.items():
+        selection = {**fields, key: names.get(block, block)}
         rows = studies.read_json(RESULTS / f"{file}.json", rows=list)["rows"]
-        rows = [row for row in rows if wanted.items() <= row.items()]
-        last = [{**row.get("curve", [{}])[-1], **row} for row in rows]
-        found[name] = studies.mean_of(last, metric, 2)
-    return found
+        rows = [row for row in rows if selection.items() <= row.items()]
+        last_points = [{**row.get("curve", [{}])[-1], **row} for row in rows]
+        cells[name] = studies.mean_of(last_points, metric, 2)
+    return cells
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
@@ -426,7 +441,7 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     Raises:
         UserError: the options contradict each other.
     """
-    given = vars(options)
+    option_values = vars(options)
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
             raise UserError(
@@ -438,23 +453,27 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
             f"--tokens is {options.tokens}, but must be at least {max(options.lengths)}, the "
             "maximum of --lengths: raise --tokens, or lower --lengths"
         )
-    fixed = Point(**{field.name: given[field.name] for field in dataclasses.fields(Point)})
+    default_point = Point(
+        **{field.name: option_values[field.name] for field in dataclasses.fields(Point)}
+    )
     points = {}
     for axis, (field, flag, _) in AXES.items():
-        values = sorted(set(given[flag]))
+        values = sorted(set(option_values[flag]))
         if len(values) < 2:
             raise UserError(
                 f"--{flag} has only one value, but fitting an exponent needs at least two "
                 "different values: add another value"
             )
         if axis in options.axes:
-            points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
+            points[axis] = [
+                dataclasses.replace(default_point, **{field: value}) for value in values
+            ]
     for i, point in enumerate(points.get("L", []) if options.tokens else []):
         points["L"][i] = dataclasses.replace(point, batch=options.tokens // point.length)
     return points
 
 
-def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
+def measure(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
     """Measures the steps of an axis, along which one size varies.
 
     Args:
@@ -472,46 +491,46 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
         for _ in range(steps):
             step()
 
-    found = []
+    rows = []
     for point in points:
         say(f"{axis}: {point}")
-        steps = max(1, TURN_TOKENS // point.tokens)
-        turns = {
+        steps = max(1, TOKENS_PER_CALL // point.tokens)
+        contenders = {
             mixer: harness.counted(steps * point.tokens, repeat, make_step(mixer, point), steps)
             for mixer in options.mixers
         }
-        for row in harness.timed(turns, options):
+        for row in harness.timed(contenders, options):
             row |= {"axis": axis, "mixer": row["name"], "at": getattr(point, AXES[axis][0])}
             row["name"] = f"{axis} {row['at']}, {row['mixer']}"
             row["milliseconds"] = harness.quartiles(1e3 * np.array(row["seconds"]) / steps)
             row["mebibytes"] = 0.0
             row["parameters"] = make_stack(row["mixer"], point).count_params()
-            found.append(row)
+            rows.append(row)
     if not options.no_memory:
-        works = list(itertools.product(points, options.mixers))
-        for row, peak in zip(found, peaks(works, options.threads), strict=True):
+        measurements = list(itertools.product(points, options.mixers))
+        for row, peak in zip(rows, peaks(measurements, options.threads), strict=True):
             row["mebibytes"] = peak / 2**20
-    for row in found:
-        memory = f"{row['mebibytes']:.1f}" if row["mebibytes"] else "-"
-        more = {"ms per step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
+    for row in rows:
+        peak_text = f"{row['mebibytes']:.1f}" if row["mebibytes"] else "-"
+        more = {"ms per step": harness.cell(row["milliseconds"], 1), "peak MiB": peak_text}
         row["more"] = {**more, "parameters": f"{row['parameters']:,}"}
-    return found
+    return rows
 
 
 @command.measures("Time and memory of a training step against its size", summary)
 def main(options: argparse.Namespace) -> harness.Tables:
     """Runs the benchmark: measures steps along each axis in `--axes`."""
-    points = axis_points(options)
+    points_by_axis = axis_points(options)
     harness.set_threads(options.threads)
     # Hides warnings about frequent retracing, because every point has its own `tf.function`.
     tf.get_logger().setLevel("ERROR")
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' * options.jit}"
-    for axis, of_axis in points.items():
+    for axis, points in points_by_axis.items():
         sizes = {name: getattr(options, field) for name, (field, *_) in AXES.items()}
         if axis == "L" and options.tokens:
             sizes = {**sizes, "B": f"{options.tokens} / L"}
-        rest = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != axis)
-        yield f"{axis}: {rest}; {about}", measured(options, axis, of_axis)
+        fixed_sizes = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != axis)
+        yield f"{axis}: {fixed_sizes}; {about}", measure(options, axis, points)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ import macaron_tf
 from experiments.finetune.run import FinetuningRun
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
-from experiments.run import kept_data_dir
+from experiments.run import saved_data_dir
 from macaron_tf.cli.arguments import argument, count, path_argument, switch
 from macaron_tf.data.batches import in_parts
 from macaron_tf.data.sources.tfds import Tfds
@@ -76,13 +76,10 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 LITE, LITE_INT8 = "LiteRT", "LiteRT, int8"
-LONGEST, MAX_LENGTH = 60, 128  # maximum numbers of words in a line and of ids in a row
+MAX_WORDS, MAX_LENGTH = 60, 128  # maximum numbers of words in a line and of ids in a row
 LABELS = ("negative", "positive")
-ONNX_INPUTS = (
-    "input_ids",
-    "attention_mask",
-    "token_type_ids",
-)  # in the order of the arguments of the model
+# In the order of the arguments of the model.
+ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Function from lines of text to an array with an answer in each row.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
@@ -108,7 +105,7 @@ command = Benchmark(
         "number of clients that send requests with one line at the same time; 0 skips the test "
         "with several clients",
         4,
-        least=0,
+        minimum=0,
     ),
     switch(
         "--bfloat16",
@@ -121,7 +118,7 @@ command = Benchmark(
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
-    count("--new-tokens", "number of tokens in each translation", 24, least=2),
+    count("--new-tokens", "number of tokens in each translation", 24, minimum=2),
     path_argument(
         "--run",
         "folder of a run of `experiments.finetune` on a task that classifies single texts; the "
@@ -140,18 +137,18 @@ command = Benchmark(
 )
 
 
-def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
+def made_up_lines(count: int, max_words: int, seed: int) -> list[str]:
     """Generates lines of artificial words.
 
-    The number of words in a line is log-uniformly distributed from 2 to `longest`.
+    The number of words in a line is log-uniformly distributed from 2 to `max_words`.
 
     Args:
         count: number of lines.
-        longest: maximum number of words in a line.
+        max_words: maximum number of words in a line.
         seed: random seed.
     """
     rng = np.random.default_rng(seed)
-    lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
+    lengths = np.exp(rng.uniform(np.log(2), np.log(max_words + 1), count)).astype(int)
     words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
     return [" ".join(itertools.islice(words, length)) for length in lengths]
 
@@ -180,7 +177,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
         self._vocabulary = vocabulary
         self._tokenizer = transformers.BertTokenizerFast(
-            vocab={word: number for number, word in enumerate(vocabulary.words)},
+            vocab={piece: token_id for token_id, piece in enumerate(vocabulary.words)},
             do_lower_case=vocabulary.lower_case,
         )
         super().__init__(
@@ -204,15 +201,15 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         with self._torch.inference_mode():
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
-    def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
+    def inputs(self, lines: Sequence[str], array_type: str) -> Mapping:
         """Tokenizes lines `(B,)`.
 
         Args:
             lines: the lines.
-            kind: type of the returned arrays, `"pt"` for PyTorch or `"np"` for NumPy.
+            array_type: type of the returned arrays, `"pt"` for PyTorch or `"np"` for NumPy.
         """
-        cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
-        return self._tokenizer(list(lines), return_tensors=kind, **cut)
+        limits = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
+        return self._tokenizer(list(lines), return_tensors=array_type, **limits)
 
     def in_engines(self, path: pathlib.Path, threads: int, int8: bool) -> dict[str, Answer]:
         """Exports the model to ONNX, and loads it into ONNX Runtime and OpenVINO.
@@ -248,13 +245,13 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         settings["PERFORMANCE_HINT"] = "LATENCY"
 
-        class Own(threading.local):  # threads cannot share a request object of OpenVINO
+        class Local(threading.local):  # threads cannot share a request object of OpenVINO
             def __init__(self, compiled: openvino.CompiledModel):
                 self.infer = compiled.create_infer_request().infer
 
-        def answer(run: Callable[[dict], np.ndarray], lines: Sequence[str]) -> np.ndarray:
+        def answer(infer: Callable[[dict], np.ndarray], lines: Sequence[str]) -> np.ndarray:
             rows = self.inputs(lines, "np")
-            logits = run({name: rows[name] for name in ONNX_INPUTS})
+            logits = infer({name: rows[name] for name in ONNX_INPUTS})
             return scipy.special.softmax(logits, axis=-1)
 
         def runtime(path: pathlib.Path) -> Answer:
@@ -262,8 +259,8 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             return functools.partial(answer, lambda rows: session.run(None, rows)[0])
 
         def open_vino(path: pathlib.Path) -> Answer:
-            own = Own(openvino.compile_model(path, "CPU", settings))
-            return functools.partial(answer, lambda rows: own.infer(rows)[0])
+            local = Local(openvino.compile_model(path, "CPU", settings))
+            return functools.partial(answer, lambda rows: local.infer(rows)[0])
 
         answers = {"ONNX Runtime": runtime(path), "OpenVINO": open_vino(path)}
         if int8:
@@ -275,7 +272,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             answers["OpenVINO, int8"] = open_vino(path.with_stem("int8"))
         return answers
 
-    def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
+    def as_macaron_tf(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
         """Builds a classifier of this library with the weights of this Hugging Face model.
 
         Args:
@@ -297,24 +294,26 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return network
 
 
-def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
+def _exported(
+    command: str, location: str, folder: pathlib.Path, output: str, *arguments: str
+) -> Answer:
     """Exports a model by a command of `export`, and loads the SavedModel.
 
     The command runs in a process of its own, because `experiments` must not import `export`.
 
     Args:
         command: name of the command.
-        place: path of the model to export.
+        location: path of the model to export.
         folder: folder of the exported versions.
         output: name of the model output with the answers.
-        words: further arguments of the command.
+        arguments: further arguments of the command.
 
     Returns:
         A function from lines to answers, which calls the SavedModel.
     """
-    given = [sys.executable, "-m", f"export.{command}", place, *words]
-    done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    command_line = [sys.executable, "-m", f"export.{command}", location, *arguments]
+    process = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
         raise UserError(f"`python -m export.{command}` failed: read its error message above")
     model = tf.saved_model.load(str(folder / "1"))
 
@@ -325,7 +324,7 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
     return answer
 
 
-def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
+def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: str) -> Answer:
     """Exports a network by `export.keras_model`, and loads the SavedModel.
 
     The command reads the network from a .keras file, which the function writes first.
@@ -335,7 +334,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
         vocabulary: vocabulary of the network.
         folder: folder for the .keras file and the export.
         output: name of the model output with the answers.
-        words: further arguments of `export.keras_model`.
+        arguments: further arguments of `export.keras_model`.
 
     Returns:
         A function from lines to answers, which calls the SavedModel.
@@ -343,9 +342,9 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
     vocabulary.save(folder)
-    places = str(folder), str(folder / "served")
+    folders = str(folder), str(folder / "served")
     return _exported(
-        "keras_model", str(folder / "model.keras"), folder / "served", output, *places, *words
+        "keras_model", str(folder / "model.keras"), folder / "served", output, *folders, *arguments
     )
 
 
@@ -368,26 +367,26 @@ def our_answers(
         logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
         return tf.nn.softmax(tf.cast(logits, tf.float32)).numpy()
 
-    words = ("--labels", *LABELS, "--max-length", str(MAX_LENGTH))
+    flags = ("--labels", *LABELS, "--max-length", str(MAX_LENGTH))
     calls = {
         "Keras, predict_on_batch": network.predict_on_batch,
         "Keras, called": functools.partial(network, training=False),
     }
     return {
-        SAVED_MODEL: _saved(network, vocabulary, folder, "probabilities", *words),
+        SAVED_MODEL: _saved(network, vocabulary, folder, "probabilities", *flags),
         **{name: functools.partial(answer, call) for name, call in calls.items()},
     }
 
 
-def in_lite(model: Pretrained, kind: str) -> Answer:
+def in_lite(model: Pretrained, precision: str) -> Answer:
     """Returns a function that classifies lines by `predict`, with LiteRT for small requests.
 
     Args:
         model: the classifier.
-        kind: type of the LiteRT weights, `"fp32"` or `"int8"`.
+        precision: type of the LiteRT weights, `"fp32"` or `"int8"`.
     """
-    fast = model.with_lite(kind)
-    return lambda lines: np.array([answer["probabilities"] for answer in fast.predict(lines)])
+    lite_model = model.with_lite(precision)
+    return lambda lines: np.array([answer["probabilities"] for answer in lite_model.predict(lines)])
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
@@ -401,23 +400,32 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
         A dict mapping the name of an implementation to a function from lines to class
         probabilities. The reference is first.
     """
-    vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
+    vocabulary = WordPieceVocabulary.train(made_up_lines(2000, MAX_WORDS, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
-    theirs = HuggingFaceClassifier(config, vocabulary, options.seed)
-    network = theirs.ours(folder / "peer")
-    engines = theirs.in_engines(folder / "peer" / "model.onnx", options.threads, options.bfloat16)
-    ours = our_answers(network, vocabulary, folder / "float32")
+    hugging_face = HuggingFaceClassifier(config, vocabulary, options.seed)
+    network = hugging_face.as_macaron_tf(folder / "peer")
+    engines = hugging_face.in_engines(
+        folder / "peer" / "model.onnx", options.threads, options.bfloat16
+    )
+    macaron_tf_answers = our_answers(network, vocabulary, folder / "float32")
     usage = {"labels": LABELS, "max_length": MAX_LENGTH}
     model = Pretrained(network, vocabulary=vocabulary, name="classifier", **usage)
-    answers = {REFERENCE: theirs, **engines, **ours, LITE: in_lite(model, "fp32")}
+    answers = {
+        REFERENCE: hugging_face,
+        **engines,
+        **macaron_tf_answers,
+        LITE: in_lite(model, "fp32"),
+    }
     if options.bfloat16:
         answers[LITE_INT8] = in_lite(model, "int8")
-        network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
-        ours = our_answers(network, vocabulary, folder / "bfloat16")
-        peer = HuggingFaceClassifier(config, vocabulary, options.seed, bfloat16=True)
-        answers[f"{REFERENCE}, bfloat16"] = peer
-        answers[f"{SAVED_MODEL}, bfloat16"] = ours[SAVED_MODEL]
+        network = hugging_face.as_macaron_tf(folder / "peer", dtype="mixed_bfloat16")
+        macaron_tf_answers = our_answers(network, vocabulary, folder / "bfloat16")
+        hugging_face_bfloat16 = HuggingFaceClassifier(
+            config, vocabulary, options.seed, bfloat16=True
+        )
+        answers[f"{REFERENCE}, bfloat16"] = hugging_face_bfloat16
+        answers[f"{SAVED_MODEL}, bfloat16"] = macaron_tf_answers[SAVED_MODEL]
     return answers
 
 
@@ -450,14 +458,14 @@ def translators(
         rows = vocabulary.encode(lines, "en")
         end = tf.fill([tf.shape(lines)[0], 1], EOS)
         source = tf.concat([rows, end], axis=1).to_tensor(PAD)
-        found = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
-        return vocabulary.decode(found)
+        ids = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
+        return vocabulary.decode(ids)
 
-    words = ("translations", "--decoding", json.dumps(dataclasses.asdict(config)))
-    compiled = (folder / "compiled", *words, "--compile")
+    arguments = ("translations", "--decoding", json.dumps(dataclasses.asdict(config)))
+    compiled = (folder / "compiled", *arguments, "--compile")
     return {
         IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
-        SAVED_MODEL: _saved(network, vocabulary, folder / "plain", *words),
+        SAVED_MODEL: _saved(network, vocabulary, folder / "plain", *arguments),
         f"{SAVED_MODEL}, compiled": _saved(network, vocabulary, *compiled),
     }
 
@@ -476,14 +484,14 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
     for lines in requests:
         expected = answers[reference](lines)
         for name, answer in answers.items():
-            found = answer(lines)
-            if found.dtype == object:
-                if not np.array_equal(found, expected):
+            actual = answer(lines)
+            if actual.dtype == object:
+                if not np.array_equal(actual, expected):
                     raise UserError(
                         f"{name} and {reference} return different results: report this as a bug"
                     )
                 continue
-            error = np.abs(found - expected).max()
+            error = np.abs(actual - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
                     f"the outputs of {name} differ from the outputs of {reference} by up to "
@@ -491,7 +499,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
                 )
 
 
-def turn(
+def send_requests(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
     """Sends all requests, measures their latencies, and returns the total number of lines.
@@ -503,16 +511,16 @@ def turn(
         latencies: list to which the function appends the latency of each request in seconds.
     """
 
-    def one(lines: Sequence[str]) -> float:
+    def latency(lines: Sequence[str]) -> float:
         start = time.perf_counter()
         answer(lines)
         return time.perf_counter() - start
 
     if clients == 1:
-        latencies += map(one, requests)
+        latencies += map(latency, requests)
     else:
         with ThreadPoolExecutor(clients) as pool:
-            latencies += pool.map(one, requests)
+            latencies += pool.map(latency, requests)
     return sum(map(len, requests))
 
 
@@ -533,23 +541,23 @@ def with_latencies(
         clients: number of clients that send requests at the same time.
     """
     seconds = {name: [] for name in answers}
-    turns = {
-        name: functools.partial(turn, answer, requests, clients, seconds[name])
+    contenders = {
+        name: functools.partial(send_requests, answer, requests, clients, seconds[name])
         for name, answer in answers.items()
     }
-    rows = timed(turns, options)
+    rows = timed(contenders, options)
     for row in rows:
         times = 1e3 * np.array(seconds[row["name"]][options.warm_up * len(requests) :])
         row["latency_ms"] = {f"p{n}": float(np.percentile(times, n)) for n in (50, 95, 99)}
-        shown = (f"{value:.1f}" for value in row["latency_ms"].values())
-        row["more"] = {f"{' / '.join(row['latency_ms'])}, ms": " / ".join(shown)}
+        percentiles = (f"{value:.1f}" for value in row["latency_ms"].values())
+        row["more"] = {f"{' / '.join(row['latency_ms'])}, ms": " / ".join(percentiles)}
     return rows
 
 
 def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     """Generates requests of `batch` lines each, with at least `--rows` lines in total."""
     count = -(-options.rows // batch)
-    lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
+    lines = made_up_lines(count * batch, MAX_WORDS, options.seed + 1)
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
@@ -586,30 +594,30 @@ _ANSWERS = ("probabilities", "translations", "vector")  # names of the outputs t
 
 
 @contextlib.contextmanager
-def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
+def served(name: str, paths: Mapping[str, str]) -> Iterator[Answer]:
     """Starts a server, yields a function that sends requests, and stops the server at the end.
 
     Args:
         name: key of `_SERVERS`.
-        places: dict of paths with the keys "folder" (exported versions), "onnx" (ONNX file in the
+        paths: dict of paths with the keys "folder" (exported versions), "onnx" (ONNX file in the
             newest version) and "tokenizer" (tokenizer.json).
 
     Raises:
         UserError: the server did not start.
     """
-    words, path, body, arrays = _SERVERS[name]
-    given = ["-m", *(word.format(**places) for word in words)]
+    templates, path, body, arrays = _SERVERS[name]
+    arguments = ["-m", *(template.format(**paths) for template in templates)]
     process = subprocess.Popen(
-        [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
 
-    class Own(threading.local):  # a connection for each thread
+    class Local(threading.local):  # a connection for each thread
         def __init__(self):
-            self.connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+            self.connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=60)
 
     def answer(lines: Sequence[str]) -> np.ndarray:
-        own.connection.request("POST", path, json.dumps(body(lines)))
-        response = own.connection.getresponse()
+        local.connection.request("POST", path, json.dumps(body(lines)))
+        response = local.connection.getresponse()
         text = response.read().decode()
         if response.status != 200:
             raise UserError(
@@ -621,33 +629,33 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
         return rows.astype(object) if rows.dtype.kind == "U" else rows
 
     try:
-        found = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
-        if not found:
+        match = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
+        if not match:
             raise UserError(
-                f"{name} did not start: run `python {' '.join(given)}` to see the error"
+                f"{name} did not start: run `python {' '.join(arguments)}` to see the error"
             )
-        own = Own()
+        local = Local()
         yield answer
-        own.connection.close()  # otherwise Triton waits for the connection before it stops
+        local.connection.close()  # otherwise Triton waits for the connection before it stops
     finally:
         process.terminate()
         process.wait()
 
 
-def of_servers(options: argparse.Namespace) -> Tables:
+def server_tables(options: argparse.Namespace) -> Tables:
     """Times an exported model in all servers, with one client and with several clients.
 
     Yields:
         Pairs of a table title and the rows of the table.
     """
-    places, names = {"folder": options.servers}, [*_SERVERS]
+    paths, names = {"folder": options.servers}, [*_SERVERS]
     if options.tokenizer:
         onnx = find_version(options.servers) / FILE
-        places |= {"onnx": str(onnx), "tokenizer": options.tokenizer}
+        paths |= {"onnx": str(onnx), "tokenizer": options.tokenizer}
     else:
         names.remove("Triton with ONNX Runtime")
     with contextlib.ExitStack() as stack:
-        answers = {name: stack.enter_context(served(name, places)) for name in names}
+        answers = {name: stack.enter_context(served(name, paths)) for name in names}
         for batch in options.batch_sizes:
             requests = requests_of(batch, options)
             check_agreement(answers, requests)
@@ -663,15 +671,15 @@ def main(options: argparse.Namespace) -> Tables:
     # load. To restore the default, set OMP_WAIT_POLICY=active in the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.servers:
-        yield from of_servers(options)
+        yield from server_tables(options)
         return
-    begin, tables = (set_threads, of_run) if options.run else (peers.begin, of_models)
+    begin, tables = (set_threads, run_tables) if options.run else (peers.set_up, model_tables)
     begin(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         yield from tables(options, pathlib.Path(folder))
 
 
-def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     """Times the exports of a fine-tuning run, and computes their accuracy on the validation split.
 
     Args:
@@ -688,33 +696,36 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
             f"--run {options.run} was trained on {task.name}, but this benchmark needs a task "
             "that classifies single texts: give a run on such a task, such as sst2"
         )
-    split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
-    read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
+    split, tfds = task.validation_splits[0], Tfds(saved_data_dir(options.run))
+    examples = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
     answers = {}
-    for name, words in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
-        served = folder / str(len(answers))
+    for name, flags in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
+        versions = folder / str(len(answers))
         answers[name] = _exported(
-            "saved_model", options.run, served, "probabilities", str(served), *words
+            "saved_model", options.run, versions, "probabilities", str(versions), *flags
         )
     model = macaron_tf.load(options.run)
     answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
     # LiteRT handles requests of at most 4 lines.
-    parts = [read.first[part] for part in in_parts(len(read), 4)]
-    found = {
+    parts = [examples.first[part] for part in in_parts(len(examples), 4)]
+    classes = {
         name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
         for name, answer in answers.items()
     }
     for batch in options.batch_sizes:
-        requests = [read.first[i : i + batch] for i in range(0, options.rows, batch)]
+        requests = [examples.first[i : i + batch] for i in range(0, options.rows, batch)]
         rows = with_latencies(answers, requests, options)
         for row in rows:
-            row["accuracy"] = float(np.mean(found[row["name"]] == read.labels))
-            same = np.mean(found[row["name"]] == found[SAVED_MODEL])
-            row["more"] |= {"accuracy": f"{row['accuracy']:.4f}", "same class": f"{same:.4f}"}
-        yield f"{task.name}, {len(read):,} lines of {split}, batch {batch}", rows
+            row["accuracy"] = float(np.mean(classes[row["name"]] == examples.labels))
+            share_equal = np.mean(classes[row["name"]] == classes[SAVED_MODEL])
+            row["more"] |= {
+                "accuracy": f"{row['accuracy']:.4f}",
+                "same class": f"{share_equal:.4f}",
+            }
+        yield f"{task.name}, {len(examples):,} lines of {split}, batch {batch}", rows
 
 
-def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+def model_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     """Times classification and translation by models with random weights.
 
     Args:
@@ -725,23 +736,25 @@ def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         Pairs of a table title and the rows of the table.
     """
     answers = classifiers(options, folder)
-    what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
+    model_name = f"classifier {options.size}" + (
+        f", {options.layers} layers" * bool(options.layers)
+    )
     for batch in options.batch_sizes:
         requests = requests_of(batch, options)
         check_agreement(answers, requests)
-        yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
+        yield f"{model_name}, batch {batch}", with_latencies(answers, requests, options)
     if options.clients:
-        called = {name: one for name, one in answers.items() if "Keras" not in name}
-        rows = with_latencies(called, requests_of(1, options), options, options.clients)
-        yield f"{what}, batch 1, {options.clients} clients", rows
+        concurrent = {name: answer for name, answer in answers.items() if "Keras" not in name}
+        rows = with_latencies(concurrent, requests_of(1, options), options, options.clients)
+        yield f"{model_name}, batch 1, {options.clients} clients", rows
     if options.translator != "none":
-        lines = made_up_lines(2000, LONGEST, options.seed)
+        lines = made_up_lines(2000, MAX_WORDS, options.seed)
         answers = translators(options.translator, lines, options.new_tokens, folder / "text")
-        what = f"translator {options.translator}, {options.new_tokens} tokens"
+        model_name = f"translator {options.translator}, {options.new_tokens} tokens"
         for batch in options.batch_sizes:
             requests = requests_of(batch, options)[: max(1, 8 // batch)]
             check_agreement(answers, requests)
-            yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
+            yield f"{model_name}, batch {batch}", with_latencies(answers, requests, options)
 
 
 if __name__ == "__main__":

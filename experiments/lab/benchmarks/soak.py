@@ -34,7 +34,7 @@ import threading
 import time
 
 from experiments.lab.benchmarks.harness import save
-from experiments.lab.benchmarks.workers import memory_of
+from experiments.lab.benchmarks.workers import process_memory
 from experiments.studies import commit
 from macaron_tf.cli.arguments import count, local_path_argument, single_program
 from macaron_tf.errors import UserError
@@ -42,7 +42,7 @@ from macaron_tf.errors import UserError
 NAME, HOST = "toy", "127.0.0.1"
 _PATH = f"/v1/models/{NAME}"
 _SECONDS = 60.0  # timeout of a request; an answer that takes longer counts as lost
-_WORDS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
+_TEXTS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
 
 
 def _write_model(folder: pathlib.Path, tag: str) -> None:
@@ -74,11 +74,11 @@ class Soak:
         self.seed = seed
         self.counts: collections.Counter[str] = collections.Counter()
         self.examples: list[str] = []  # descriptions of lost answers, wrong answers and failures
-        self.memory: list[tuple[float, float]] = []  # (time in seconds, MiB)
+        self.memory_log: list[tuple[float, float]] = []  # (time in seconds, resident MiB)
         self.stop = threading.Event()
         self.rest_port = self.grpc_port = 0
         self._lock = threading.Lock()
-        self._left = 0
+        self._malformed_left = 0
 
     def count(self, what: str, example: object = None) -> None:
         """Counts an outcome of a request or another event.
@@ -93,22 +93,23 @@ class Soak:
             if example is not None and len(self.examples) < 20:
                 self.examples.append(f"{what}: {str(example)[:300]}")
 
-    def judge(self, texts: list[str], said: list[str]) -> None:
+    def check_answer(self, texts: list[str], answers: list[str]) -> None:
         """Checks an answer to a valid request, and counts the answer as right or wrong.
 
         Args:
             texts: texts of the request.
-            said: texts of the answer. A right answer has, for each text of the request, the tag of
-                the model version, a colon, and the text in upper case.
+            answers: texts of the answer. A right answer has, for each text of the request, the tag
+                of the model version, a colon, and the text in upper case.
         """
-        tags = {text.partition(":")[0] for text in said}
-        right = (
-            len(tags) == 1 and [f"{tag}:{text.upper()}" for text in texts for tag in tags] == said
+        tags = {text.partition(":")[0] for text in answers}
+        is_right = (
+            len(tags) == 1
+            and [f"{tag}:{text.upper()}" for text in texts for tag in tags] == answers
         )
-        if right and tags <= {"even", "odd"}:
+        if is_right and tags <= {"even", "odd"}:
             self.count(f"right, {tags.pop()} version")
         else:
-            self.count("wrong", (texts, said))
+            self.count("wrong", (texts, answers))
 
     # Valid requests.
 
@@ -116,7 +117,7 @@ class Soak:
         """Sends requests over a persistent REST connection until the test ends."""
         connection = http.client.HTTPConnection(HOST, self.rest_port, timeout=_SECONDS)
         while not self.stop.is_set():
-            texts = rng.choices(_WORDS, k=rng.randint(1, 4))
+            texts = rng.choices(_TEXTS, k=rng.randint(1, 4))
             try:
                 connection.request("POST", f"{_PATH}:predict", json.dumps({"inputs": texts}))
                 response = connection.getresponse()
@@ -126,7 +127,7 @@ class Soak:
                 connection.close()
                 continue
             if status == 200:
-                self.judge(texts, json.loads(body)["outputs"])
+                self.check_answer(texts, json.loads(body)["outputs"])
             else:
                 self.count("wrong", f"REST {status} {body[:200]}")
         connection.close()
@@ -142,7 +143,7 @@ class Soak:
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options) as channel:
             predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
             while not self.stop.is_set():
-                texts = rng.choices(_WORDS, k=rng.randint(1, 4))
+                texts = rng.choices(_TEXTS, k=rng.randint(1, 4))
                 request = predict_pb2.PredictRequest()
                 request.model_spec.name = NAME
                 request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
@@ -154,16 +155,18 @@ class Soak:
                         "lost" if lost else "wrong", f"gRPC {error.code()} {error.details()}"
                     )
                     continue
-                self.judge(texts, [text.decode() for text in answer.outputs["said"].string_val])
+                self.check_answer(
+                    texts, [text.decode() for text in answer.outputs["said"].string_val]
+                )
 
     # Malformed requests.
 
     def _next_malformed(self) -> bool:
         with self._lock:
-            self._left -= 1
-            return self._left >= 0
+            self._malformed_left -= 1
+            return self._malformed_left >= 0
 
-    def harass(self, rng: random.Random, pause: float) -> None:
+    def send_malformed(self, rng: random.Random, pause: float) -> None:
         """Sends malformed requests until all clients together have sent the planned number.
 
         Half of the requests go over REST and half over gRPC.
@@ -183,76 +186,76 @@ class Soak:
                 self.stop.wait(pause)
 
     def _malformed_http(self, rng: random.Random) -> None:
-        sent = _malformed_request(rng)
-        rude = rng.random() < 0.2
+        request = _malformed_request(rng)
+        hangs_up = rng.random() < 0.2
         try:
             with socket.create_connection((HOST, self.rest_port), timeout=_SECONDS) as connection:
-                connection.sendall(sent)
-                if rude:  # closes the connection at once
+                connection.sendall(request)
+                if hangs_up:  # closes the connection at once
                     self.count("malformed, hung up")
                     return
                 connection.shutdown(socket.SHUT_WR)
-                received = b""
+                response = b""
                 while chunk := connection.recv(65536):
-                    received += chunk
+                    response += chunk
         except (ConnectionResetError, BrokenPipeError):
-            received = b""
+            response = b""
         except OSError as error:
-            self.count("failed", f"REST {error!r} to {sent[:100]}")
+            self.count("failed", f"REST {error!r} to {request[:100]}")
             return
-        status = received[9:12].decode("latin-1") or "closed"
+        status = response[9:12].decode("latin-1") or "closed"
         if status[0] in "c4" or status in ("501", "505"):
             self.count(f"malformed, REST {status}")
         else:
-            self.count("failed", f"REST {received[:100]} to {sent[:200]}")
+            self.count("failed", f"REST {response[:100]} to {request[:200]}")
 
     def _malformed_grpc(self, rng: random.Random, channel) -> None:
         import grpc
 
         service = "tensorflow.serving.PredictionService"
         method = rng.choice(["Predict", "GetModelMetadata"])
-        sent = _malformed_message(rng)
+        message = _malformed_message(rng)
         try:
-            channel.unary_unary(f"/{service}/{method}")(sent, _SECONDS)
-            self.count("failed", f"{method} answered {sent[:100]}")
+            channel.unary_unary(f"/{service}/{method}")(message, _SECONDS)
+            self.count("failed", f"{method} answered {message[:100]}")
         except grpc.RpcError as error:
             code = error.code().name
             if code in ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"):
                 self.count(f"malformed, gRPC {code}")
             else:
-                self.count("failed", f"gRPC {code} {error.details()} to {sent[:100]}")
+                self.count("failed", f"gRPC {code} {error.details()} to {message[:100]}")
 
     # Model versions.
 
-    def swap(self, rng: random.Random) -> None:
+    def change_versions(self, rng: random.Random) -> None:
         """Adds complete, damaged and slowly copied versions, and deletes old versions."""
-        number = 2
+        version = 2
         while not self.stop.wait(rng.uniform(0.3, 1.5)):
-            number += 1
-            template, place = self.templates[number % 2], self.folder / str(number)
-            kind = rng.choice(["whole", "whole", "slow copy", "cut", "noise", "no variables"])
-            if kind == "slow copy":  # file by file, with saved_model.pb last
-                place.mkdir()
+            version += 1
+            template, path = self.templates[version % 2], self.folder / str(version)
+            variant = rng.choice(["whole", "whole", "slow copy", "cut", "noise", "no variables"])
+            if variant == "slow copy":  # file by file, with saved_model.pb last
+                path.mkdir()
                 files = sorted(template.rglob("*"), key=lambda p: p.name == "saved_model.pb")
                 for file in files:
-                    (place / file.relative_to(template)).parent.mkdir(parents=True, exist_ok=True)
+                    (path / file.relative_to(template)).parent.mkdir(parents=True, exist_ok=True)
                     if file.is_file():
-                        shutil.copy(file, place / file.relative_to(template))
+                        shutil.copy(file, path / file.relative_to(template))
                         self.stop.wait(0.1)
             else:
-                aside = self.folder / f".tmp-{number}"
-                shutil.copytree(template, aside)
-                file = aside / "saved_model.pb"
-                if kind == "cut":
+                staging = self.folder / f".tmp-{version}"
+                shutil.copytree(template, staging)
+                file = staging / "saved_model.pb"
+                if variant == "cut":
                     file.write_bytes(file.read_bytes()[: rng.randint(0, 2000)])
-                elif kind == "noise":
+                elif variant == "noise":
                     file.write_bytes(rng.randbytes(1000))
-                elif kind == "no variables":
-                    shutil.rmtree(aside / "variables")
-                aside.rename(place)
-            self.count(f"versions: {kind}")
-            known = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
-            for old in rng.sample(known, max(0, len(known) - 4)):
+                elif variant == "no variables":
+                    shutil.rmtree(staging / "variables")
+                staging.rename(path)
+            self.count(f"versions: {variant}")
+            versions = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+            for old in rng.sample(versions, max(0, len(versions) - 4)):
                 shutil.rmtree(self.folder / str(old), ignore_errors=True)
                 self.count("versions: deleted")
 
@@ -267,8 +270,8 @@ class Soak:
         """
         while not self.stop.wait(1.0):
             with contextlib.suppress(OSError, KeyError):  # raised after the process has ended
-                held = round(memory_of("VmRSS", pid) / 2**20, 1)
-                self.memory.append((round(time.monotonic() - started, 1), held))
+                resident = round(process_memory("VmRSS", pid) / 2**20, 1)
+                self.memory_log.append((round(time.monotonic() - started, 1), resident))
 
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
         """Runs the test, and returns its duration in seconds.
@@ -283,36 +286,36 @@ class Soak:
             clients: number of clients that send valid requests.
             malformed: number of malformed requests.
         """
-        started, self._left = time.monotonic(), malformed
-        streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
-        askers = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
-        rivals = 4
-        pause = min(
-            0.05, 30 * minutes * rivals / max(malformed, 1)
-        )  # seconds, such that the pauses take at most half of the time
+        started, self._malformed_left = time.monotonic(), malformed
+        generators = (random.Random(f"{self.seed} {index}") for index in range(10**6))
+        loops = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
+        malformed_clients = 4
+        # Seconds, such that the pauses take at most half of the time.
+        pause = min(0.05, 30 * minutes * malformed_clients / max(malformed, 1))
         threads = [
-            *(threading.Thread(target=ask, args=(next(streams),)) for ask in askers),
-            threading.Thread(target=self.swap, args=(next(streams),)),
+            *(threading.Thread(target=ask, args=(next(generators),)) for ask in loops),
+            threading.Thread(target=self.change_versions, args=(next(generators),)),
             threading.Thread(target=self.watch, args=(pid, started)),
         ]
-        harassers = [
-            threading.Thread(target=self.harass, args=(next(streams), pause)) for _ in range(rivals)
+        malformed_threads = [
+            threading.Thread(target=self.send_malformed, args=(next(generators), pause))
+            for _ in range(malformed_clients)
         ]
-        for thread in (*threads, *harassers):
+        for thread in (*threads, *malformed_threads):
             thread.daemon = True
             thread.start()
-        ends, last = started + 60 * minutes, started + 120 * minutes
-        while time.monotonic() < ends or (
-            any(thread.is_alive() for thread in harassers) and time.monotonic() < last
+        end, deadline = started + 60 * minutes, started + 120 * minutes
+        while time.monotonic() < end or (
+            any(thread.is_alive() for thread in malformed_threads) and time.monotonic() < deadline
         ):
             time.sleep(0.2)
             if not os.path.exists(f"/proc/{pid}"):
                 self.count("lost", "the server ended")
                 break
         with self._lock:
-            self._left = 0
+            self._malformed_left = 0
         self.stop.set()
-        for thread in (*threads, *harassers):
+        for thread in (*threads, *malformed_threads):
             thread.join(2 * _SECONDS)
             if thread.is_alive():
                 self.count("lost", "a client did not end")
@@ -321,10 +324,10 @@ class Soak:
 
 def _malformed_request(rng: random.Random) -> bytes:
     """Makes a malformed HTTP request, which a server must reject."""
-    right = b'{"instances": ["a"]}'
+    valid = b'{"instances": ["a"]}'
     body = rng.choice(
         [
-            rng.randbytes(rng.randint(1, 200)), right[: rng.randint(0, len(right) - 1)], b"[]",
+            rng.randbytes(rng.randint(1, 200)), valid[: rng.randint(0, len(valid) - 1)], b"[]",
             b'{"instances": [1]}', b'{"instances": [["a"]]}', b'{"instances": []}',
             b'{"inputs": {"words": ["a"]}}', b'{"instances": ["a"], "signature_name": "no"}',
             b'{"instances": ' + b"[" * 5000, b'{"instances": ["a"], "inputs": ["a"]}',
@@ -364,40 +367,40 @@ def _malformed_message(rng: random.Random) -> bytes:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = NAME
     proto = tf.make_tensor_proto([b"a"])
-    kind = rng.randrange(10)
-    if kind == 0:
+    variant = rng.randrange(10)
+    if variant == 0:
         return b"\xff" + rng.randbytes(rng.randint(1, 100))
-    if kind == 1:
+    if variant == 1:
         return b""
-    if kind == 2:
+    if variant == 2:
         request.model_spec.name = "other"
-    elif kind == 3:
+    elif variant == 3:
         request.model_spec.version.value = rng.choice([-1, 999_999, 2**63 - 1])
-    elif kind == 4:
+    elif variant == 4:
         request.model_spec.version_label = "none"
-    elif kind == 5:
+    elif variant == 5:
         proto = tf.make_tensor_proto(rng.choice([1, [1.5], [[True]], [[b"a"]]]))
-    elif kind == 6:
+    elif variant == 6:
         proto.tensor_shape.dim[0].size = rng.choice([10**12, -1, -5, 2**62])
-    elif kind == 7:
+    elif variant == 7:
         proto = tensor_pb2.TensorProto(dtype=rng.randint(1, 22), tensor_content=b"abc")
         proto.tensor_shape.dim.add().size = 7
-    elif kind == 8:
+    elif variant == 8:
         request.model_spec.signature_name = "no\x00ne"
-    elif kind == 9:
+    elif variant == 9:
         request.inputs["more"].CopyFrom(proto)
-    if kind in (2, 3, 4, 8) or rng.random() < 0.9:
+    if variant in (2, 3, 4, 8) or rng.random() < 0.9:
         request.inputs["text"].CopyFrom(proto)
-    elif kind != 9:
+    elif variant != 9:
         request.inputs["words"].CopyFrom(proto)
     return request.SerializeToString()
 
 
 def _summary(soak: Soak, seconds: float, log: str) -> dict:
     counts = dict(sorted(soak.counts.items()))
-    memory = [value for _, value in soak.memory]
+    memory = [value for _, value in soak.memory_log]
     quarter = max(1, len(memory) // 4)
-    parts = memory[quarter : 2 * quarter], memory[-quarter:]
+    quarters = memory[quarter : 2 * quarter], memory[-quarter:]
     return {
         "seconds": round(seconds, 1),
         "right": sum(n for name, n in counts.items() if name.startswith("right")),
@@ -408,11 +411,11 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
         "tracebacks": log.count("Traceback"),
         "switches": log.count(" serves after "),
         "refused versions": log.count(" does not load: "),
-        "MiB, second and last quarter's medians": [*map(statistics.median_high, parts)],
+        "MiB, second and last quarter's medians": [*map(statistics.median_high, quarters)],
         "MiB, greatest": max(memory),
         "counts": counts,
         "examples": soak.examples,
-        "memory": soak.memory[:: max(1, len(soak.memory) // 120)],
+        "memory": soak.memory_log[:: max(1, len(soak.memory_log) // 120)],
     }
 
 
@@ -452,28 +455,28 @@ def run(options: argparse.Namespace) -> int:
         for template in templates:
             _write_model(template, template.name)
         folder = root / NAME
-        for number in (1, 2):
-            shutil.copytree(templates[number % 2], folder / str(number))
+        for version in (1, 2):
+            shutil.copytree(templates[version % 2], folder / str(version))
         log = root / "log.txt"
-        words = ["--rest-port", "0", "--grpc-port", "0", "--host", HOST, "--poll-seconds", "0.2"]
+        flags = ["--rest-port", "0", "--grpc-port", "0", "--host", HOST, "--poll-seconds", "0.2"]
         with log.open("w") as errors:
             server = subprocess.Popen(
-                [sys.executable, "-m", "export.serve", str(folder), *words],
+                [sys.executable, "-m", "export.serve", str(folder), *flags],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
             )
         try:
-            ready = re.search(
+            ports = re.search(
                 rf"http://{HOST}:(\d+) \(gRPC {HOST}:(\d+)\)", server.stdout.readline()
             )
-            if not ready:
+            if not ports:
                 raise UserError(
                     "the server did not start: correct the error at the end of its log, "
                     f"{log.read_text()[-300:]}"
                 )
             soak = Soak(folder, templates, options.seed)
-            soak.rest_port, soak.grpc_port = map(int, ready.groups())
+            soak.rest_port, soak.grpc_port = map(int, ports.groups())
             seconds = soak.run(server.pid, options.minutes, options.clients, options.malformed)
             server.send_signal(signal.SIGTERM)
             if server.wait(60):
@@ -492,8 +495,8 @@ def run(options: argparse.Namespace) -> int:
     print("\n".join(soak.examples))
     if summary["tracebacks"]:
         print(text[text.index("Traceback") - 200 :][:3000])
-    bad = ("lost", "wrong", "malformed failed", "tracebacks")
-    return 1 if any(summary[name] for name in bad) or not summary["right"] else 0
+    failures = ("lost", "wrong", "malformed failed", "tracebacks")
+    return 1 if any(summary[name] for name in failures) or not summary["right"] else 0
 
 
 main = single_program(

@@ -33,13 +33,13 @@ class SdpaLayer(nn.Module):
 
     def __init__(self, setting: StepSetting):
         super().__init__()
-        width, inner = setting.hidden_dim, setting.feed_forward_dim
+        width, inner_dim = setting.hidden_dim, setting.feed_forward_dim
         self.num_heads, self.dropout = setting.num_heads, setting.dropout
         self.query_key_value = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
         self.attention_norm = nn.LayerNorm(width, EPSILON)
-        self.inner = nn.Linear(width, inner)
-        self.outer = nn.Linear(inner, width)
+        self.inner = nn.Linear(width, inner_dim)
+        self.outer = nn.Linear(inner_dim, width)
         self.feed_forward_norm = nn.LayerNorm(width, EPSILON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ def training_step(
     )
     model.train()
 
-    def run(steps: int) -> float:
+    def run_steps(steps: int) -> float:
         for _ in range(steps):
             with torch.autocast(DEVICE, torch.bfloat16, enabled=bfloat16):
                 loss = F.cross_entropy(logits(ids, positions).float(), labels)
@@ -160,7 +160,7 @@ def training_step(
             optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    return Contender(run, sum(weight.numel() for weight in model.parameters()))
+    return Contender(run_steps, sum(weight.numel() for weight in model.parameters()))
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
@@ -194,11 +194,17 @@ def contenders(**options) -> dict[str, Contender]:
     """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
-    eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)
+    eager, compiled, hugging_face_model = (
+        SdpaEncoder(setting),
+        SdpaEncoder(setting),
+        hugging_face(setting),
+    )
     return {
         "PyTorch SDPA": training_step(setting, eager, eager),
         "PyTorch SDPA, torch.compile": training_step(setting, compiled, torch.compile(compiled)),
         "Hugging Face": training_step(
-            setting, theirs, lambda *inputs: hugging_face_logits(theirs, *inputs)
+            setting,
+            hugging_face_model,
+            lambda *inputs: hugging_face_logits(hugging_face_model, *inputs),
         ),
     }

@@ -34,7 +34,7 @@ from experiments.command_line import ENGINES
 from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.encoder_step import GEMM_FLOPS, SETTINGS, StepSetting
 from experiments.lab.benchmarks.harness import Benchmark, Tables
-from experiments.lab.benchmarks.workers import GIVE_BACK_MEMORY, Worker, thread_variables
+from experiments.lab.benchmarks.workers import RETURN_MEMORY, Worker, thread_variables
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
@@ -103,7 +103,7 @@ command = Benchmark(
 )
 
 
-def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
+def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all implementations in a setting, and returns the output of `harness.compare`.
 
     The reference is the fastest implementation of another library. If this library's blocks or
@@ -119,47 +119,47 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
         factories += [PEERS[name] for name in options.peers]
     # Modules of the frameworks whose matrix product is timed too, with --peaks.
     gemms = {factory.split(":")[0] for factory in factories if options.peaks and against_peers}
-    places = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
+    all_factories = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
         # Workers start one after another, so that each worker can compile with all cores.
         workers = [
             stack.enter_context(
                 Worker(
-                    place,
+                    factory,
                     dataclasses.asdict(setting),
-                    environment | (JAX_VARIABLES if on_jax and place == factories[0] else {}),
+                    environment | (JAX_VARIABLES if on_jax and factory == factories[0] else {}),
                 )
             )
-            for place in places
+            for factory in all_factories
         ]
         units = options.steps * setting.tokens
-        turns = {
+        contenders = {
             name: harness.counted(units, worker.run, name, options.steps)
             for worker in workers
             for name in worker.parameters
         }
-        owners = {name: worker.factory for worker in workers for name in worker.parameters}
+        factory_of = {name: worker.factory for worker in workers for name in worker.parameters}
         if against_peers:
             check_sizes(
                 {name: n for worker in workers for name, n in worker.parameters.items() if n}
             )
         rows = harness.interleave(
-            turns,
+            contenders,
             options.rounds,
             options.warm_up,
             lambda: sum(worker.cpu_seconds for worker in workers),
         )
-    ours = workers[0].parameters
+    our_names = workers[0].parameters
     gemm_seconds = {
-        owners[row["name"]].split(":")[0]: np.array(row["seconds"])
+        factory_of[row["name"]].split(":")[0]: np.array(row["seconds"])
         for row in rows
-        if owners[row["name"]] not in factories
+        if factory_of[row["name"]] not in factories
     }
-    rows = [row for row in rows if owners[row["name"]] in factories]
-    rows = harness.compare(rows, fastest(rows, ours) if against_peers else None)
+    rows = [row for row in rows if factory_of[row["name"]] in factories]
+    rows = harness.compare(rows, fastest(rows, our_names) if against_peers else None)
     if gemms:
-        add_peaks(rows, setting, options, owners, gemm_seconds)
+        add_peaks(rows, setting, options, factory_of, gemm_seconds)
     return rows
 
 
@@ -167,7 +167,7 @@ def add_peaks(
     rows: list[dict],
     setting: StepSetting,
     options: argparse.Namespace,
-    owners: Mapping[str, str],
+    factory_of: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
     """Adds "gemm_share" (quartiles), "peak_bytes" and their table cells to the rows.
@@ -176,29 +176,33 @@ def add_peaks(
         rows: output of `harness.compare`.
         setting: sizes and options of the training step.
         options: parsed options of the command.
-        owners: dict mapping the name of an implementation to the factory of its `Contender`, as
+        factory_of: dict mapping the name of an implementation to the factory of its `Contender`, as
             `module:function`.
         gemm_seconds: dict mapping the module of a factory to the time in seconds that `--steps`
             matrix products took in each round.
     """
-    environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
+    environment = {**thread_variables(options.threads), **RETURN_MEMORY}
     peaks = {}
-    for factory in dict.fromkeys(owners[row["name"]] for row in rows):
+    for factory in dict.fromkeys(factory_of[row["name"]] for row in rows):
         with Worker(factory, dataclasses.asdict(setting), environment) as worker:
             for name in worker.parameters:
                 harness.say(f"memory of {name}")
                 peaks[name] = worker.peak(name)
-    torch = next((name for name, place in owners.items() if place == PEERS["torch"]), None)
+    torch_name = next(
+        (name for name, factory in factory_of.items() if factory == PEERS["torch"]), None
+    )
     for row in rows:
-        module = owners[row["name"]].split(":")[0]
+        module = factory_of[row["name"]].split(":")[0]
         share = setting.flops / GEMM_FLOPS * gemm_seconds[module] / np.array(row["seconds"])
         row["gemm_share"], row["peak_bytes"] = harness.quartiles(share), peaks[row["name"]]
         row["more"] = {
             "share of gemm": harness.cell(row["gemm_share"], 2),
             "peak MiB": f"{row['peak_bytes'] / 2**20:.0f}",
         }
-        if torch:
-            row["more"][f"relative to {torch}"] = f"{row['peak_bytes'] / max(1, peaks[torch]):.2f}"
+        if torch_name:
+            row["more"][f"relative to {torch_name}"] = (
+                f"{row['peak_bytes'] / max(1, peaks[torch_name]):.2f}"
+            )
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
@@ -211,22 +215,22 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
         UserError: a count differs from the first count by more than 1%.
     """
     (first, expected), *others = parameters.items()
-    for name, found in others:
-        if abs(found - expected) > 0.01 * expected:
+    for name, size in others:
+        if abs(size - expected) > 0.01 * expected:
             raise UserError(
-                f"{name} has {found} parameters, but {first} has {expected} parameters, so their "
+                f"{name} has {size} parameters, but {first} has {expected} parameters, so their "
                 "steps cannot be compared: report this as a bug"
             )
 
 
-def fastest(rows: list[dict], ours: Collection[str]) -> str:
+def fastest(rows: list[dict], our_names: Collection[str]) -> str:
     """Returns the name of the fastest implementation of another library.
 
     Args:
         rows: output of `harness.interleave`.
-        ours: names of this library's implementations, which do not count.
+        our_names: names of this library's implementations, which do not count.
     """
-    others = [row for row in rows if row["name"] not in ours]
+    others = [row for row in rows if row["name"] not in our_names]
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
 
@@ -238,17 +242,17 @@ def main(options: argparse.Namespace) -> Tables:
             "--against replicas, --peaks and --jit are not supported with --engine jax: leave "
             "these flags out"
         )
-    chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
+    fields = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:
-        given = {field: getattr(options, field) for field in chosen}
-        setting = dataclasses.replace(SETTINGS[name], **given)
+        changes = {field: getattr(options, field) for field in fields}
+        setting = dataclasses.replace(SETTINGS[name], **changes)
         about = (
             f"{name}: {setting.num_layers} layers, D {setting.hidden_dim}, {setting.batch} x "
             f"{setting.length} tokens, dropout {setting.dropout:g}, {options.dtype_policy}"
             + (", XLA" if setting.jit else "")
             + (f", {setting.implementation}" if setting.implementation != "auto" else "")
         )
-        yield about, measured(setting, options)
+        yield about, measure(setting, options)
 
 
 if __name__ == "__main__":

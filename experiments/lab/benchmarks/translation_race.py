@@ -26,14 +26,14 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import write_atomic
 from macaron_tf.special_ids import EOS
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.training.progress import TRAIN
 
 RECIPE = "multi30k_transformer_tiny"
 REFERENCE = "Joey NMT, float32"
-OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
+POLICIES = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 
 
 def write_pieces(
@@ -50,7 +50,7 @@ def write_pieces(
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
-    write_aside(path, "".join(line + "\n" for line in lines).encode())
+    write_atomic(path, "".join(line + "\n" for line in lines).encode())
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
@@ -60,7 +60,7 @@ def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) ->
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
-    write_aside(path, "".join(name + "\n" for name in names).encode())
+    write_atomic(path, "".join(name + "\n" for name in names).encode())
 
 
 def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
@@ -127,11 +127,11 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
     rng = np.random.default_rng(seed)
     batches, epochs = 0, 5  # the number of updates differs by 1% between epochs
     for _ in range(epochs):
-        rows = longest = 0
+        rows = max_length = 0
         for length in rng.permutation(lengths).tolist():
-            rows, longest = rows + 1, max(longest, length)
-            if rows * longest >= tokens:
-                batches, rows, longest = batches + 1, 0, 0
+            rows, max_length = rows + 1, max(max_length, length)
+            if rows * max_length >= tokens:
+                batches, rows, max_length = batches + 1, 0, 0
         batches += rows > 0
     return batches / epochs
 
@@ -158,18 +158,18 @@ class Trainer:
     _process: subprocess.Popen | None = dataclasses.field(default=None, init=False)
 
     # Log file in `run`, and a pattern that finds the number of updates in the log.
-    log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
+    log, log_pattern = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
-    def turn(self, updates: int) -> None:
+    def run_updates(self, updates: int) -> None:
         """Runs the process for `updates` further updates, and then pauses the process."""
-        self.go()
+        self.resume()
         wanted = self.updates + updates
         while self.updates < wanted:
             time.sleep(0.01)
-            self.look()
+            self.read_log()
         self._process.send_signal(signal.SIGSTOP)
 
-    def go(self) -> None:
+    def resume(self) -> None:
         """Starts the process, or continues a paused process."""
         if self._process is None:
             with self._output.open("wb") as output:
@@ -178,7 +178,7 @@ class Trainer:
                 )
         self._process.send_signal(signal.SIGCONT)
 
-    def look(self) -> None:
+    def read_log(self) -> None:
         """Reads the number of updates from the log, and saves it in the attribute `updates`.
 
         Raises:
@@ -186,16 +186,16 @@ class Trainer:
         """
         if (self.run / self.log).exists():
             text = (self.run / self.log).read_text(encoding="utf-8", errors="replace")
-            self.updates = max(map(int, re.findall(self.logged, text)), default=0)
+            self.updates = max(map(int, re.findall(self.log_pattern, text)), default=0)
         if self._process.poll() is not None:
-            said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
+            output = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
                 f"`{' '.join(self.command[:4])} ...` ended with exit status "
                 f"{self._process.returncode} after update {self.updates}: correct the error that "
-                f"its output ends with, {said[-1]!r}"
+                f"its output ends with, {output[-1]!r}"
             )
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kills the process, if it was started."""
         if self._process is not None:
             self._process.kill()
@@ -213,7 +213,7 @@ class Trainer:
         fields = stat.rpartition(")")[2].split()  # the process name may contain spaces
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def validated(self) -> list[int]:
+    def validated_steps(self) -> list[int]:
         """Returns the numbers of updates after which a validation was completed."""
         return [line["step"] for line in validations(self.run)]
 
@@ -240,11 +240,13 @@ class JoeyTrainer(Trainer):
     references: Sequence[str]
     metric: TranslationMetric
 
-    log, logged = "train.log", r"Step: +(\d+), Batch Loss"
+    log, log_pattern = "train.log", r"Step: +(\d+), Batch Loss"
 
-    def validated(self) -> list[int]:
-        found = ((int(path.stem), path.read_bytes()) for path in self.run.glob("*.hyps"))
-        return sorted(step for step, text in found if text.count(b"\n") == len(self.references))
+    def validated_steps(self) -> list[int]:
+        translations = ((int(path.stem), path.read_bytes()) for path in self.run.glob("*.hyps"))
+        return sorted(
+            step for step, content in translations if content.count(b"\n") == len(self.references)
+        )
 
     def bleu(self, step: int) -> float:
         hypotheses = read_pieces(self.run / f"{step}.hyps", self.vocabulary)
@@ -258,11 +260,11 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
         settings: further settings to replace, as strings of the form `path=value`.
         dropout: dropout rate of embeddings, sub-layers, attention weights and inner activations.
     """
-    places = ("dropout", "attention_dropout", "activation_dropout")
-    equal = [f"model.{place}={dropout}" for place in places]
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    replaced = [f"model.{name}={dropout}" for name in names]
     # Both libraries train until the benchmark kills their processes.
-    equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
-    return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
+    replaced += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
+    return override(registry.load(RECIPE, TranslationRecipe), [*replaced, *settings])
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
@@ -277,9 +279,9 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
     Returns:
         The batch size in tokens.
     """
-    longest = data.lengths[-1]
+    max_length = data.lengths[-1]
     return min(
-        range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
+        range(max_length, max(max_length, round(4 * target_tokens)) + 1, 8),
         key=lambda budget: abs(mean_target_tokens(data, budget) - target_tokens),
     )
 
@@ -323,19 +325,19 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
     sides = (data.tokens.source, data.tokens.target)
     for language, rows, lines in zip(languages, sides, zip(*pairs, strict=True), strict=True):
         training = (
-            rows.padded(np.array([number]), length)[0] for number, length in enumerate(rows.lengths)
+            rows.padded(np.array([index]), length)[0] for index, length in enumerate(rows.lengths)
         )
         write_pieces(joey / f"train.{language}", training, vocabulary)
         held_out = vocabulary.encode_lines(lines, language)
         write_pieces(joey / f"validation.{language}", held_out, vocabulary)
     validate_every = options.validate_every if options.bleu_minutes else 100_000 * options.updates
     config = joey_config(recipe, joey, options.tokens, options.updates, validate_every)
-    write_aside(joey / "config.yaml", config.encode())
+    write_atomic(joey / "config.yaml", config.encode())
 
-    theirs = data.target_tokens / updates_per_epoch(
+    joey_target_tokens = data.target_tokens / updates_per_epoch(
         data.row_lengths, options.tokens, recipe.training.seed
     )
-    budget = options.our_tokens or equal_budget(data, theirs)
+    budget = options.our_tokens or equal_budget(data, joey_target_tokens)
     environment = {**os.environ, **thread_variables(options.threads)}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     settings = {
@@ -347,27 +349,27 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         "training.validate_every": validate_every,
         "training.save_every_steps": None,
     }
-    given = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
-    words = ["--data-dir", options.data_dir, "--vocabulary", str(work / "vocabulary")]
-    ours = [sys.executable, "-m", "experiments.translate", "train", RECIPE]
+    all_settings = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
+    flags_of_data = ["--data-dir", options.data_dir, "--vocabulary", str(work / "vocabulary")]
+    command = [sys.executable, "-m", "experiments.translate", "train", RECIPE]
     trainers = {
         name: Trainer(
             command=[
-                *(*ours, str(work / policy), *words),
-                *flags("--set", *given, f"training.dtype_policy={policy}"),
+                *(*command, str(work / policy), *flags_of_data),
+                *flags("--set", *all_settings, f"training.dtype_policy={policy}"),
             ],
             run=work / policy,
             environment=environment,
             target_tokens=mean_target_tokens(data, budget),
             padded_tokens=budget,
         )
-        for name, policy in OURS.items()
+        for name, policy in POLICIES.items()
     }
     trainers[REFERENCE] = JoeyTrainer(
         command=[options.joey, "-m", "joeynmt", "train", str(joey / "config.yaml"), "--skip-test"],
         run=joey / "run",
         environment=environment,
-        target_tokens=theirs,
+        target_tokens=joey_target_tokens,
         padded_tokens=options.tokens,
         vocabulary=vocabulary,
         references=[target for _, target in pairs],
@@ -378,8 +380,8 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
     """Returns a sentence with the mean number of target tokens per update of each trainer."""
-    held = "; ".join(
-        f"{name} has {one.target_tokens:,.0f} of {one.padded_tokens:,} with padding"
-        for name, one in trainers.items()
+    counts = "; ".join(
+        f"{name} has {trainer.target_tokens:,.0f} of {trainer.padded_tokens:,} with padding"
+        for name, trainer in trainers.items()
     )
-    return f"Mean number of target tokens in an update: {held}."
+    return f"Mean number of target tokens in an update: {counts}."

@@ -58,13 +58,13 @@ command = Benchmark(
         "batch size of this library in tokens, including padding (default: the size with which an "
         "update has the same mean number of target tokens as in Joey NMT)",
     ),
-    count("--dropout", "rate of all dropout layers", 0.3, least=0.0, below=1),
+    count("--dropout", "rate of all dropout layers", 0.3, minimum=0.0, below=1),
     count("--updates", "number of updates of a contender in each round", 5),
     count(
         "--bleu-minutes N",
         "training time of each contender in minutes, after which BLEU is reported (default: time "
         "updates and report no BLEU)",
-        least=0.01,
+        minimum=0.01,
     ),
     count("--validate-every", "number of updates between validations with --bleu-minutes", 500),
     settings("training.learning_rate=3e-3"),
@@ -78,9 +78,9 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
         trainers: dict mapping the name of a library and data type to its trainer.
         options: parsed options of the command.
     """
-    turns = {
+    contenders = {
         name: harness.counted(
-            round(options.updates * trainer.target_tokens), trainer.turn, options.updates
+            round(options.updates * trainer.target_tokens), trainer.run_updates, options.updates
         )
         for name, trainer in trainers.items()
     }
@@ -88,7 +88,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
     def cpu_clock() -> float:  # counts the trainers, because this process only waits
         return sum(trainer.cpu_seconds() for trainer in trainers.values())
 
-    rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
+    rows = harness.interleave(contenders, options.rounds, options.warm_up, cpu_clock)
     return harness.compare(rows, REFERENCE)
 
 
@@ -98,22 +98,22 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
     The curve has a point for each validation. A point is a dict with "updates", "target_tokens"
     (estimated from the mean per update), "minutes" since the start, and "bleu".
     """
-    began, seen = time.monotonic(), {}
-    while time.monotonic() - began < 60 * minutes:
-        trainer.go()
+    start, minutes_by_step = time.monotonic(), {}
+    while time.monotonic() - start < 60 * minutes:
+        trainer.resume()
         time.sleep(0.5)
-        trainer.look()
-        for step in trainer.validated():
-            seen.setdefault(step, (time.monotonic() - began) / 60)
-    trainer.end()
+        trainer.read_log()
+        for step in trainer.validated_steps():
+            minutes_by_step.setdefault(step, (time.monotonic() - start) / 60)
+    trainer.kill()
     return [
         {
             "updates": step,
             "target_tokens": step * trainer.target_tokens,
-            "minutes": passed,
+            "minutes": minutes_passed,
             "bleu": trainer.bleu(step),
         }
-        for step, passed in seen.items()
+        for step, minutes_passed in minutes_by_step.items()
     ]
 
 
@@ -129,13 +129,13 @@ def bleu_curves(
         options: parsed options of the command.
         facts: output of `harness.machine`.
     """
-    padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
-    what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
+    padded_tokens = {name: trainer.padded_tokens for name, trainer in trainers.items()}
+    setup = {"minutes": options.bleu_minutes, "padded_tokens": padded_tokens}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
     if options.out and path.exists():
-        kept = read_json(path, mend="remove it", curves=dict)
-        if {key: kept.get(key) for key in what} == what:
-            curves = kept["curves"]
+        earlier = read_json(path, mend="remove it", curves=dict)
+        if {key: earlier.get(key) for key in setup} == setup:
+            curves = earlier["curves"]
     about = harness.heading("Translation training: validation BLEU against time", facts)
     about += f"{equality(trainers)}\n\n"
     for name, trainer in trainers.items():
@@ -146,7 +146,7 @@ def bleu_curves(
         curves[name] = bleu_curve(trainer, options.bleu_minutes)
         if options.out:
             text = about + bleu_table(curves) + "\n![BLEU](results.png)\n"
-            harness.save(options.out, {**what, "machine": facts, "curves": curves}, text)
+            harness.save(options.out, {**setup, "machine": facts, "curves": curves}, text)
             lines = {
                 name: {point["minutes"]: [point["bleu"]] for point in points}
                 for name, points in curves.items()
@@ -186,13 +186,13 @@ def peer_versions(python: str) -> dict[str, str]:
         "print(m.version('joeynmt'), m.version('torch'))"
     )
     try:
-        said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+        process = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
         raise UserError(
             f"--joey {python} cannot import joeynmt: run `make .venv-joeynmt/installed`, or "
             "install experiments/lab/benchmarks/requirements-joeynmt.txt in a separate environment"
         ) from None
-    return dict(zip(("joeynmt", "torch"), said.stdout.split(), strict=True))
+    return dict(zip(("joeynmt", "torch"), process.stdout.split(), strict=True))
 
 
 @exit_on_user_error
@@ -227,9 +227,9 @@ def main(arguments: list[str] | None = None) -> None:
             rows = rates(trainers, options)
         finally:
             for trainer in trainers.values():
-                trainer.end()
-    held = [round(trainer.target_tokens) for trainer in trainers.values()]
-    setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens per update"
+                trainer.kill()
+    target_tokens = [round(trainer.target_tokens) for trainer in trainers.values()]
+    setting = f"Multi30k, {min(target_tokens):,} to {max(target_tokens):,} target tokens per update"
     title = "Translation training, end to end"
     harness.publish(options.out, title, facts, [(setting, rows)], command.unit)
 

@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 
-from export.triton import model_of, serve, server_flags
+from export.triton import model_source, serve, server_flags
 from macaron_tf.cli.arguments import count, local_path_argument, single_program
 
 _CONFIG = """backend: "python"
@@ -30,14 +30,14 @@ def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
         repository: folder of the model repository.
         options: parsed options of the command.
     """
-    place = repository / "model"
-    (place / "1").mkdir(parents=True)
+    folder = repository / "model"
+    (folder / "1").mkdir(parents=True)
     module = "experiments.lab.benchmarks.triton_onnx_model"
-    (place / "1" / "model.py").write_text(model_of(module))
-    given = {"onnx": options.onnx, "tokenizer": options.tokenizer}
-    parameters = {name: os.path.abspath(path) for name, path in given.items()}
+    (folder / "1" / "model.py").write_text(model_source(module))
+    paths = {"onnx": options.onnx, "tokenizer": options.tokenizer}
+    parameters = {name: os.path.abspath(path) for name, path in paths.items()}
     parameters |= {"max_length": str(options.max_length), "threads": str(options.threads)}
-    (place / "config.pbtxt").write_text(
+    (folder / "config.pbtxt").write_text(
         _CONFIG.format(rows=options.max_batch_size, delay=options.batch_delay_us)
         + "".join(
             f'parameters {{ key: "{key}" value {{ string_value: {json.dumps(value)} }} }}\n'

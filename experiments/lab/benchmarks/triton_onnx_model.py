@@ -15,8 +15,8 @@ class TritonPythonModel:
     """
 
     def initialize(self, arguments: dict[str, str]) -> None:
-        given = json.loads(arguments["model_config"])["parameters"]
-        values = {name: text["string_value"] for name, text in given.items()}
+        parameters = json.loads(arguments["model_config"])["parameters"]
+        values = {name: parameter["string_value"] for name, parameter in parameters.items()}
         self._tokenizer = tokenizers.Tokenizer.from_file(values["tokenizer"])
         self._tokenizer.enable_padding()
         self._tokenizer.enable_truncation(int(values["max_length"]))
@@ -35,8 +35,8 @@ class TritonPythonModel:
             "token_ids": np.array([row.ids for row in rows], np.int32),
             "segment_ids": np.array([row.type_ids for row in rows], np.int32),
         }
-        given = {entry.name: ids[entry.name] for entry in self._session.get_inputs()}
-        [logits] = self._session.run(["computed"], given)  # (B, C)
+        inputs = {node.name: ids[node.name] for node in self._session.get_inputs()}
+        [logits] = self._session.run(["computed"], inputs)  # (B, C)
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
         probabilities = weights / weights.sum(axis=-1, keepdims=True)
         ends = np.cumsum([len(part) for part in parts])[:-1]

@@ -31,25 +31,25 @@ def thread_variables(threads: int) -> dict[str, str]:
 # oneDNN keeps no memory pool, and malloc maps every tensor of at least 16 KiB separately. A
 # measured peak is then accurate to about 0.25 MiB. TensorFlow's own memory statistics omit oneDNN
 # tensors below 256 KiB, which are all tensors at L = 64.
-GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
-CLEAR = pathlib.Path("/proc/self/clear_refs")
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
+CLEAR_REFS = pathlib.Path("/proc/self/clear_refs")
 
 
-def peak_of(run: Callable[[], object]) -> int:
-    """Returns the number of bytes by which `run()` raises the peak resident set size (RSS).
+def peak_of(function: Callable[[], object]) -> int:
+    """Returns the number of bytes by which `function()` raises the peak resident set size (RSS).
 
-    Call `run` at least once before you call this function, so that tracing and compilation do not
+    Call `function` at least once before you call `peak_of`, so that tracing and compilation do not
     count.
     """
     gc.collect()
     # Writing 5 resets the peak RSS to the current RSS; see proc(5).
-    CLEAR.write_text("5")
-    before = memory_of("VmRSS")
-    run()
-    return max(memory_of("VmHWM") - before, 0)
+    CLEAR_REFS.write_text("5")
+    before = process_memory("VmRSS")
+    function()
+    return max(process_memory("VmHWM") - before, 0)
 
 
-def memory_of(field: str, pid: int | str = "self") -> int:
+def process_memory(field: str, pid: int | str = "self") -> int:
     """Returns a memory size of a process in bytes, from /proc on Linux.
 
     Args:
@@ -66,12 +66,12 @@ class Contender:
     """An implementation under comparison, which a child process runs and a benchmark times.
 
     Attributes:
-        run: function that runs a given number of steps, such as training steps, and returns a
+        run_steps: function that runs a given number of steps, such as training steps, and returns a
             number, such as the loss.
         parameters: number of parameters of the model.
     """
 
-    run: Callable[[int], float]
+    run_steps: Callable[[int], float]
     parameters: int = 0
 
 
@@ -112,20 +112,19 @@ class Worker(contextlib.AbstractContextManager):
             steps: number of steps. The value -1 requests the peak memory of one step instead.
 
         Returns:
-            The result of `Contender.run` or, if `steps` is -1, the peak memory in bytes.
+            The result of `Contender.run_steps` or, if `steps` is -1, the peak memory in bytes.
         """
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # if the child process has ended, `_reply` raises
+        # If the child process has ended, `_reply` raises.
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
-        figure, self.cpu_seconds = self._reply()
-        return figure
+        result, self.cpu_seconds = self._reply()
+        return result
 
     def peak(self, name: str) -> int:
         """Returns the peak memory of one step of a `Contender` in bytes, after two warm-up steps.
 
-        The environment of the child process must include `GIVE_BACK_MEMORY`; see `peak_of`.
+        The environment of the child process must include `RETURN_MEMORY`; see `peak_of`.
 
         Args:
             name: name of the `Contender`.
@@ -160,15 +159,15 @@ def main() -> None:
     os.dup2(2, 1)
     contenders = pkgutil.resolve_name(sys.argv[1])(**json.loads(sys.argv[2]))
     print(
-        json.dumps({name: one.parameters for name, one in contenders.items()}),
+        json.dumps({name: contender.parameters for name, contender in contenders.items()}),
         file=replies,
         flush=True,
     )
     for line in sys.stdin:
         name, steps = json.loads(line)
-        run = contenders[name].run
-        figure = run(steps) if steps >= 0 else peak_of(functools.partial(run, 1))
-        print(json.dumps([figure, time.process_time()]), file=replies, flush=True)
+        run_steps = contenders[name].run_steps
+        result = run_steps(steps) if steps >= 0 else peak_of(functools.partial(run_steps, 1))
+        print(json.dumps([result, time.process_time()]), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ def run(options: argparse.Namespace) -> None:
         for task, pooling, concatenation in dict.fromkeys(wanted):
             letters = "".join(_LETTERS[part] for part in concatenation.split(","))
             name = f"{task or 'untrained'}-{pooling}-{letters}-{seed}"
-            given = (options, out, name, task, pooling, concatenation, seed)
-            tasks[name] = functools.partial(_scored, *given)
-    rows = studies.at_once(options.jobs, tasks)
+            arguments = (options, out, name, task, pooling, concatenation, seed)
+            tasks[name] = functools.partial(_train_and_score, *arguments)
+    rows = studies.run_tasks(options.jobs, tasks)
 
     def cells(pooling: str, concatenation: str, *trained: str) -> list[str]:
-        mine = [row for row in rows if row["arm"] == [pooling, concatenation]]
-        found = (studies.grouped(mine, "task").get(task, []) for task in trained)
-        scores = [studies.mean_of(each, "spearman", 2, 100) for each in found]
-        learnt = [row for row in mine if row["task"] == classes]
-        return [*scores, studies.mean_of(learnt, "accuracy", 1, 100)]
+        arm_rows = [row for row in rows if row["arm"] == [pooling, concatenation]]
+        rows_of_tasks = (studies.grouped(arm_rows, "task").get(task, []) for task in trained)
+        scores = [studies.mean_of(task_rows, "spearman", 2, 100) for task_rows in rows_of_tasks]
+        class_rows = [row for row in arm_rows if row["task"] == classes]
+        return [*scores, studies.mean_of(class_rows, "accuracy", 1, 100)]
 
     trained = (classes, "stsb", "")
     lines = [(name, *cells(*arm, *trained)) for name, arm in arms.items()]
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     studies.write(out, "sentences", "lab.slides", options, title, lines, figure=False, rows=rows)
 
 
-def _scored(
+def _train_and_score(
     options: argparse.Namespace,
     out: pathlib.Path,
     name: str,
@@ -76,18 +76,18 @@ def _scored(
     def scored() -> dict:
         if task:
             # Training on STS-B uses the cosine similarity instead of a concatenation.
-            own = [f"concatenation={concatenation}"] if task == options.task else []
-            settings = ("normalize=False", *own, *options.set)
-            words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
-            words += studies.flags("--set", *settings, f"training.seed={seed}")
-            studies.command("embed", "train", *words, log=log)
-        words = [str(run) if task else options.init, "--task", "stsb", "--pooling", pooling]
-        studies.command("embed", "evaluate", *words, "--output", str(scores), *data, log=log)
+            own_settings = [f"concatenation={concatenation}"] if task == options.task else []
+            settings = ("normalize=False", *own_settings, *options.set)
+            arguments = [task, str(run), "--init", options.init, "--pooling", pooling, *data]
+            arguments += studies.flags("--set", *settings, f"training.seed={seed}")
+            studies.command("embed", "train", *arguments, log=log)
+        arguments = [str(run) if task else options.init, "--task", "stsb", "--pooling", pooling]
+        studies.command("embed", "evaluate", *arguments, "--output", str(scores), *data, log=log)
         file = max(scores.glob("*.json"), key=lambda path: path.stat().st_mtime)
         row = {"arm": [pooling, concatenation], "task": task, "seed": seed}
         row["spearman"] = studies.read_json(file, metrics=dict)["metrics"]["spearman"]
         accuracies = studies.values(studies.validations(run), "accuracy") if task else []
         return row | ({"accuracy": max(accuracies)} if accuracies else {})
 
-    given = {"--init": options.init, "--set": options.set if task else []}
-    return studies.kept(out / "rows" / f"{name}.json", given, scored)
+    options_of_run = {"--init": options.init, "--set": options.set if task else []}
+    return studies.read_or_compute(out / "rows" / f"{name}.json", options_of_run, scored)

@@ -94,32 +94,39 @@ class Study:
         more: names of further parts that `--systems` may select.
     """
 
-    def __init__(self, options: argparse.Namespace, known: Comparisons, *more: str):
+    def __init__(self, options: argparse.Namespace, comparisons: Comparisons, *further_parts: str):
         self.options, self.out = options, pathlib.Path(options.out)
-        self.chosen = options.systems or [*known, *more]
+        self.chosen = options.systems or [*comparisons, *further_parts]
         for name in self.chosen:
-            if name not in (*known, *more):
+            if name not in (*comparisons, *further_parts):
                 raise UserError(
                     f"--systems {name!r} is not a known system: choose from "
-                    f"{'; '.join((*known, *more))}"
+                    f"{'; '.join((*comparisons, *further_parts))}"
                 )
-        self.comparisons = {name: one for name, one in known.items() if name in self.chosen}
+        self.comparisons = {
+            name: arguments for name, arguments in comparisons.items() if name in self.chosen
+        }
         self.data = flags("--data-dir", options.data_dir)
         self.rows: dict[str, list[dict]] = {}
         self.lines: list[str] = []
 
-    def compare(self, *words: str) -> None:
+    def compare(self, *arguments: str) -> None:
         """Runs the selected comparisons, each in its own folder, and adds their reports.
 
         Args:
-            words: further arguments of `compare`.
+            arguments: further arguments of `compare`.
         """
         seeds = self.options.seeds
-        for name, own in self.comparisons.items():
-            given = [*own, *flags("--set", *self.options.set), *self.data, *words]
-            given += ["--seeds", *map(str, seeds if name in EVERY_SEED else seeds[:1])]
-            given += ["--jobs", str(self.options.jobs)]
-            studies.command("compare", str(self.out / name), *given)
+        for name, own_arguments in self.comparisons.items():
+            all_arguments = [
+                *own_arguments,
+                *flags("--set", *self.options.set),
+                *self.data,
+                *arguments,
+            ]
+            all_arguments += ["--seeds", *map(str, seeds if name in EVERY_SEED else seeds[:1])]
+            all_arguments += ["--jobs", str(self.options.jobs)]
+            studies.command("compare", str(self.out / name), *all_arguments)
             self.rows[name] = read_json(self.out / name / "compare.json", rows=list)["rows"]
             self.add(self.out / name / "compare.md")
 
@@ -129,7 +136,7 @@ class Study:
         self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
 
     def measure(
-        self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
+        self, title: str, rows: list[dict], scores_of: Callable[[dict], dict], scale: float = 100
     ) -> None:
         """Computes further scores of trained models, and adds a table of the scores to the report.
 
@@ -138,20 +145,24 @@ class Study:
         Args:
             title: heading of the table.
             rows: results of runs from `compare`. The method adds the scores to these dicts.
-            figures: function that computes the scores of a run from its element of `rows`. It
+            scores_of: function that computes the scores of a run from its element of `rows`. It
                 returns a dict mapping a column heading to a score.
             scale: factor for the scores in the table.
         """
-        tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}
-        found = studies.at_once(self.options.jobs, tasks)
-        for row, more in zip(rows, found, strict=True):
-            row |= more
-        heads = list(dict.fromkeys(head for more in found for head in more))
+        tasks = {f"{row['run']}: scored": functools.partial(scores_of, row) for row in rows}
+        scores_of_rows = studies.run_tasks(self.options.jobs, tasks)
+        for row, scores in zip(rows, scores_of_rows, strict=True):
+            row |= scores
+        columns = list(dict.fromkeys(column for scores in scores_of_rows for column in scores))
         cells = (
-            (arm, str(len(mine)), *(studies.mean_of(mine, head, 1, scale) for head in heads))
-            for arm, mine in studies.grouped(rows, "arm").items()
+            (
+                arm,
+                str(len(arm_rows)),
+                *(studies.mean_of(arm_rows, column, 1, scale) for column in columns),
+            )
+            for arm, arm_rows in studies.grouped(rows, "arm").items()
         )
-        table = studies.table(("arm", "seeds", *heads), cells)
+        table = studies.table(("arm", "seeds", *columns), cells)
         self.lines += ["", f"## {title}", "", *table]
 
     def write(self, name: str, title: str) -> None:
@@ -162,10 +173,10 @@ class Study:
         )
 
 
-def _written(path: pathlib.Path, script: str, *words: str) -> Any:
+def _read_or_write(path: pathlib.Path, script: str, *arguments: str) -> Any:
     """Reads a JSON file. If the file does not exist, first runs the command that writes it."""
     if not path.exists():
-        studies.command(script, *words)
+        studies.command(script, *arguments)
     return studies.read_json(path, object)
 
 
@@ -177,26 +188,28 @@ def encoders(options: argparse.Namespace) -> None:
     tasks = ["--tasks", *options.tasks, "--learning-rates", "1e-3"] if options.tasks else []
     study.compare(*tasks, *source)
 
-    def told(row: dict) -> dict[str, float]:
+    def pair_accuracies(row: dict) -> dict[str, float]:
         """Returns the accuracies of a run in sentence-pair classification, one per pair objective.
 
         The result maps a key of `_PAIRS`, which is a pair objective, to the accuracy on the corpus
         of this objective.
         """
-        found = {}
-        for kind, folder in _PAIRS.items():
+        accuracies = {}
+        for objective, folder in _PAIRS.items():
             file = pathlib.Path(row["run"]) / f"{folder}.json"
-            where = ["--corpus", str(study.out / "pairs" / folder), "--output", str(file)]
-            record = _written(file, "pretrain", "evaluate", row["run"], *where)
-            found[kind] = record["pair_accuracy"]
-        return found
+            arguments = ["--corpus", str(study.out / "pairs" / folder), "--output", str(file)]
+            record = _read_or_write(file, "pretrain", "evaluate", row["run"], *arguments)
+            accuracies[objective] = record["pair_accuracy"]
+        return accuracies
 
     if pairs := [row for row in study.rows.get("pairs", ()) if row["arm"] in _PAIRS]:
         study.measure(
-            "Pair accuracy (%) of each pair objective on both types of pairs", pairs, told
+            "Pair accuracy (%) of each pair objective on both types of pairs",
+            pairs,
+            pair_accuracies,
         )
     if options.sentences:
-        rows = [row for mine in study.rows.values() for row in mine]
+        rows = [row for arm_rows in study.rows.values() for row in arm_rows]
         title = "Sentence vectors: Spearman correlation with the STS-B scores, times 100"
         study.measure(title, rows, functools.partial(sentence_scores, study.data))
     study.write("encoders", "Comparison of encoders")
@@ -219,17 +232,17 @@ def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
 
     def correlation(encoder: pathlib.Path, scores: pathlib.Path) -> float:
         if not list(scores.glob("*.json")):
-            words = [str(encoder), "--task", "stsb", "--output", str(scores), *data]
-            studies.command("embed", "evaluate", *words)
+            arguments = [str(encoder), "--task", "stsb", "--output", str(scores), *data]
+            studies.command("embed", "evaluate", *arguments)
         [file] = scores.glob("*.json")
         return studies.read_json(file, metrics=dict)["metrics"]["spearman"]
 
-    found = {"mean pooling": correlation(run, run / "untrained")}
+    scores_by_name = {"mean pooling": correlation(run, run / "untrained")}
     if row["arm"] == "BERT":
-        words = ["stsb", str(run / "sentences"), "--init", str(run), "--set", _RATE, *data]
-        studies.command("embed", "train", *words)
-        found["Sentence-BERT"] = correlation(run / "sentences", run / "trained")
-    return found
+        arguments = ["stsb", str(run / "sentences"), "--init", str(run), "--set", _RATE, *data]
+        studies.command("embed", "train", *arguments)
+        scores_by_name["Sentence-BERT"] = correlation(run / "sentences", run / "trained")
+    return scores_by_name
 
 
 def decoders(options: argparse.Namespace) -> None:
@@ -239,10 +252,15 @@ def decoders(options: argparse.Namespace) -> None:
 
     def perplexities(row: dict) -> dict[str, float]:
         file = pathlib.Path(row["run"]) / "memories.json"
-        words = ["--corpus", str(study.out / "Transformer-XL" / "corpus"), "--output", str(file)]
-        words += ["--memory", *map(str, MEMORIES)]
-        found = _written(file, "pretrain", "evaluate", row["run"], *words)
-        return {str(line["memory"]): line["perplexity"] for line in found}
+        arguments = [
+            "--corpus",
+            str(study.out / "Transformer-XL" / "corpus"),
+            "--output",
+            str(file),
+        ]
+        arguments += ["--memory", *map(str, MEMORIES)]
+        lines = _read_or_write(file, "pretrain", "evaluate", row["run"], *arguments)
+        return {str(line["memory"]): line["perplexity"] for line in lines}
 
     if rows := study.rows.get("Transformer-XL", []):
         title = "Perplexity of Transformer-XL for each memory length (64 positions in training)"
@@ -255,10 +273,10 @@ def decoders(options: argparse.Namespace) -> None:
         studies.mean_curves({"Transformer-XL": curves}, figure, *axes)
         study.lines += ["", "![Perplexity against memory](memory.png)"]
     if models := [row["run"] for row in study.rows.get("GPT-2", ())]:
-        asked = study.out / "few_shot"
-        words = [*models, *FEW_SHOT, "--out", str(asked), *study.data]
-        _written(asked / "few_shot.json", "few_shot", *words)
-        study.add(asked / "few_shot.md")
+        few_shot_folder = study.out / "few_shot"
+        arguments = [*models, *FEW_SHOT, "--out", str(few_shot_folder), *study.data]
+        _read_or_write(few_shot_folder / "few_shot.json", "few_shot", *arguments)
+        study.add(few_shot_folder / "few_shot.md")
         study.lines += ["", "![Score against K](few_shot/few_shot.png)"]
     if ELMO in study.chosen:
         run, tagged = str(study.out / ELMO), study.out / "tagged"

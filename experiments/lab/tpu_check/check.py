@@ -41,7 +41,7 @@ from experiments.lab.tpu_check.chips import chip_of, listing
 from experiments.lab.tpu_check.step import Sources, Step, Traced, problem, step_of
 from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.errors import UserError, parse_json
-from macaron_tf.io.paths import clear_errors, write_aside
+from macaron_tf.io.paths import clear_errors, write_atomic
 
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 _COLUMNS = (
@@ -80,50 +80,57 @@ def run(options: argparse.Namespace) -> int:
         use_mesh(sizes)
     # Report wrong settings before compilations, which take minutes.
     steps = {name: step_of(name, options.set) for name in options.recipe}
-    for one in steps.values():
-        one.recipe.model_config()
-        one.shape(options.batch)
+    for step in steps.values():
+        step.recipe.model_config()
+        step.shape(options.batch)
     if options.hlo:
         with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another folder"):
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
-    batch = [] if options.batch is None else ["--batch", str(options.batch)]
-    given = studies.flags("--set", *options.set)
-    on_mesh = ["--engine", "jax", "--mesh", options.mesh] if options.mesh else []
+    batch_flags = [] if options.batch is None else ["--batch", str(options.batch)]
+    setting_flags = studies.flags("--set", *options.set)
+    mesh_flags = ["--engine", "jax", "--mesh", options.mesh] if options.mesh else []
     facts = {
-        "options": [*batch, "--compilations", str(options.compilations), *on_mesh, *given],
+        "options": [
+            *batch_flags,
+            "--compilations",
+            str(options.compilations),
+            *mesh_flags,
+            *setting_flags,
+        ],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
-    same = {"settings": options.set, "commit": studies.commit(), "mesh": options.mesh}
-    same |= {"compilations": options.compilations, "versions": facts["versions"]}
-    resumes = options.resume and not same["commit"].endswith("-dirty")
+    shared_fields = {"settings": options.set, "commit": studies.commit(), "mesh": options.mesh}
+    shared_fields |= {"compilations": options.compilations, "versions": facts["versions"]}
+    resumes = options.resume and not shared_fields["commit"].endswith("-dirty")
     file = pathlib.Path(options.json) if options.json else None
-    found = []
+    results = []
 
     def write() -> None:
-        rows = found
+        rows = results
         if file:
             if file.is_file():
-                rows = merged(found, file.read_text(encoding="utf-8"), str(file))
-            write_aside(file, as_json(rows, facts).encode())
+                rows = merged(results, file.read_text(encoding="utf-8"), str(file))
+            write_atomic(file, as_json(rows, facts).encode())
         if options.markdown:
-            write_aside(options.markdown, as_markdown(rows, facts).encode())
+            write_atomic(options.markdown, as_markdown(rows, facts).encode())
 
-    for name, one in steps.items():
+    for name, step in steps.items():
         topologies = options.topology
         if resumes and file and file.is_file():
-            have = merged([], file.read_text(encoding="utf-8"), str(file))
-            new = same | {"recipe": name, "rows": one.shape(options.batch).rows}
-            kept = [row for row in have if all(row.get(key) == new[key] for key in new)]
-            found += [row for row in kept if row["topology"] in topologies]
-            topologies = [each for each in topologies if each not in {r["topology"] for r in kept}]
-        for row in _check(name, one, options, topologies) if topologies else ():
-            found.append(row | same)
+            earlier = merged([], file.read_text(encoding="utf-8"), str(file))
+            fields = shared_fields | {"recipe": name, "rows": step.shape(options.batch).rows}
+            reused = [row for row in earlier if all(row.get(key) == fields[key] for key in fields)]
+            results += [row for row in reused if row["topology"] in topologies]
+            done = {row["topology"] for row in reused}
+            topologies = [topology for topology in topologies if topology not in done]
+        for row in _check(name, step, options, topologies) if topologies else ():
+            results.append(row | shared_fields)
             write()
         gc.collect()  # frees gigabytes: a model and its graphs form reference cycles
-    write()  # in case every row was kept
-    print(table(found))
-    print(problems(found), end="")
-    return 0 if all(row["ok"] for row in found) else 1
+    write()  # in case every row was reused
+    print(table(results))
+    print(problems(results), end="")
+    return 0 if all(row["ok"] for row in results) else 1
 
 
 def _check(
@@ -187,7 +194,9 @@ def row(
         sharing: number of cores that share one copy of the weights and one micro-batch.
     """
     chip, first = chip_of(topology), next(iter(results.values()), {})
-    tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
+    tried = {
+        num_rows: compiler.fits(result, chip.core_bytes) for num_rows, result in results.items()
+    }
     problems, cycles = list(traced.problems), first.get("cycles", {})
     if first:
         problems += _problems(first, chip.cores, chip.core_bytes, traced.sources)
@@ -203,7 +212,7 @@ def row(
         "memory": first.get("memory"),
         "memory_total": compiler.memory_total(first),
         "memory_limit": chip.core_bytes if first else None,
-        "largest_rows": max((number for number, fit in tried.items() if fit), default=None),
+        "largest_rows": max((num_rows for num_rows, fit in tried.items() if fit), default=None),
         "tried": tried or None,
         "cycles": cycles.get("cycles"),
         "loop_cycles": cycles.get("loop_cycles"),
@@ -243,50 +252,65 @@ def table(rows: Sequence[dict]) -> str:
     topology.
     """
     lines = []
-    for each in rows:
-        first = next((r for r in rows if r["topology"] == each["topology"] and r["ok"]), None)
-        lines.append(_cells(each, first))
+    for row in rows:
+        first = next(
+            (other for other in rows if other["topology"] == row["topology"] and other["ok"]), None
+        )
+        lines.append(_cells(row, first))
     return "\n".join(studies.table(_COLUMNS, lines)) + "\n"
 
 
 def _cells(row: dict, first: dict | None) -> list[str]:
     mesh = f", {row['mesh']}" if row.get("mesh") else ""
     cells = [row["recipe"], row["topology"] + mesh, "yes" if row["ok"] else "NO"]
-    memory, speed, largest = ["-"] * 3, ["-"] * 5, "-"
+    memory_cells, speed_cells, largest = ["-"] * 3, ["-"] * 5, "-"
     if row["memory"]:
-        memory[:2] = _gib(row["memory"]["arguments"]), _gib(row["memory"]["temporaries"])
+        memory_cells[:2] = _gib(row["memory"]["arguments"]), _gib(row["memory"]["temporaries"])
     if row["memory_total"]:
-        memory[2] = f"{_gib(row['memory_total'])} / {_gib(row['memory_limit'])}"
+        memory_cells[2] = f"{_gib(row['memory_total'])} / {_gib(row['memory_limit'])}"
     if row["largest_rows"]:
-        refused = [int(number) for number, fit in row["tried"].items() if not fit]
-        largest = f"{row['largest_rows']}" + (f", not {min(refused)}" if refused else "")
+        too_large = [int(num_rows) for num_rows, fit in row["tried"].items() if not fit]
+        largest = f"{row['largest_rows']}" + (f", not {min(too_large)}" if too_large else "")
     if row["cycles"]:
-        speed = [
+        speed_cells = [
             f"{row['cycles'] / 1e6:.1f}",
             f"{row['loop_cycles'] / row['cycles']:.0%}",
             f"{row['milliseconds']:.1f}",
             f"{row['tokens_a_second']:,.0f}",
             f"{first['tokens_a_second'] / row['tokens_a_second']:.2f}" if first else "-",
         ]
-    made = ["-"] * 3
+    compilation_cells = ["-"] * 3
     if used := row.get("compilation"):
         seconds = used["seconds"], used["cpu_seconds"]
-        made = [*(f"{each / 60:.1f}" for each in seconds), _gib(used["peak_bytes"])]
+        compilation_cells = [*(f"{each / 60:.1f}" for each in seconds), _gib(used["peak_bytes"])]
     summed = _gib(4 * row["parameters"])  # float32 gradients
-    if (known := row.get("collectives")) is not None:
-        summed = ", ".join(f"{kind} {_gib(size)}" for kind, size in known.items()) or _gib(0)
+    if (sizes := row.get("collectives")) is not None:
+        summed = ", ".join(
+            f"{collective} {_gib(size)}" for collective, size in sizes.items()
+        ) or _gib(0)
     shape = f"{row['rows']} x {row['length']}"
-    return [*cells, shape, *memory, summed, largest, *speed, *made, row.get("commit", "-")]
+    return [
+        *cells,
+        shape,
+        *memory_cells,
+        summed,
+        largest,
+        *speed_cells,
+        *compilation_cells,
+        row.get("commit", "-"),
+    ]
 
 
 def problems(rows: Sequence[dict]) -> str:
     """Returns a line of text for each problem, followed by a line with its source code."""
     lines = []
-    for each in rows:
-        for one in each["problems"]:
-            op = f": {one['op']}" if one["op"] else ""
-            source = f"\n    {one['source']}" if one["source"] else ""
-            lines.append(f"{each['recipe']} on {each['topology']}: {one['what']}{op}{source}\n")
+    for row in rows:
+        for found_problem in row["problems"]:
+            op = f": {found_problem['op']}" if found_problem["op"] else ""
+            source = f"\n    {found_problem['source']}" if found_problem["source"] else ""
+            lines.append(
+                f"{row['recipe']} on {row['topology']}: {found_problem['what']}{op}{source}\n"
+            )
     return "".join(lines)
 
 
@@ -353,9 +377,9 @@ def _command(rows: Sequence[dict], facts: dict) -> str:
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )
-    words = [*recipes, *studies.flags("--topology", *topologies), *facts["options"]]
-    return shlex.join(["python", "-m", "experiments.lab.tpu_check", *words])
+    arguments = [*recipes, *studies.flags("--topology", *topologies), *facts["options"]]
+    return shlex.join(["python", "-m", "experiments.lab.tpu_check", *arguments])
 
 
-def _gib(number: int) -> str:
-    return f"{number / 2**30:.2f}"
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f}"

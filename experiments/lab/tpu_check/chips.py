@@ -32,8 +32,8 @@ class Chip:
 
     def slice_name(self, chips: int) -> str:
         """Returns the accelerator type of a slice, such as v4-32 for 16 chips."""
-        kind, _, of_four = self.accelerator.rpartition("-")
-        return f"{kind}-{chips * int(of_four) // 4}"
+        generation, _, of_4_chips = self.accelerator.rpartition("-")
+        return f"{generation}-{chips * int(of_4_chips) // 4}"
 
     @property
     def core_bytes(self) -> int:

@@ -34,9 +34,9 @@ def memory_total(result: dict) -> int | None:
     Args:
         result: output of `compile_step`.
     """
-    if memory := result.get("memory"):
-        kept = memory["arguments"] + memory["outputs"] - memory["aliased"]
-        return kept + memory["temporaries"] + memory["code"]
+    if sizes := result.get("memory"):
+        persistent = sizes["arguments"] + sizes["outputs"] - sizes["aliased"]
+        return persistent + sizes["temporaries"] + sizes["code"]
     return result.get("memory_needed")
 
 
@@ -73,11 +73,11 @@ def search(
         results[guess] = compiled(guess)
         if memory_total(results[guess]) is None:
             break
-        guess = _next(results, limit)
+        guess = _next_rows(results, limit)
     return results
 
 
-def _next(results: dict[int, dict], limit: int) -> int | None:
+def _next_rows(results: dict[int, dict], limit: int) -> int | None:
     """Returns the next number of rows to compile, or `None` if the search is complete.
 
     The function chooses the number of rows at which the memory would reach the limit, assuming that
@@ -87,21 +87,23 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
         results: dict mapping the number of rows to the output of `compile_step`.
         limit: memory of a core in bytes.
     """
-    best = max((rows for rows, result in results.items() if fits(result, limit)), default=0)
-    worst = min((rows for rows, result in results.items() if not fits(result, limit)), default=None)
+    largest_fit = max((rows for rows, result in results.items() if fits(result, limit)), default=0)
+    smallest_misfit = min(
+        (rows for rows, result in results.items() if not fits(result, limit)), default=None
+    )
     points = sorted((rows, memory_total(result)) for rows, result in results.items())
     if len(points) == 1:
-        (rows, total), memory = points[0], results[points[0][0]].get("memory")
+        (rows, total), sizes = points[0], results[points[0][0]].get("memory")
         # Only the temporaries grow with the batch, except the gradients, which are small.
-        points = [(0, total - memory["temporaries"] if memory else 0), (rows, total)]
+        points = [(0, total - sizes["temporaries"] if sizes else 0), (rows, total)]
     # Uses the two points nearest to the limit, because memory is not quite linear in the number of
     # rows: close to the limit, the compiler recomputes values instead of keeping them.
     (a, low), (b, high) = sorted(sorted(points, key=lambda p: abs(p[1] - limit))[:2])
     predicted = a + (limit - low) * (b - a) / (high - low) if high > low else 2 * b
     guess = int(predicted) // MULTIPLE * MULTIPLE
-    if worst is not None:
-        guess = min(guess, (worst - 1) // MULTIPLE * MULTIPLE)
-    return guess if guess > best else None
+    if smallest_misfit is not None:
+        guess = min(guess, (smallest_misfit - 1) // MULTIPLE * MULTIPLE)
+    return guess if guess > largest_fit else None
 
 
 def check_installed() -> None:
@@ -153,7 +155,7 @@ def compile_step(
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
         started = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.run(
             [*map(str, command), *([str(text)] if text else [])],
             env=os.environ | environment,
             capture_output=True,
@@ -161,26 +163,26 @@ def compile_step(
             check=False,
         )
         if result.exists():
-            found = read_json(result, mend="compile again", compilation=dict)
-            found["compilation"]["seconds"] = time.monotonic() - started
-            return found
-    said = [line for line in done.stderr.splitlines() if line.strip()]
-    reason = said[-1] if said else "it printed no message"
-    return {"error": f"the compiler ended with status {done.returncode}: {reason}"}
+            content = read_json(result, mend="compile again", compilation=dict)
+            content["compilation"]["seconds"] = time.monotonic() - started
+            return content
+    lines = [line for line in process.stderr.splitlines() if line.strip()]
+    reason = lines[-1] if lines else "it printed no message"
+    return {"error": f"the compiler ended with status {process.returncode}: {reason}"}
 
 
 def main() -> None:
     """Runs the separate process: compiles a step and writes the result as JSON."""
     source, topology, cores, result, *text = sys.argv[1:]
-    found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology, int(cores))
+    outcome, optimized = _compiled(pathlib.Path(source).read_bytes(), topology, int(cores))
     if text and optimized:
         pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
     # `ru_maxrss` would include the parent process, whose model takes gigabytes.
     peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
-    found["compilation"] = {"cpu_seconds": used.ru_utime + used.ru_stime, "peak_bytes": peak}
-    pathlib.Path(result).write_text(json.dumps(found), encoding="utf-8")
+    outcome["compilation"] = {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_bytes": peak}
+    pathlib.Path(result).write_text(json.dumps(outcome), encoding="utf-8")
 
 
 def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
@@ -196,58 +198,62 @@ def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
         devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     except jax.errors.JaxRuntimeError as error:
         return {"error": f"libtpu has no topology {topology} ({error})"}, None
-    used = tuple(devices[: cores or 1])
-    if len(used) < cores:
-        return {"error": f"{topology} has {len(used)} cores, but the mesh needs {cores}"}, None
-    device = used[0]
+    mesh_devices = tuple(devices[: cores or 1])
+    if len(mesh_devices) < cores:
+        return {
+            "error": f"{topology} has {len(mesh_devices)} cores, but the mesh needs {cores}"
+        }, None
+    device = mesh_devices[0]
     with mlir.make_ir_context():
         module = ir.Module.parse(hlo if cores else xla_client._xla.mlir.hlo_to_stablehlo(hlo))
-        found = {
+        outcome = {
             "device_kind": device.device_kind,
             "cores_a_chip": 1 + max(each.core_on_chip for each in devices),
             "dynamic": _dynamic(module),
         }
         if not cores:
-            _as_on_a_tpu(module)
+            _use_tpu_random_bits(module)
     options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, len(used)
-    places = np.array([[each.id for each in used]])
-    options.device_assignment = xla_client.DeviceAssignment.create(places)
+    options.num_replicas, options.num_partitions = 1, len(mesh_devices)
+    device_ids = np.array([[each.id for each in mesh_devices]])
+    options.device_assignment = xla_client.DeviceAssignment.create(device_ids)
     if cores:
         build = options.executable_build_options
         build.use_spmd_partitioning = build.use_shardy_partitioner = True
     try:
-        executable = device.client.compile(module, xla_client._xla.DeviceList(used), options)
+        executable = device.client.compile(
+            module, xla_client._xla.DeviceList(mesh_devices), options
+        )
     except jax.errors.JaxRuntimeError as error:
-        return found | _refusal(str(error)), None
+        return outcome | _refusal(str(error)), None
     stats = executable.get_compiled_memory_stats()
     optimized = executable.hlo_modules()[0].to_string()
-    found["memory"] = {
+    outcome["memory"] = {
         "arguments": stats.argument_size_in_bytes,
         "outputs": stats.output_size_in_bytes,
         "aliased": stats.alias_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,
         "code": stats.generated_code_size_in_bytes,
     }
-    found["cycles"] = estimate(optimized).as_dict()
+    outcome["cycles"] = estimate(optimized).as_dict()
     if cores:
-        found["collectives"] = collectives(optimized)
-    return found, optimized
+        outcome["collectives"] = collectives(optimized)
+    return outcome, optimized
 
 
 def _ops(module, *names: str) -> list:
     """Returns the operations in `module` whose name is in `names`, in program order."""
     from jaxlib.mlir import ir
 
-    found = []
+    operations = []
 
     def visit(op):
         if op.name in names:
-            found.append(op)
+            operations.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return found
+    return operations
 
 
 def _dynamic(module) -> list[str]:
@@ -261,7 +267,7 @@ def _dynamic(module) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _as_on_a_tpu(module) -> None:
+def _use_tpu_random_bits(module) -> None:
     """Converts a program that TensorFlow wrote for a CPU to the program for a TPU, in place.
 
     The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
@@ -282,20 +288,20 @@ def _as_on_a_tpu(module) -> None:
     for philox in _ops(module, "stablehlo.rng_bit_generator"):
         if "PHILOX" not in str(philox.attributes["rng_algorithm"]):
             continue
-        given = philox.operands[0]
+        old_state = philox.operands[0]
         algorithm = ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")
         with ir.InsertionPoint(philox), philox.location:
-            state = ir.RankedTensorType.get((2,), ir.RankedTensorType(given.type).element_type)
-            own = ir.Operation.create(
+            state = ir.RankedTensorType.get((2,), ir.RankedTensorType(old_state.type).element_type)
+            generator = ir.Operation.create(
                 "stablehlo.rng_bit_generator",
                 results=[state, philox.results[1].type],
-                operands=[stablehlo.slice(given, [0], [2], [1])],
+                operands=[stablehlo.slice(old_state, [0], [2], [1])],
                 attributes={"rng_algorithm": algorithm},
             )
             # Nothing reads the second counter; appending it keeps the shape of the state.
-            carry = stablehlo.slice(given, [2], [3], [1])
-            kept = stablehlo.concatenate([own.results[0], carry], 0)
-        for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
+            second_counter = stablehlo.slice(old_state, [2], [3], [1])
+            new_state = stablehlo.concatenate([generator.results[0], second_counter], 0)
+        for old, new in zip(philox.results, (new_state, generator.results[1]), strict=True):
             old.replace_all_uses_with(new)
         philox.erase()
 
@@ -305,16 +311,16 @@ def _refusal(message: str) -> dict:
 
     The field "memory_needed" is set only if memory was too small.
     """
-    found = {
+    fields = {
         "error": " ".join(message.split())[:500],
         "error_ops": list(dict.fromkeys(re.findall(r'op_name="([^"]+)"', message))),
     }
     # "the total memory required for HLO temporaries (22.89G) exceeds available HBM (15.25G)"
     if sizes := re.search(r"\(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+[KMG])\)", message):
         unit = {"K": 2**10, "M": 2**20, "G": 2**30}
-        found["memory_needed"] = int(float(sizes[1]) * unit[sizes[2]])
-        found["error"] = f"out of memory: {sizes[1]}{sizes[2]} needed, {sizes[3]} available"
-    return found
+        fields["memory_needed"] = int(float(sizes[1]) * unit[sizes[2]])
+        fields["error"] = f"out of memory: {sizes[1]}{sizes[2]} needed, {sizes[3]} available"
+    return fields
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ class Estimate(NamedTuple):
     Attributes:
         cycles: all cycles; the cycles of a loop count once per iteration.
         loop_cycles: cycles in loops, which `cycles` includes.
-        by_kind: dict mapping an HLO opcode to its cycles outside loops, in descending order.
+        by_opcode: dict mapping an HLO opcode to its cycles outside loops, in descending order.
         loops: the outermost loops.
     """
 
     cycles: int
     loop_cycles: int
-    by_kind: dict[str, int]
+    by_opcode: dict[str, int]
     loops: list[Loop]
 
     def as_dict(self) -> dict:
@@ -60,11 +60,11 @@ class Estimate(NamedTuple):
 
 class _Instruction(NamedTuple):
     name: str
-    kind: str
-    rest: str  # the text from the operands to the end of the line
+    opcode: str
+    text: str  # from the operands to the end of the line
 
     def operands(self) -> list[str]:
-        return re.findall(r"%([\w.\-]+)", self.rest.partition(")")[0])
+        return re.findall(r"%([\w.\-]+)", self.text.partition(")")[0])
 
     def called(self, *keys: str) -> list[str]:
         """Returns the names of the computations that the instruction calls.
@@ -72,23 +72,23 @@ class _Instruction(NamedTuple):
         Args:
             keys: attributes that contain names of computations, such as `body`.
         """
-        found = []
+        names = []
         for key in keys:
-            for braced, plain in re.findall(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.rest):
-                found += re.findall(r"[\w.\-]+", braced) if braced else [plain]
-        return found
+            for braced, plain in re.findall(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.text):
+                names += re.findall(r"[\w.\-]+", braced) if braced else [plain]
+        return names
 
-    def number(self) -> int | None:
+    def constant(self) -> int | None:
         """Returns the value of an integer constant, or `None` for other instructions."""
-        text = self.rest.partition(")")[0]
-        known = self.kind == "constant" and re.fullmatch(r"-?\d+", text)
-        return int(text) if known else None
+        argument = self.text.partition(")")[0]
+        match = self.opcode == "constant" and re.fullmatch(r"-?\d+", argument)
+        return int(argument) if match else None
 
-    def place(self) -> int | None:
+    def tuple_index(self) -> int | None:
         """Returns the tuple index that a `get-tuple-element` reads; `None` for other opcodes."""
-        if self.kind != "get-tuple-element":
+        if self.opcode != "get-tuple-element":
             return None
-        return int(re.search(r"\bindex=(\d+)", self.rest.partition(")")[2])[1])
+        return int(re.search(r"\bindex=(\d+)", self.text.partition(")")[2])[1])
 
 
 _UNKNOWN = _Instruction("", "", "")
@@ -103,7 +103,7 @@ class _Computation(dict[str, _Instruction]):
     def final(self, name: str) -> _Instruction:
         """Returns the instruction `name` or, if it is a copy or a bitcast, its operand."""
         instruction = self.get(name, _UNKNOWN)
-        while instruction.kind in ("copy", "bitcast"):
+        while instruction.opcode in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
         return instruction
 
@@ -117,15 +117,15 @@ def collectives(text: str) -> dict[str, int]:
     Returns:
         Dict mapping the type of a collective, such as "all-reduce", to its number of bytes.
     """
-    found = collections.Counter()
-    for shapes, kind, start in _COLLECTIVE.findall(text):
+    sizes_by_opcode = collections.Counter()
+    for shapes, opcode, start in _COLLECTIVE.findall(text):
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * -(-int(bits or 8) // 8)
             for bits, shape in _ARRAY.findall(shapes)
         ]
         # The result of an all-gather-start or collective-permute-start includes operand and flags.
-        found[kind] += max(sizes) if start and kind != "all-reduce" else sum(sizes)
-    return dict(found.most_common())
+        sizes_by_opcode[opcode] += max(sizes) if start and opcode != "all-reduce" else sum(sizes)
+    return dict(sizes_by_opcode.most_common())
 
 
 def estimate(text: str) -> Estimate:
@@ -142,44 +142,46 @@ def estimate(text: str) -> Estimate:
             entry = header[2] if header[1] else entry
         elif line.startswith("}"):
             current = None
-        elif current is not None and (found := _INSTRUCTION.match(line)):
-            current[found[1]] = _Instruction(*found.groups())
+        elif current is not None and (match := _INSTRUCTION.match(line)):
+            current[match[1]] = _Instruction(*match.groups())
     if entry is None or not _ESTIMATE.search(text):
         raise ValueError("the text is not an HLO module with cycle estimates")
     return _sum(module, entry)
 
 
 def _sum(module: dict[str, _Computation], name: str) -> Estimate:
-    by_kind, loops, loop_cycles = collections.Counter(), [], 0
+    by_opcode, loops, loop_cycles = collections.Counter(), [], 0
     for instruction in module.get(name, {}).values():
-        inner = []
-        match instruction.kind:
+        callees = []
+        match instruction.opcode:
             case "while":
                 parts = instruction.called("body", "condition")
-                cycles = sum(_sum(module, part).cycles for part in parts)
+                cycles = sum(_sum(module, callee).cycles for callee in parts)
                 trips = _trips(module, module[name], instruction)
-                label = _NAME.search(instruction.rest)
+                label = _NAME.search(instruction.text)
                 loops.append(Loop(label[1] if label else instruction.name, trips, cycles))
                 loop_cycles += cycles * (1 if trips is None else trips)
                 continue
             case "conditional":
                 keys = ("branch_computations", "true_computation", "false_computation")
                 branches = [_sum(module, branch) for branch in instruction.called(*keys)]
-                inner = [max(branches, key=lambda branch: branch.cycles)]
+                callees = [max(branches, key=lambda branch: branch.cycles)]
             case "call" | "async-start":
-                inner = [_sum(module, called) for called in instruction.called("to_apply", "calls")]
-        for part in inner:
-            by_kind.update(part.by_kind)
-            loops += part.loops
-            loop_cycles += part.loop_cycles
-        noted = _ESTIMATE.search(instruction.rest)
-        if noted and not inner and int(noted[1]) < _NO_ESTIMATE:
-            by_kind[instruction.kind] += int(noted[1])
-    total = sum(by_kind.values()) + loop_cycles
-    return Estimate(total, loop_cycles, dict(by_kind.most_common()), loops)
+                callees = [
+                    _sum(module, called) for called in instruction.called("to_apply", "calls")
+                ]
+        for callee in callees:
+            by_opcode.update(callee.by_opcode)
+            loops += callee.loops
+            loop_cycles += callee.loop_cycles
+        note = _ESTIMATE.search(instruction.text)
+        if note and not callees and int(note[1]) < _NO_ESTIMATE:
+            by_opcode[instruction.opcode] += int(note[1])
+    total = sum(by_opcode.values()) + loop_cycles
+    return Estimate(total, loop_cycles, dict(by_opcode.most_common()), loops)
 
 
-def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruction) -> int | None:
+def _trips(module: dict[str, _Computation], parent: _Computation, loop: _Instruction) -> int | None:
     """Returns the iteration count of a loop, or `None` if it is unknown.
 
     The count comes from `known_trip_count` or, if the text has no such note, from the loop's
@@ -188,33 +190,33 @@ def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruc
 
     Args:
         module: dict mapping a name to a computation.
-        around: computation that contains the loop.
+        parent: computation that contains the loop.
         loop: the `while` instruction.
     """
-    if noted := _TRIPS.search(loop.rest):
-        return int(noted[1])
+    if match := _TRIPS.search(loop.text):
+        return int(match[1])
     condition = module[loop.called("condition")[0]]
-    found = []
+    counts = []
     for compare in condition.values():
-        direction = re.search(r"direction=(LT|LE|GT|GE)", compare.rest)
-        if compare.kind != "compare" or not direction:
+        direction = re.search(r"direction=(LT|LE|GT|GE)", compare.text)
+        if compare.opcode != "compare" or not direction:
             continue
         counter, bound = map(condition.final, compare.operands())
         if direction[1] in ("GT", "GE"):  # bound > counter
             counter, bound = bound, counter
-        limit = bound.number()
+        limit = bound.constant()
         if limit is None:
-            limit = _at_start(module, around, loop, bound.place())
-        start = _at_start(module, around, loop, counter.place())
-        step = _step(module, loop, counter.place())
+            limit = _at_start(module, parent, loop, bound.tuple_index())
+        start = _at_start(module, parent, loop, counter.tuple_index())
+        step = _step(module, loop, counter.tuple_index())
         if None not in (limit, step, start) and step >= 1:
             distance = limit - start + (direction[1] in ("LE", "GE"))
-            found.append(max(0, -(-distance // step)))
-    return min(found, default=None)
+            counts.append(max(0, -(-distance // step)))
+    return min(counts, default=None)
 
 
 def _at_start(
-    module: dict[str, _Computation], around: _Computation, loop: _Instruction, place: int | None
+    module: dict[str, _Computation], parent: _Computation, loop: _Instruction, index: int | None
 ) -> int | None:
     """Returns an integer in the initial state of a loop, or `None` if the integer is unknown.
 
@@ -223,40 +225,40 @@ def _at_start(
 
     Args:
         module: dict mapping a name to a computation.
-        around: computation that contains the loop.
+        parent: computation that contains the loop.
         loop: the `while` instruction.
-        place: index of the integer in the state; if it is `None`, the result is `None`.
+        index: index of the integer in the state; if it is `None`, the result is `None`.
     """
-    state = around.final(loop.operands()[0])
-    if place is None or state.kind != "tuple":
+    state = parent.final(loop.operands()[0])
+    if index is None or state.opcode != "tuple":
         return None
-    entered = around.final(state.operands()[place])
-    if entered.place() is None:
-        return entered.number()
-    earlier = around.get(entered.operands()[0], _UNKNOWN)
-    if earlier.kind != "while":
+    initial = parent.final(state.operands()[index])
+    if initial.tuple_index() is None:
+        return initial.constant()
+    earlier = parent.get(initial.operands()[0], _UNKNOWN)
+    if earlier.opcode != "while":
         return None
-    start = _at_start(module, around, earlier, entered.place())
-    step = _step(module, earlier, entered.place())
-    trips = _trips(module, around, earlier) if step else 0
+    start = _at_start(module, parent, earlier, initial.tuple_index())
+    step = _step(module, earlier, initial.tuple_index())
+    trips = _trips(module, parent, earlier) if step else 0
     return None if None in (start, step, trips) else start + step * trips
 
 
-def _step(module: dict[str, _Computation], loop: _Instruction, place: int | None) -> int | None:
-    """Returns the constant that an iteration adds to the state's integer at the index `place`.
+def _step(module: dict[str, _Computation], loop: _Instruction, index: int | None) -> int | None:
+    """Returns the constant that an iteration adds to the state's integer at index `index`.
 
     The result is 0 if the integer does not change, and `None` if it changes in another way.
     """
     body = module[loop.called("body")[0]]
     root = list(body.values())[-1]
-    if place is None or root.kind != "tuple":
+    if index is None or root.opcode != "tuple":
         return None
-    new = body.final(root.operands()[place])
-    if new.place() == place:
+    new = body.final(root.operands()[index])
+    if new.tuple_index() == index:
         return 0
-    if new.kind != "add":
+    if new.opcode != "add":
         return None
     parts = [body.final(name) for name in new.operands()]
-    if place not in [part.place() for part in parts]:
+    if index not in [part.tuple_index() for part in parts]:
         return None
-    return next((part.number() for part in parts if part.number() is not None), None)
+    return next((part.constant() for part in parts if part.constant() is not None), None)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from experiments import registry, studies
 from experiments.lab.tpu_check.chips import CHIPS, Chip
 from macaron_tf.distribution.device_memory import without_values
-from macaron_tf.io.paths import read_json, write_aside
+from macaron_tf.io.paths import read_json, write_atomic
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 
@@ -44,20 +44,20 @@ class Activations(NamedTuple):
     def total(self) -> float:
         return self.whole + self.divided
 
-    def cores(self, parameters: int, memory: int, most: int) -> int | None:
+    def cores(self, parameters: int, core_bytes: int, max_cores: int) -> int | None:
         """Returns the smallest number of cores, a power of 2, that can train the model on one row.
 
-        If more than `most` cores are needed, the result is `None`.
+        If more than `max_cores` cores are needed, the result is `None`.
 
         Args:
             parameters: number of parameters of the model.
-            memory: memory of a core in bytes.
-            most: maximum number of cores.
+            core_bytes: memory of a core in bytes.
+            max_cores: maximum number of cores.
         """
         cores = 1
-        while (parameters * BYTES_A_WEIGHT + self.divided) / cores + self.whole > memory:
+        while (parameters * BYTES_A_WEIGHT + self.divided) / cores + self.whole > core_bytes:
             cores *= 2
-            if cores > most:
+            if cores > max_cores:
                 return None
         return cores
 
@@ -77,8 +77,8 @@ def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
         return (config.max_length,) * 2
     if config.relative_bias == "shared":
         return 512, 114  # T5's source and target
-    longest = 512 if config.positions == "learned" else 256
-    return (min(longest, config.max_length),) * 2
+    max_length = 512 if config.positions == "learned" else 256
+    return (min(max_length, config.max_length),) * 2
 
 
 def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
@@ -98,46 +98,46 @@ def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
     whole = sum(3 * length * config.hidden_dim for _, length, _ in stacks)  # embeddings
     divided = scored * config.vocab_size * 6  # logits in bfloat16, their softmax in float32
     for layers, length, decodes in stacks:
-        for number in range(layers):
-            more = _layer(config, config.layer(number)[0], length, source if decodes else None)
-            whole, divided = whole + more.whole, divided + more.divided
+        for index in range(layers):
+            layer = _layer(config, config.layer(index)[0], length, source if decodes else None)
+            whole, divided = whole + layer.whole, divided + layer.divided
     return Activations(whole, divided)
 
 
-def _layer(config, block: str, length: int, memory: int | None) -> Activations:
+def _layer(config, block: str, length: int, memory_length: int | None) -> Activations:
     """Returns the activation bytes of a layer for one row.
 
     Args:
         config: configuration of the model.
         block: name of the layer's block.
         length: number of positions in the row.
-        memory: length of the encoder output that the layer attends to; `None` means no
+        memory_length: length of the encoder output that the layer attends to; `None` means no
             cross-attention.
     """
     width = config.num_heads * (config.head_dim or config.hidden_dim // config.num_heads)
     operators = [(mix.operator, mix.width) for mix in config.splitting(block_class(block).scheme)]
-    if memory is not None and "memory" not in dict(operators):
+    if memory_length is not None and "memory" not in dict(operators):
         operators += [("memory", 1.0)] * [name for name, _ in operators].count("tokens")
     whole = divided = 0.0
-    for operator, share in operators:
-        if operator == "memory" and memory is None:
+    for operator, width_factor in operators:
+        if operator == "memory" and memory_length is None:
             continue
         # Inputs of the norm and of the operator, 2 bytes each, and the dropout mask, 1 byte.
         whole += 5 * length * config.hidden_dim
-        inner = config.feed_forward_dim * share
+        inner_dim = config.feed_forward_dim * width_factor
         if operator == "channels":
             # Values before and after the activation function; a gate doubles them. A SwishRNN keeps
             # two inputs, the states and the output, each with 2/3 of the width.
-            each = 8 * 2 / 3 if block == "swish_rnn" else 8 if config.gated else 4
-            divided += each * length * inner
+            bytes_per_value = 8 * 2 / 3 if block == "swish_rnn" else 8 if config.gated else 4
+            divided += bytes_per_value * length * inner_dim
         elif block in ("gmlp", "amlp"):
             # Values before and after the activation function, and with half of the width the norm,
             # the gate and their product.
-            divided += 7 * length * inner + (5 * length**2 if block == "amlp" else 0)
+            divided += 7 * length * inner_dim + (5 * length**2 if block == "amlp" else 0)
         else:
             # Queries, outputs, keys and values, 2 bytes each. Attention weights before and after
             # dropout, 2 bytes each, and the dropout mask, 1 byte.
-            keys = length if operator == "tokens" else memory
+            keys = length if operator == "tokens" else memory_length
             divided += 4 * (length + keys) * width + 5 * config.num_heads * length * keys
     return Activations(whole, divided)
 
@@ -151,29 +151,32 @@ def measured() -> dict[str, tuple[int, float]]:
     Returns:
         A dict mapping the name of a model to a pair of row length and activation bytes per row.
     """
-    found = {}
+    measurements = {}
     for file in ("tpu_check.json", "tpu_check_slides.json"):
         for row in read_json(RESULTS / file, rows=list)["rows"]:
             if row["ok"]:
                 model = registry.load(row["recipe"]).model
-                each = (row["memory"]["temporaries"] - 4 * row["parameters"]) / row["rows"]
-                found.setdefault(model, (row["length"], max(each, 0.0)))
-    return found
+                bytes_per_row = (row["memory"]["temporaries"] - 4 * row["parameters"]) / row["rows"]
+                measurements.setdefault(model, (row["length"], max(bytes_per_row, 0.0)))
+    return measurements
 
 
 def run(markdown: str | None) -> None:
     """Prints the table of all models, or writes the table to the file `markdown`."""
     text = as_markdown(catalog.names())
     if markdown:
-        write_aside(markdown, text.encode())
+        write_atomic(markdown, text.encode())
     else:
         print(text, end="")
 
 
 def as_markdown(names: Sequence[str]) -> str:
     """Returns a Markdown page with a table of the models `names`."""
-    known = measured()
-    lines = sorted((_cells(name, known.get(name)) for name in names), key=lambda each: each[0])
+    measurements = measured()
+    agreement = _agreement(measurements)
+    lines = sorted(
+        (_cells(name, measurements.get(name)) for name in names), key=lambda line: line[0]
+    )
     table = "\n".join(studies.table(_COLUMNS, [cells for _, cells in lines]))
     return f"""# Which catalog model trains on which slice of a TPU
 
@@ -187,7 +190,7 @@ Activations with a * are measured: they are the compiler's temporaries minus the
 recipe that trains the model ([table](tpu_check.md), [tiny models](tpu_check_slides.md)). If memory
 is scarce, the compiler recomputes activations, which makes the measured number smaller. All other
 activations follow equations 1 and 2 of Korthikanti et al. 2022, extended to SwishRNN, gMLP and
-encoder-decoders. For base models, the equations give {_agreement(known)} times the measured bytes.
+encoder-decoders. For base models, the equations give {agreement} times the measured bytes.
 A - means that the activations are unknown and not counted.
 
 Data parallel: the smallest slice in which each core holds all weights and one row; a - means that
@@ -199,30 +202,30 @@ share. A v4 core has {CHIPS["v4"].core_gib} GiB, and a v5e core has {CHIPS["v5e"
 """
 
 
-def _agreement(known: dict[str, tuple[int, float]]) -> str:
+def _agreement(measurements: dict[str, tuple[int, float]]) -> str:
     """Formats the minimum and maximum ratio of computed to measured activation bytes.
 
     Only models of base size are included. Models whose measured row length differs from the
     computed row length are excluded.
 
     Args:
-        known: output of `measured`.
+        measurements: output of `measured`.
     """
     ratios = []
-    for name, (length, each) in known.items():
+    for name, (length, measured_bytes) in measurements.items():
         config = catalog.CONFIGS[name]
         base = isinstance(config, (EncoderConfig, EncoderDecoderConfig)) and config.hidden_dim > 500
         if base and lengths(config)[0] == length:
-            ratios.append(activations(config).total / each)
+            ratios.append(activations(config).total / measured_bytes)
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
-def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
+def _cells(name: str, measurement: tuple[int, float] | None) -> tuple[int, list[str]]:
     """Returns the parameter count of a model, as sort key, and the cells of the model's table row.
 
     Args:
         name: name of the model.
-        seen: measured row length and activation bytes; `None` means that the model was not
+        measurement: measured row length and activation bytes; `None` means that the model was not
             measured.
     """
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
@@ -232,23 +235,23 @@ def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
         row = activations(config)
         source, target = lengths(config)
         length = f"{source} + {target}" if isinstance(config, EncoderDecoderConfig) else f"{source}"
-    if seen and (not by_formula or seen[0] == source):
+    if measurement and (not by_formula or measurement[0] == source):
         share = row.whole / row.total if by_formula else 1.0
-        row = Activations(seen[1] * share, seen[1] * (1 - share))
-        length = length if by_formula else f"{seen[0]}"
+        row = Activations(measurement[1] * share, measurement[1] * (1 - share))
+        length = length if by_formula else f"{measurement[0]}"
     else:
-        seen = None
+        measurement = None
     cells = [name, f"{parameters:,}", f"{parameters * BYTES_A_WEIGHT / 2**30:,.2f}", length]
-    cells.append("-" if length == "-" else f"{row.total / 2**20:,.1f}{'*' if seen else ''}")
+    cells.append("-" if length == "-" else f"{row.total / 2**20:,.1f}{'*' if measurement else ''}")
     for chip in _CHIPS:
         cells += _slices(CHIPS[chip], row, parameters)
     return parameters, cells
 
 
 def _slices(chip: Chip, row: Activations, parameters: int) -> list[str]:
-    most = chip.slices[-1] * chip.cores
-    cores = row.cores(parameters, chip.core_bytes, most)
+    max_cores = chip.slices[-1] * chip.cores
+    cores = row.cores(parameters, chip.core_bytes, max_cores)
     if cores is None:
-        return ["-", f"- (more than {most} cores)"]
+        return ["-", f"- (more than {max_cores} cores)"]
     slice_ = chip.slice_name(next(size for size in chip.slices if size * chip.cores >= cores))
     return [slice_ if cores == 1 else "-", f"{slice_}, M = {cores}"]

@@ -44,12 +44,12 @@ class Sources:
     """
 
     def __init__(self, graph=None):
-        self._ops, found = {}, [graph] if graph else []
-        for one in found:
-            for op in one.get_operations():
+        self._ops, graphs = {}, [graph] if graph else []
+        for outer in graphs:
+            for op in outer.get_operations():
                 self._ops.setdefault(op.name, op)
-            inner = [function.graph for function in one._functions.values()]
-            found += [each for each in inner if each not in found]
+            inner_graphs = [function.graph for function in outer._functions.values()]
+            graphs += [inner for inner in inner_graphs if inner not in graphs]
 
     def of(self, name: str) -> str | None:
         """Returns the source line of an op as `file:line in function: code`, or `None` if unknown.
@@ -59,8 +59,8 @@ class Sources:
                 output of the compiler.
         """
         parts = name.split("/")
-        for first in range(len(parts)):
-            if op := self._ops.get("/".join(parts[first:])):
+        for start in range(len(parts)):
+            if op := self._ops.get("/".join(parts[start:])):
                 return _innermost((f.filename, f.lineno, f.name) for f in op.traceback or [])
         return None
 
@@ -102,14 +102,14 @@ def _innermost(frames) -> str | None:
     Args:
         frames: triples of a file, a line number and a function, outermost first.
     """
-    ours = [
+    own_frames = [
         frame
         for frame in frames
         if "site-packages" not in frame[0] and not frame[0].startswith(("<", *_LIBRARIES))
     ]
-    if not ours:
+    if not own_frames:
         return None
-    file, line, function = ours[-1]
+    file, line, function = own_frames[-1]
     path = pathlib.Path(file)
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     return f"{shown}:{line} in {function}: {linecache.getline(file, line).strip()}"
@@ -122,12 +122,17 @@ def refused(message: str) -> list[tuple[str, str | None]]:
         A list of pairs: a description of the problem, and the name of the op, or `None` if the
         message names no op.
     """
-    lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
-    if lacking:
-        return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
-    said = message.removeprefix("Failed getting HLO text: '").strip().partition("\n")[0]
+    missing_kernels = re.findall(
+        r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message
+    )
+    if missing_kernels:
+        return [
+            (f"{op_type} cannot be compiled by XLA", op)
+            for op_type, op in dict.fromkeys(missing_kernels)
+        ]
+    reason = message.removeprefix("Failed getting HLO text: '").strip().partition("\n")[0]
     op = re.search(r"\{\{node ([^}]+)\}\}", message)
-    return [(said, op[1] if op else None)]
+    return [(reason, op[1] if op else None)]
 
 
 class Shape(NamedTuple):
@@ -224,9 +229,9 @@ class Step:
             # The HLO is the same.
             hlo = step.experimental_get_compiler_ir(*specs.values())(stage="hlo_serialized")
         except (ValueError, tf.errors.OpError) as error:
-            found = refused(str(error))
+            problems = refused(str(error))
             return Traced(
-                None, tuple(problem(said, op, op and sources.of(op)) for said, op in found)
+                None, tuple(problem(what, op, op and sources.of(op)) for what, op in problems)
             )
         return Traced(hlo, sources=sources)
 
@@ -239,14 +244,14 @@ class Step:
         from jax._src.interpreters import mlir
 
         mesh = keras.distribution.distribution()
-        parts = mesh.num_model_replicas if mesh else 1
+        replicas = mesh.num_model_replicas if mesh else 1
         batch = {
             name: jax.ShapeDtypeStruct(
                 spec.shape,
                 spec.dtype.as_numpy_dtype,
                 sharding=mesh and mesh.get_data_layout(spec.shape).backend_layout,
             )
-            for name, spec in self.specs(shape._replace(rows=shape.rows * parts)).items()
+            for name, spec in self.specs(shape._replace(rows=shape.rows * replicas)).items()
         }
         try:
             lowered = model.lower(batch)
@@ -272,8 +277,8 @@ class Pretraining(Step):
     def specs(self, shape: Shape) -> Specs:
         recipe, size = self.recipe, self.vocab_size
         corpus = dataclasses.replace(recipe.corpus, sequence_length=shape.length)
-        record = RecordFormat.of(corpus, size)
-        table = np.zeros((shape.rows, record.numbers), np.int32)
+        record_format = RecordFormat.of(corpus, size)
+        table = np.zeros((shape.rows, record_format.integer_count), np.int32)
         vocabulary = types.SimpleNamespace(
             pieces=recipe.vocabulary.size,
             size=size,
@@ -285,9 +290,9 @@ class Pretraining(Step):
             encode_lines=lambda lines: [[5]] * len(lines),
         )
 
-        def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            batch = record.features(numbers)
-            if recipe.learnt.has_memory:  # see `stream_dataset`
+        def features(records: tf.Tensor) -> dict[str, tf.Tensor]:
+            batch = record_format.features(records)
+            if recipe.builtin_objective.has_memory:  # see `stream_dataset`
                 starts = tf.zeros([shape.rows], tf.bool)
                 batch |= {"previous_ids": batch["token_ids"], "starts": starts}
             if recipe.bidirectional:
@@ -303,8 +308,8 @@ class Pretraining(Step):
         return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
 
     def trace(self, model: TrainedModel, shape: Shape) -> Traced:
-        if self.recipe.learnt.has_memory:
-            model.network.keep_memory(shape.rows)
+        if self.recipe.builtin_objective.has_memory:
+            model.network.create_memory(shape.rows)
         return super().trace(model, shape)
 
 
@@ -360,13 +365,13 @@ class Sequences(Step):
 
     def specs(self, shape: Shape) -> Specs:
         config, loss = self.recipe.model_config(), TASKS[self.recipe.task].loss
-        vectors = tf.TensorSpec((*shape, config.input_dim), tf.float32)
-        answers = shape[:1] if config.last_only else shape
-        numbers = tf.TensorSpec((*answers, config.output_dim), tf.float32)
+        input_spec = tf.TensorSpec((*shape, config.input_dim), tf.float32)
+        target_shape = shape[:1] if config.last_only else shape
+        target_spec = tf.TensorSpec((*target_shape, config.output_dim), tf.float32)
         return {
-            "inputs": vectors if config.input_dim else tf.TensorSpec(shape, tf.int32),
-            "targets": tf.TensorSpec(answers, tf.int32) if loss == "classes" else numbers,
-            "weight": tf.TensorSpec(answers, tf.float32),
+            "inputs": input_spec if config.input_dim else tf.TensorSpec(shape, tf.int32),
+            "targets": tf.TensorSpec(target_shape, tf.int32) if loss == "classes" else target_spec,
+            "weight": tf.TensorSpec(target_shape, tf.float32),
         }
 
 
@@ -389,9 +394,9 @@ def step_of(name: str, settings: list[str] = ()) -> Step:
             f"{name} is a recipe of kind {recipe.kind!r}, which tpu_check cannot check: choose a "
             "recipe for pre-training, translation, ELMo or TCN"
         )
-    kind = _STEPS[type(recipe)]
-    return kind(override(recipe, [*kind.settings, *settings]))
+    step_class = _STEPS[type(recipe)]
+    return step_class(override(recipe, [*step_class.settings, *settings]))
 
 
-def _rounded(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def _rounded(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -41,7 +41,7 @@ from macaron_tf.text import load_encoder_vocabulary
 Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order
 Shards = tuple[reading.Shard, ...]
 
-_SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
+_USER_ERROR = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
 
 def write(
@@ -63,9 +63,9 @@ def write(
     config = packer.config
     steps = _Steps(config, out, tfds)
     parts = [
-        ((number, place), part)
-        for number, source in enumerate(config.sources)
-        for place, part in enumerate(source_parts(source, tfds))
+        ((source_index, part_index), part)
+        for source_index, source in enumerate(config.sources)
+        for part_index, part in enumerate(source_parts(source, tfds))
     ]
     try:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
@@ -79,21 +79,21 @@ def write(
             _build(pipeline, steps, parts)
     except Exception as error:
         # A runner may report the UserError of a worker only as text inside a traceback.
-        told = _SENTENCE.search(f"{type(error).__name__}: {error}")
-        if told is None:
+        match = _USER_ERROR.search(f"{type(error).__name__}: {error}")
+        if match is None:
             raise
-        raise UserError(told[1]) from error
-    written: list[_Block] = steps.load("blocks")
+        raise UserError(match[1]) from error
+    packed_blocks: list[_Block] = steps.load("blocks")
     state = reading.CorpusState(
-        sum(block.documents for block in written),
-        sum(block.counted for block in written),
-        sum(block.tokens for block in written),
-        tuple(itertools.chain.from_iterable(block.train for block in written)),
-        tuple(itertools.chain.from_iterable(block.part for block in written)),
+        sum(block.documents for block in packed_blocks),
+        sum(block.counted for block in packed_blocks),
+        sum(block.tokens for block in packed_blocks),
+        tuple(itertools.chain.from_iterable(block.train for block in packed_blocks)),
+        tuple(itertools.chain.from_iterable(block.validation for block in packed_blocks)),
     )
     writer = writing.CorpusWriter(packer, out, settings, state)
-    for block in written if config.paired else ():
-        for document in steps.load(f"held-out-{block.number}"):
+    for block in packed_blocks if config.paired else ():
+        for document in steps.load(f"held-out-{block.index}"):
             writer.hold_out(document)
     writer.finish()
 
@@ -150,7 +150,7 @@ class _Chunk(NamedTuple):
     lines: int
 
 
-class _Place(NamedTuple):
+class _DocumentRef(NamedTuple):
     """Location and size of a document in a tokenized chunk.
 
     Blocks are formed from these records, so that the worker that forms them reads no documents.
@@ -174,24 +174,24 @@ class _Block:
     """Counts and files of a packed block. Each later step of the pipeline fills in more fields.
 
     Attributes:
-        number: index of the block.
+        index: index of the block.
         documents, counted, tokens: counts of the `PackedBlock`.
         before: sum of `counted` over all earlier blocks.
         files: number of training files of the block.
         first_file: index of the first training file of the block.
-        part: tuple with one file, which has the block's validation rows. The tuple is empty for
-            segment pairs.
+        validation: tuple with one file, which has the block's validation rows. The tuple is empty
+            for segment pairs.
         train: training files of the block.
     """
 
-    number: int
+    index: int
     documents: int
     counted: int
     tokens: int
     before: int = 0
     files: int = 0
     first_file: int = 0
-    part: Shards = ()
+    validation: Shards = ()
     train: Shards = ()
 
 
@@ -213,7 +213,7 @@ class _Steps:
 
     def save(self, name: str, value: Any) -> None:
         path = self.out / writing.SCRATCH / name
-        storage.write_aside(path, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        storage.write_atomic(path, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
     def load(self, name: str) -> Any:
         path = self.out / writing.SCRATCH / name
@@ -227,92 +227,96 @@ class _Steps:
         allow(source.source)  # workers do not see the command line, where the user named the source
         texts = open_source(source, self.tfds)
         documents = (MixedDocument(text, False, False, key[0]) for text in texts)
-        for number, chunk in enumerate(chunked(documents)):
-            yield (*key, number), chunk
+        for chunk_index, chunk in enumerate(chunked(documents)):
+            yield (*key, chunk_index), chunk
 
     def tokenize(self, keyed: tuple[Key, list[MixedDocument]]) -> _Chunk:
         key, documents = keyed
         tokenized = self.packer.tokenize(documents)
-        self.save(_name(key), tokenized)
+        self.save(_chunk_name(key), tokenized)
         lines = 0
         if self.config.draws_languages:
             lines = sum(count_lines(document.text) for document in documents)
         return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
 
-    def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_Place]]]:
+    def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_DocumentRef]]]:
         """Yields the index of each block and the positions of its documents.
 
         The blocks depend only on the document sizes and on the order of the drawn documents.
         """
-        own: list[list[_Chunk]] = [[] for _ in self.config.sources]
+        chunks_by_source: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
-            own[chunk.key[0]].append(chunk)
-        readers = [functools.partial(_places, found) for found in own]
-        sizes = [(sum(len(c.sizes) for c in found), sum(c.lines for c in found)) for found in own]
+            chunks_by_source[chunk.key[0]].append(chunk)
+        readers = [functools.partial(_document_refs, chunks) for chunks in chunks_by_source]
+        sizes = [
+            (sum(len(chunk.sizes) for chunk in chunks), sum(chunk.lines for chunk in chunks))
+            for chunks in chunks_by_source
+        ]
         drawn = (
-            place._replace(repeated=repeated, held_out=held_out)
-            for place, repeated, held_out, _ in draw_documents(self.config, readers, sizes)
+            ref._replace(repeated=repeated, held_out=held_out)
+            for ref, repeated, held_out, _ in draw_documents(self.config, readers, sizes)
         )
         yield from enumerate(blocks(drawn, self.config))
 
-    def pack(self, numbered: tuple[int, list[_Place]]) -> _Block:
-        number, places = numbered
-        chunks = {key: self.load(_name(key)) for key in {place.key for place in places}}
+    def pack(self, numbered: tuple[int, list[_DocumentRef]]) -> _Block:
+        index, refs = numbered
+        chunks = {key: self.load(_chunk_name(key)) for key in {ref.key for ref in refs}}
         block: list[CorpusDocument] = [
             dataclasses.replace(
-                chunks[place.key][place.index], repeated=place.repeated, held_out=place.held_out
+                chunks[ref.key][ref.index], repeated=ref.repeated, held_out=ref.held_out
             )
-            for place in places
+            for ref in refs
         ]
-        packed = self.packer.pack((number, block))
-        self.save(f"packed-{number}", packed)
+        packed = self.packer.pack((index, block))
+        self.save(f"packed-{index}", packed)
         if self.config.paired:
             held_out = [document for document in block if document.held_out]
-            self.save(f"held-out-{number}", held_out)
-        return _Block(number, packed.documents, packed.counted, packed.tokens)
+            self.save(f"held-out-{index}", held_out)
+        return _Block(index, packed.documents, packed.counted, packed.tokens)
 
-    def number_rows(self, _, found: Iterable[_Block]) -> Iterator[_Block]:
-        before = 0
-        for block in _in_order(found):
-            yield dataclasses.replace(block, before=before)
-            before += block.counted
+    def number_rows(self, _, unordered: Iterable[_Block]) -> Iterator[_Block]:
+        rows_before = 0
+        for block in _in_order(unordered):
+            yield dataclasses.replace(block, before=rows_before)
+            rows_before += block.counted
 
     def hold_out(self, block: _Block) -> _Block:
-        """Chooses the validation rows of a block, and sets `files` and `part` of the block.
+        """Chooses the validation rows of a block, and sets `files` and `validation` of the block.
 
         The validation rows of running text are written to a file. A block of segment pairs has no
         validation rows.
         """
-        packed: PackedBlock = self.load(f"packed-{block.number}")
-        train, held_out = packed.divided(self.config, block.before, set())
-        part = ()
+        packed: PackedBlock = self.load(f"packed-{block.index}")
+        training_records, validation_records = packed.divide(self.config, block.before, set())
+        validation = ()
         if not self.config.paired:
-            part = (writing.write_part(self.out, block.number, held_out),)
-        return dataclasses.replace(block, files=len(train), part=part)
+            validation = (writing.write_part(self.out, block.index, validation_records),)
+        return dataclasses.replace(block, files=len(training_records), validation=validation)
 
-    def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
+    def number_files(self, _, unordered: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
         """Yields each block with `first_file` set, and the validation files of all earlier blocks.
 
         Unless documents may be repeated, no step needs the validation files, and the tuple of files
         is empty.
         """
-        first, parts = 0, ()
-        for block in _in_order(found):
-            yield dataclasses.replace(block, first_file=first), parts
-            first += block.files
-            parts += block.part if self.config.repeats else ()
+        first_file, earlier_files = 0, ()
+        for block in _in_order(unordered):
+            yield dataclasses.replace(block, first_file=first_file), earlier_files
+            first_file += block.files
+            earlier_files += block.validation if self.config.repeats else ()
 
-    def write(self, given: tuple[_Block, Shards]) -> _Block:
+    def write(self, block_and_files: tuple[_Block, Shards]) -> _Block:
         """Writes the training rows of a block to files, and returns the block with `train` set."""
-        block, parts = given
-        packed: PackedBlock = self.load(f"packed-{block.number}")
-        kept = set(writing.read_records(self.out, parts if packed.repeated.any() else ()))
-        train, _ = packed.divided(self.config, block.before, kept)
-        shards = writing.write_train(self.out, block.first_file, train)
+        block, earlier_files = block_and_files
+        packed: PackedBlock = self.load(f"packed-{block.index}")
+        files_to_compare = earlier_files if packed.repeated.any() else ()
+        validation_records = set(writing.read_records(self.out, files_to_compare))
+        training_records, _ = packed.divide(self.config, block.before, validation_records)
+        shards = writing.write_train(self.out, block.first_file, training_records)
         return dataclasses.replace(block, train=shards)
 
-    def record(self, _, found: Iterable[_Block]) -> None:
-        self.save("blocks", _in_order(found))
+    def record(self, _, unordered: Iterable[_Block]) -> None:
+        self.save("blocks", _in_order(unordered))
 
 
 @functools.cache
@@ -321,15 +325,15 @@ def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
     return Packer(config, load_encoder_vocabulary(out))
 
 
-def _places(chunks: Sequence[_Chunk]) -> Iterator[_Place]:
+def _document_refs(chunks: Sequence[_Chunk]) -> Iterator[_DocumentRef]:
     for chunk in chunks:
         for index, size in enumerate(chunk.sizes.tolist()):
-            yield _Place(chunk.key, index, size)
+            yield _DocumentRef(chunk.key, index, size)
 
 
-def _in_order(found: Iterable[_Block]) -> list[_Block]:
-    return sorted(found, key=lambda block: block.number)
+def _in_order(unordered: Iterable[_Block]) -> list[_Block]:
+    return sorted(unordered, key=lambda block: block.index)
 
 
-def _name(key: Key) -> str:
+def _chunk_name(key: Key) -> str:
     return "tokens-" + "-".join(map(str, key))

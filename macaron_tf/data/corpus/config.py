@@ -115,9 +115,9 @@ class CorpusConfig(Settings):
     sentence_splitter: Annotated[str, OneOf(SPLITTERS)] = "tensorflow_text"
 
     def __post_init__(self):
-        given = self.sources
-        given = (given,) if isinstance(given, str | CorpusSource) else given
-        object.__setattr__(self, "sources", tuple(map(_source, given)))
+        sources = self.sources
+        sources = (sources,) if isinstance(sources, str | CorpusSource) else sources
+        object.__setattr__(self, "sources", tuple(map(_parse_source, sources)))
         super().__post_init__()
 
     def check(self) -> None:
@@ -127,17 +127,17 @@ class CorpusConfig(Settings):
                 "text:GLOB or tfds:NAME"
             )
         for name in ("weight", "language"):
-            without = [s.source for s in self.sources if s.get_config()[name] is None]
-            if 0 < len(without) < len(self.sources):
+            missing = [s.source for s in self.sources if s.get_config()[name] is None]
+            if 0 < len(missing) < len(self.sources):
                 raise UserError(
-                    f"{without[0]} has no {name}, but other sources have a {name}: give each "
+                    f"{missing[0]} has no {name}, but other sources have a {name}: give each "
                     f"source a {name}"
                 )
-        known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
-        if self.row_packing not in known:
+        choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
+        if self.row_packing not in choices:
             raise self.error(
                 f"packing={self.packing!r} cannot be combined with pairs={self.pairs!r}: "
-                f"give one of {', '.join(known)}"
+                f"give one of {', '.join(choices)}"
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
@@ -218,18 +218,18 @@ class CorpusConfig(Settings):
         return self.weights is not None or self.draws_languages
 
 
-def _source(given: Any) -> CorpusSource | dict:
+def _parse_source(value: Any) -> CorpusSource | dict:
     """Converts a name or a tuple to a `CorpusSource`.
 
     A `CorpusSource` is returned unchanged, and so is a dict, which `Settings` converts later.
     """
-    match given:
+    match value:
         case CorpusSource() | dict():
-            return given
+            return value
         case str():
-            return CorpusSource(given)
-        case list() | tuple() if 1 <= len(given) <= 4:
-            return CorpusSource(*given)
+            return CorpusSource(value)
+        case list() | tuple() if 1 <= len(value) <= 4:
+            return CorpusSource(*value)
     raise UserError(
-        f"{given!r} is not a source: give a name, or a tuple (name, split, weight, language)"
+        f"{value!r} is not a source: give a name, or a tuple (name, split, weight, language)"
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import RECORDS, Source
+from macaron_tf.data.sources.names import RECORD_KINDS, Source
 from macaron_tf.data.sources.readers import (
     count_documents,
     documents,
@@ -32,8 +32,8 @@ Text = str | tuple[str, str]  # a document, or the two halves of a translation p
 
 # Number of characters per tokenizer call. Calls with a single article (5 KB) would be slow, because
 # Python then takes longer than the tokenizer. The ids of 1 MB of text take about 1 MB of memory.
-_GROUP = 1 << 20
-_RECORDS = 10_000  # number of records in a part of a TFDS split; 50 MB of Wikipedia
+_GROUP_CHARACTERS = 1 << 20
+_RECORDS_PER_PART = 10_000  # number of records in a part of a TFDS split; 50 MB of Wikipedia
 
 
 def open_source(
@@ -56,12 +56,12 @@ def open_source(
         UserError: the source cannot be read, has no translation pair, or is the default corpus in
             another language than `source.language`.
     """
-    found: Iterable[Text]
+    texts: Iterable[Text]
     if source.is_translation:
         pairs = read_pairs(source.source, source.split, *source.languages, tfds)
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
-        found = [pair for pair in lines if all(pair)]
-        if not found:
+        texts = [pair for pair in lines if all(pair)]
+        if not texts:
             raise UserError(
                 f"{source.source} contains no pair with text on both sides: give another source"
             )
@@ -72,8 +72,8 @@ def open_source(
                 f"{parsed} contains text in {parsed.location!r}, but the source has the language "
                 f"{source.language!r}: change the language to {parsed.location!r}"
             )
-        found = documents(source.source, source.split, tfds, source.language)
-    return itertools.islice(found, max_documents)
+        texts = documents(source.source, source.split, tfds, source.language)
+    return itertools.islice(texts, max_documents)
 
 
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
@@ -85,7 +85,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     if source.is_translation:
         return [source]
     parsed = parse_documents(source.source)
-    if parsed.kind.startswith("text") or parsed.kind in RECORDS:
+    if parsed.kind.startswith("text") or parsed.kind in RECORD_KINDS:
         paths = list(map(str, source_files(source.source, source.split)))
         if parsed.kind == "datasets":
             return [source]  # a file inside the folder cannot be opened as a data set
@@ -98,7 +98,10 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
             ]
     elif parsed.kind == "tfds" and source.split.isidentifier():
         count = count_documents(source.source, source.split, tfds)
-        ends = [(start, min(start + _RECORDS, count)) for start in range(0, count, _RECORDS)]
+        ends = [
+            (start, min(start + _RECORDS_PER_PART, count))
+            for start in range(0, count, _RECORDS_PER_PART)
+        ]
         return [dataclasses.replace(source, split=f"{source.split}[{a}:{b}]") for a, b in ends]
     return [source]
 
@@ -163,38 +166,40 @@ def mixed_documents(
             `None` means that no document is held out.
     """
     rng = np.random.default_rng(seed)
-    opened = [_readings(reader) for reader in readers]
+    opened = [_read_repeatedly(reader) for reader in readers]
     held_out: list[set[int]] = [set() for _ in readers]  # document indices in each source
-    unread = set(range(len(readers)))
+    unfinished = set(range(len(readers)))
     count = 0  # number of distinct documents so far
-    while unread:
-        drawable = sorted(unread) if weights is None else list(range(len(readers)))
+    while unfinished:
+        drawable = sorted(unfinished) if weights is None else list(range(len(readers)))
         chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
         bounds = np.cumsum(chances) / chances.sum()
-        number = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
-        text, index, repeated, ended = next(opened[number])
+        source_index = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
+        text, index, repeated, ended = next(opened[source_index])
         if not repeated:
             if hold_out_every and (count % hold_out_every == 0 or count == 2):
-                held_out[number].add(index)
+                held_out[source_index].add(index)
             count += 1
-        yield MixedDocument(text, repeated, index in held_out[number], number)
+        yield MixedDocument(text, repeated, index in held_out[source_index], source_index)
         if ended:
-            unread.discard(number)
+            unfinished.discard(source_index)
 
 
-def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int, bool, bool]]:
+def _read_repeatedly(
+    reader: Callable[[], Iterator[Text]],
+) -> Iterator[tuple[Text, int, bool, bool]]:
     """Reads a source again and again, forever.
 
     Yields:
         Each text, its index in the source, whether the text was read before, and whether the text
         is the last of the source. To recognize the last text, the function reads one text ahead.
     """
-    for reading in itertools.count():
+    for pass_index in itertools.count():
         texts = reader()
         following = next(texts)
         for index in itertools.count():
             text, following = following, next(texts, None)
-            yield text, index, reading > 0, following is None
+            yield text, index, pass_index > 0, following is None
             if following is None:
                 break
 
@@ -252,11 +257,11 @@ def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
 
     Translation pairs and the default corpus are read completely and then stay in memory.
     """
-    opened = functools.partial(open_source, source, tfds, max_documents=max_documents)
+    reader = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
-        return opened
-    kept = functools.cache(lambda: list(opened()))
-    return lambda: iter(kept())
+        return reader
+    cached_texts = functools.cache(lambda: list(reader()))
+    return lambda: iter(cached_texts())
 
 
 def language_weights(
@@ -306,23 +311,25 @@ def tokenized_documents(
     Yields:
         Token ids of each document, one sentence per row. Sentences without a token are left out.
     """
-    begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of one document's parts
+    document_parts: list[
+        tuple[np.ndarray, np.ndarray]
+    ] = []  # ids and lengths of one document's parts
     for group in _grouped(_lines(texts), lambda line: len(line[0])):
         lines, divisible, last = zip(*group, strict=True)
         sentences = [[line] for line in lines]
         if splitter is not None:
-            found = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
-            sentences = [cut if may_cut else whole for whole, cut, may_cut in found]
+            choices = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
+            sentences = [cut if may_cut else whole for whole, cut, may_cut in choices]
         rows = vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences)))
         ends = np.cumsum(list(map(len, sentences)))[list(last)]  # sentence index of document ends
         ids, lengths = np.split(rows.ids, rows.offsets[ends]), np.split(rows.lengths, ends)
         for number, part in enumerate(zip(ids, lengths, strict=True), start=1):
-            begun.append(part)
+            document_parts.append(part)
             if number < len(ids):  # the last part continues in the next group
-                all_ids, all_lengths = map(np.concatenate, zip(*begun, strict=True))
+                all_ids, all_lengths = map(np.concatenate, zip(*document_parts, strict=True))
                 # `unique` drops sentences without ids, which have only control characters.
                 yield TokenRows(all_ids, np.unique([0, *np.cumsum(all_lengths)]))
-                begun = []
+                document_parts = []
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
@@ -339,7 +346,7 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Groups consecutive items into lists of about `_GROUP` characters each.
+    """Groups consecutive items into lists of about `_GROUP_CHARACTERS` characters each.
 
     Args:
         items: items in the order in which the lists contain them.
@@ -349,7 +356,7 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
     for item in items:
         group.append(item)
         characters += size(item)
-        if characters >= _GROUP:
+        if characters >= _GROUP_CHARACTERS:
             yield group
             group, characters = [], 0
     if group:
@@ -357,7 +364,7 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
 
 
 def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
-    """Groups whole documents into lists of about `_GROUP` characters each."""
+    """Groups whole documents into lists of about `_GROUP_CHARACTERS` characters each."""
 
     def size(document: MixedDocument) -> int:
         text = document.text
@@ -392,7 +399,8 @@ def corpus_documents(
 ) -> Iterator[CorpusDocument]:
     """Tokenizes documents that were drawn from the sources of a corpus.
 
-    The function reads up to about `_GROUP` characters ahead of the document that it yields.
+    The function reads up to about `_GROUP_CHARACTERS` characters ahead of the document that it
+    yields.
 
     Args:
         mixture: documents that `corpus_mixture` drew.
@@ -400,14 +408,14 @@ def corpus_documents(
         config: settings of the corpus.
     """
     splitter = config.sentence_splitter if config.cuts_sentences else None
-    known = config.languages
+    codes = config.languages
     languages = [
-        (known.index(source.languages[0]), known.index(source.languages[-1])) if known else (0, 0)
+        (codes.index(source.languages[0]), codes.index(source.languages[-1])) if codes else (0, 0)
         for source in config.sources
     ]
     mixture, texts = itertools.tee(mixture)
-    cut = tokenized_documents((document.text for document in texts), vocabulary, splitter)
-    for document, sentences in zip(mixture, cut, strict=True):
+    tokenized = tokenized_documents((document.text for document in texts), vocabulary, splitter)
+    for document, sentences in zip(mixture, tokenized, strict=True):
         yield CorpusDocument(
             sentences,
             document.repeated,
@@ -431,22 +439,22 @@ def blocks(
         documents: documents, or other items with the attributes `size` and `held_out`.
         config: settings of the corpus.
     """
-    least = 2 if config.pairs == "next_sentence" else 1
-    room = config.sequence_length - (3 if config.paired else 2)
-    held: list[CorpusDocument] = []
+    min_documents = 2 if config.pairs == "next_sentence" else 1
+    capacity = config.sequence_length - (3 if config.paired else 2)
+    previous: list[CorpusDocument] = []
     block: list[CorpusDocument] = []
     usable = rows = 0  # counts of non-empty training documents and of their rows in the block
     for document in documents:
         block.append(document)
         ids = 0 if document.held_out else document.size
         usable += ids > 0
-        rows += -(-ids // room)
-        if usable >= least and rows >= config.rows_per_shard:
-            if held:
-                yield held
-            held, block, usable, rows = block, [], 0, 0
-    if held and usable >= least:
-        yield held
-        held = []
-    if held or block:
-        yield [*held, *block]
+        rows += -(-ids // capacity)
+        if usable >= min_documents and rows >= config.rows_per_shard:
+            if previous:
+                yield previous
+            previous, block, usable, rows = block, [], 0, 0
+    if previous and usable >= min_documents:
+        yield previous
+        previous = []
+    if previous or block:
+        yield [*previous, *block]

@@ -76,16 +76,16 @@ def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[
         Rows sorted by `owner`, the document with which a row begins.
     """
     groups: dict[tuple[int, int], list[int]] = {}
-    for number, document in enumerate(block):
-        groups.setdefault(document.languages, []).append(number)
+    for index, document in enumerate(block):
+        groups.setdefault(document.languages, []).append(index)
     length, rows = config.sequence_length, []
-    for (first, second), members in groups.items():
-        sentences = [block[number].sentences for number in members]
+    for (first, second), indices in groups.items():
+        sentences = [block[index].sentences for index in indices]
         if first != second:
             packed = pack_translations(sentences, length)
         else:
             packed = pack_rows(sentences, length, config.crosses_documents, config.cuts_sentences)
-        rows += [row._replace(owner=members[row.owner]) for row in packed]
+        rows += [row._replace(owner=indices[row.owner]) for row in packed]
     return sorted(rows, key=lambda row: row.owner)
 
 
@@ -111,35 +111,37 @@ def pack_rows(
             row is cut, and its first part begins a row. `False` means that a sentence may continue
             in the next row.
     """
-    room = length - 2
+    capacity = length - 2
     rows: list[Row] = []
-    left = 0  # free columns of the last row
-    for number, document in enumerate(documents):
+    free_columns = 0  # in the last row
+    for index, document in enumerate(documents):
         start = 0
-        if cross_documents and left > 1:
-            start = _end(document, 0, left - 1, whole_sentences)  # one column is for the [SEP]
+        if cross_documents and free_columns > 1:
+            # One column is for the [SEP].
+            start = _range_end(document, 0, free_columns - 1, whole_sentences)
             if start:
                 rows[-1].segments.append(document.ids[:start])
-                left -= start + 1
+                free_columns -= start + 1
         while start < len(document.ids):
-            end = _end(document, start, room, whole_sentences)
-            end = end if end > start else start + room  # cuts a sentence that is longer than a row
-            rows.append(Row([document.ids[start:end]], number, length))
-            left = room - (end - start)
+            end = _range_end(document, start, capacity, whole_sentences)
+            if end <= start:  # the sentence is longer than a row, and is cut
+                end = start + capacity
+            rows.append(Row([document.ids[start:end]], index, length))
+            free_columns = capacity - (end - start)
             start = end
     return rows
 
 
-def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
-    """Returns the end of the longest token range from `start` on that has at most `room` ids.
+def _range_end(document: TokenRows, start: int, max_ids: int, whole_sentences: bool) -> int:
+    """Returns the end of the longest token range from `start` on that has at most `max_ids` ids.
 
     The end is exclusive. With `whole_sentences`, the range consists of whole sentences, and is
     empty if not even one sentence fits.
     """
     if not whole_sentences:
-        return min(start + room, len(document.ids))
+        return min(start + max_ids, len(document.ids))
     ends = document.offsets
-    return max(start, int(ends[np.searchsorted(ends, start + room, side="right") - 1]))
+    return max(start, int(ends[np.searchsorted(ends, start + max_ids, side="right") - 1]))
 
 
 def pack_pairs(
@@ -180,28 +182,28 @@ def pack_pairs(
         single_sentences: whether each segment is a single sentence, as in SENTENCE-PAIR (Liu et al.
             2019, section 4.2). `short_probability` then has no effect.
     """
-    halves = _HALVES[pairs]
-    numbers = [number for number, document in enumerate(documents) if len(document.ids)]
-    usable = [documents[number] for number in numbers]
-    room = length - 3
+    make_pair = _PAIR_MAKERS[pairs]
+    owners = [owner for owner, document in enumerate(documents) if len(document.ids)]
+    usable = [documents[owner] for owner in owners]
+    capacity = length - 3
     rows: list[Row] = []
-    for index, number in enumerate(numbers):
+    for index, owner in enumerate(owners):
         offsets = usable[index].offsets
         first, count = 0, len(offsets) - 1
         while first < count:
             if single_sentences:
                 target, end = 1, min(first + 2, count)
             else:
-                target = room
+                target = capacity
                 if rng.random() < short_probability:
-                    target = int(rng.integers(2, room + 1))
+                    target = int(rng.integers(2, capacity + 1))
                 # Sentences `first` to `end - 1` are the fewest that reach the target length.
                 reach = np.searchsorted(offsets, offsets[first] + target, side="left")
                 end = min(max(int(reach), first + 1), count)
-            a, b, label, first = halves(usable, index, first, end, target, rng)
+            a, b, label, first = make_pair(usable, index, first, end, target, rng)
             if len(a) and len(b):
-                a, b = _trimmed(a, b, room, rng)
-                rows.append(Row([a, b], number, len(a) + 2, label))
+                a, b = _trimmed(a, b, capacity, rng)
+                rows.append(Row([a, b], owner, len(a) + 2, label))
     return rows
 
 
@@ -217,10 +219,10 @@ def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
         length: row length L.
     """
     rows = []
-    for number, pair in enumerate(documents):
+    for index, pair in enumerate(documents):
         if len(pair.offsets) == 3 and len(pair.ids) <= length - 3:
             middle = pair.offsets[1]
-            rows.append(Row([pair.ids[:middle], pair.ids[middle:]], number, middle + 2))
+            rows.append(Row([pair.ids[:middle], pair.ids[middle:]], index, middle + 2))
     return rows
 
 
@@ -236,7 +238,7 @@ def _next_sentence(usable, index, first, end, target, rng):
     a = ids[offsets[first] : offsets[cut]]
     if end - first < 2 or rng.random() < 0.5:
         other = int(rng.integers(len(usable) - 1))
-        b = _stretch(usable[other + (other >= index)], target - len(a), rng)
+        b = _random_sentences(usable[other + (other >= index)], target - len(a), rng)
         return a, b, 1, cut  # the sentences that b replaces begin the next pair
     return a, ids[offsets[cut] : offsets[end]], 0, end
 
@@ -258,10 +260,10 @@ def _sentence_order(usable, index, first, end, target, rng):
     return (b, a, 1, end) if rng.random() < 0.5 else (a, b, 0, end)
 
 
-_HALVES = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
+_PAIR_MAKERS = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
 
 
-def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
+def _random_sentences(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
     """Returns the ids of consecutive sentences, the first of which is drawn at random.
 
     The result has at least one sentence. Further sentences are added until the result has at least
@@ -274,22 +276,22 @@ def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.n
 
 
 def _trimmed(
-    a: np.ndarray, b: np.ndarray, room: int, rng: np.random.Generator
+    a: np.ndarray, b: np.ndarray, max_ids: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trims two segments to `room` ids in total.
+    """Trims two segments to `max_ids` ids in total.
 
     BERT's code removes ids one by one from a random end of the longer segment. The results of this
     function have the same distribution as the results of BERT's code, but this function draws the
     number of ids to remove at each end from a binomial distribution. Removing ids one by one would
     be slow for a segment that is a whole book without full stops.
     """
-    keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
-    kept = []
-    for ids, keep in ((a, keep_a), (b, min(len(b), room - keep_a))):
+    keep_a = min(len(a), max(max_ids - len(b), (max_ids + 1) // 2))
+    trimmed = []
+    for ids, keep in ((a, keep_a), (b, min(len(b), max_ids - keep_a))):
         excess = len(ids) - keep
         front = int(rng.binomial(excess, 0.5)) if excess else 0
-        kept.append(ids[front : front + keep])
-    return kept[0], kept[1]
+        trimmed.append(ids[front : front + keep])
+    return trimmed[0], trimmed[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,48 +324,48 @@ class RecordFormat:
         return cls(config.sequence_length, columns, wide)
 
     @property
-    def numbers(self) -> int:
+    def integer_count(self) -> int:
         return self.sequence_length + len(self.columns)
 
     @property
     def file_bytes(self) -> int:
         """Size of a record in a TFRecord file in bytes, with 16 bytes for length and checksums."""
-        return self.numbers * (4 if self.wide else 2) + 16
+        return self.integer_count * (4 if self.wide else 2) + 16
 
-    def encoded(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
+    def encode(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
         """Encodes N rows as N records, one bytes object per row.
 
         Args:
             rows: N rows of `sequence_length` ids.
             languages: `(N, 2)` language ids of the first and second half of each row.
         """
-        known = {
+        values = {
             "boundary": rows.boundaries,
             "pair_label": rows.pair_label,
             "language": languages[:, 0],
             "second_language": languages[:, 1],
         }
-        columns = [known[name][:, None] for name in self.columns]
-        table = np.concatenate([rows.token_ids, *columns], axis=1)  # (N, numbers)
+        columns = [values[name][:, None] for name in self.columns]
+        table = np.concatenate([rows.token_ids, *columns], axis=1)  # (N, integer_count)
         return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
 
-    def table(self, records: tf.Tensor) -> tf.Tensor:
+    def decode(self, records: tf.Tensor) -> tf.Tensor:
         """Decodes N records to a table with one row per record and one column per integer.
 
         Args:
             records: `(N,)` strings.
 
         Returns:
-            `(N, numbers)` uint16, or int32 if `wide`.
+            `(N, integer_count)` uint16, or int32 if `wide`.
         """
         table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
-        return tf.ensure_shape(table, [None, self.numbers])
+        return tf.ensure_shape(table, [None, self.integer_count])
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the model inputs of a batch from rows of a `table`.
+        """Builds the model inputs of a batch from rows of a table.
 
         Args:
-            table: `(B, numbers)`, rows that `table` decoded.
+            table: `(B, integer_count)`, rows that `decode` returned.
 
         Returns:
             Dict of "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
@@ -377,18 +379,18 @@ class RecordFormat:
         column = dict(zip(self.columns, columns, strict=True))  # each (B, 1)
         positions = tf.range(self.sequence_length)
         boundaries = column.get("boundary", self.sequence_length)
-        second = (positions >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
+        is_second = (positions >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
         batch = {
             "token_ids": token_ids,
-            "segment_ids": tf.cast(second & (token_ids != 0), tf.int32),
+            "segment_ids": tf.cast(is_second & (token_ids != 0), tf.int32),
         }
         if "pair_label" in column:
             batch["pair_label"] = column["pair_label"][:, 0]
         if "language" in column:
             first = column["language"]
-            batch["language_ids"] = tf.where(second, column.get("second_language", first), first)
+            batch["language_ids"] = tf.where(is_second, column.get("second_language", first), first)
         if "second_language" in column:
-            batch["position_ids"] = positions - tf.where(second, boundaries, 0)
+            batch["position_ids"] = positions - tf.where(is_second, boundaries, 0)
         return batch
 
 
@@ -429,17 +431,17 @@ class PackedBlock:
         """Number of rows whose document is not repeated. Only these rows may be validation rows."""
         return int((~self.repeated).sum())
 
-    def divided(
-        self, config: CorpusConfig, counted: int, kept_rows: set[bytes]
+    def divide(
+        self, config: CorpusConfig, counted: int, validation_records: set[bytes]
     ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes]]:
         """Divides the records of a block into training records and validation records.
 
         Args:
             config: settings of the corpus.
             counted: sum of `counted` over all earlier blocks.
-            kept_rows: validation records of all earlier blocks. If documents may be repeated, this
-                method adds the validation records of this block, and leaves out training records
-                that equal a validation record in `kept_rows`.
+            validation_records: validation records of all earlier blocks. If documents may be
+                repeated, this method adds the validation records of this block, and leaves out
+                training records that equal a validation record in `validation_records`.
 
         Returns:
             Dict mapping language ids to training records, and the list of validation records. The
@@ -448,15 +450,15 @@ class PackedBlock:
         if config.paired:
             return {(): self.records}, []
         runs = (counted + np.cumsum(~self.repeated) - 1) // config.validation_run
-        chosen = ~self.repeated & (runs % config.validation_every == 0)
-        held_out = [self.records[i] for i in np.flatnonzero(chosen)]
+        is_validation = ~self.repeated & (runs % config.validation_every == 0)
+        held_out = [self.records[i] for i in np.flatnonzero(is_validation)]
         if config.repeats:
-            kept_rows.update(held_out)
-        apart = config.batch_alpha is not None
-        train: dict[tuple[int, ...], list[bytes]] = {} if apart else {(): []}
-        for i in np.flatnonzero(~chosen):
-            if not (self.repeated[i] and self.records[i] in kept_rows):
-                languages = tuple(self.languages[i].tolist()) if apart else ()
+            validation_records.update(held_out)
+        separates_languages = config.batch_alpha is not None
+        train: dict[tuple[int, ...], list[bytes]] = {} if separates_languages else {(): []}
+        for i in np.flatnonzero(~is_validation):
+            if not (self.repeated[i] and self.records[i] in validation_records):
+                languages = tuple(self.languages[i].tolist()) if separates_languages else ()
                 train.setdefault(languages, []).append(self.records[i])
         return dict(sorted(train.items())), held_out
 
@@ -472,7 +474,7 @@ class Packer:
     vocabulary: PieceVocabulary
 
     @property
-    def record(self) -> RecordFormat:
+    def record_format(self) -> RecordFormat:
         return RecordFormat.of(self.config, self.vocabulary.size)
 
     def tokenize(self, documents: Sequence[MixedDocument]) -> list[CorpusDocument]:
@@ -485,11 +487,11 @@ class Packer:
             numbered: the index of the block, which seeds the choice of segment pairs, and the
                 documents of the block.
         """
-        number, block = numbered
+        index, block = numbered
         if not self.config.paired:
-            return self._packed(block, running_rows(block, self.config), len(block))
+            return self._make_block(block, running_rows(block, self.config), len(block))
         train = [document for document in block if not document.held_out]
-        return self.pack_pairs(train, [number], len(block))
+        return self.pack_pairs(train, [index], len(block))
 
     def pack_pairs(
         self, documents: Sequence[CorpusDocument], seeds: list[int], count: int = 0
@@ -505,8 +507,8 @@ class Packer:
             UserError: too few documents have text.
         """
         pairs = self.config.pairs
-        least = 2 if pairs == "next_sentence" else 1
-        if sum(document.size > 0 for document in documents) < least:
+        min_documents = 2 if pairs == "next_sentence" else 1
+        if sum(document.size > 0 for document in documents) < min_documents:
             raise UserError(_TOO_FEW[pairs])
         rows = pack_pairs(
             [document.sentences for document in documents],
@@ -515,9 +517,9 @@ class Packer:
             pairs,
             single_sentences=self.config.row_packing == "sentence_pair",
         )
-        return self._packed(documents, rows, count)
+        return self._make_block(documents, rows, count)
 
-    def _packed(
+    def _make_block(
         self, documents: Sequence[CorpusDocument], rows: Sequence[Row], count: int
     ) -> PackedBlock:
         vocabulary = self.vocabulary
@@ -528,7 +530,7 @@ class Packer:
         return PackedBlock(
             count,
             int((rows.token_ids != PAD).sum()),
-            self.record.encoded(rows, languages),
+            self.record_format.encode(rows, languages),
             repeated[rows.owners],
             languages,
         )

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data.batches import prefetched
+from macaron_tf.data.batches import prefetch
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError, plural
@@ -60,25 +60,29 @@ class Shard:
 
 
 def check_shards(
-    folder: epath.Path, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
+    folder: epath.Path,
+    shards: Iterable[Shard],
+    record_format: RecordFormat,
+    verify: bool,
+    mend: str,
 ) -> None:
     """Raises a UserError if a shard is missing or has the wrong size.
 
     Args:
         folder: folder of the corpus.
         shards: shards of the corpus in `folder`.
-        record: layout of the rows.
+        record_format: layout of the rows.
         verify: whether to check the SHA-256 of each shard as well.
         mend: end of the error message, which says what the user can do.
     """
     for shard in shards:
         path = folder / shard.name
         try:
-            whole = storage.size(path) == shard.rows * record.file_bytes
-            whole = whole and (not verify or storage.file_digest(path) == shard.sha256)
+            is_intact = storage.size(path) == shard.rows * record_format.file_bytes
+            is_intact = is_intact and (not verify or storage.file_digest(path) == shard.sha256)
         except tf.errors.OpError:
-            whole = False
-        if not whole:
+            is_intact = False
+        if not is_intact:
             raise UserError(f"{path} is missing or damaged: {mend}")
 
 
@@ -175,7 +179,7 @@ class RowOrder:
     seed: tuple[int, int] | None
 
     @functools.cached_property
-    def groups(self) -> int:
+    def group_count(self) -> int:
         """Number of groups of shards in an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
@@ -209,45 +213,45 @@ class RowOrder:
         epoch, offset = divmod(start_row, sum(self.rows))
         with tf.device("CPU"):
             order = self._shards(tf.constant(epoch, tf.int64)).numpy()
-        starts = [self._first_shard(group) for group in range(self.groups)]
+        starts = [self._first_shard(group) for group in range(self.group_count)]
         sizes = np.add.reduceat(np.array(self.rows)[order], starts)  # (groups,)
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, offset, side="right"))
-        first = epoch * self.groups + group
-        passed = offset - int(ends[group] - sizes[group])  # number of rows to skip in this group
-        end = tf.int64.max if repeat else (epoch + 1) * self.groups
-        numbers = tf.data.Dataset.range(first, end)
+        first_group = epoch * self.group_count + group
+        skipped = offset - int(ends[group] - sizes[group])  # number of rows to skip in this group
+        end = tf.int64.max if repeat else (epoch + 1) * self.group_count
+        group_indices = tf.data.Dataset.range(first_group, end)
 
         @tf.autograph.experimental.do_not_convert
-        def rows(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            start = tf.where(number == first, passed, 0)
-            return tuple(column[start:] for column in self._group(number, decode))
+        def group_rows(group_index: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            start = tf.where(group_index == first_group, skipped, 0)
+            return tuple(column[start:] for column in self._group(group_index, decode))
 
         # The prefetch reads the next group while the model consumes this group.
-        groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
+        groups = group_indices.map(group_rows, num_parallel_calls=1).prefetch(1)
         return groups.rebatch(batch_size, drop_remainder)
 
     def _group(
-        self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
+        self, group_index: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
         """Reads and shuffles a group.
 
         Args:
-            number: index of the group, counted over all epochs.
+            group_index: index of the group, counted over all epochs.
             decode: function from N records to a tensor `(N, ...)`.
 
         Returns:
             The rows `(N, ...)`, their indices in the corpus and their epochs, both `(N,)` int64.
         """
-        epoch, group = number // self.groups, number % self.groups
+        epoch, group = group_index // self.group_count, group_index % self.group_count
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
         counts = tf.gather(tf.constant(self.rows, tf.int64), members)
         expected = tf.reduce_sum(counts)
         records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
         # TFRecord does not notice if a file is cut off between two records.
-        found = tf.size(records, tf.int64)
-        with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
+        record_count = tf.size(records, tf.int64)
+        with tf.control_dependencies([tf.debugging.assert_equal(record_count, expected)]):
             rows = decode(records)
         # For each shard, the index of its first row in the corpus minus its index in the group.
         shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
@@ -261,7 +265,7 @@ class RowOrder:
 
     def _first_shard(self, group):
         """Returns the position of a group's first shard in the shard order of an epoch."""
-        return group * len(self.paths) // self.groups
+        return group * len(self.paths) // self.group_count
 
     def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
         """Returns the indices of all S shards in the reading order of an epoch, `(S,)` int64."""
@@ -271,18 +275,18 @@ class RowOrder:
         return _permutation(tf.constant(len(self.paths), tf.int64), self.seed, epoch, -1)
 
 
-def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | int) -> tf.Tensor:
+def _permutation(count: tf.Tensor, seed: tuple[int, int], *integers: tf.Tensor | int) -> tf.Tensor:
     """Draws a permutation of 0 to count - 1, `(count,)` int64.
 
     Args:
         count: number of elements, a scalar int64.
         seed: two integers.
-        numbers: further integers, which are folded into the seed.
+        integers: further integers, which are folded into the seed.
     """
     seed = tf.constant(seed, tf.int64)
-    for number in numbers:
-        number = tf.cast(number, tf.int64)
-        seed = tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
+    for integer in integers:
+        integer = tf.cast(integer, tf.int64)
+        seed = tf.random.experimental.stateless_fold_in(seed, integer, alg=_ALGORITHM)
     return tf.random.experimental.stateless_shuffle(
         tf.range(count, dtype=tf.int64), seed, alg=_ALGORITHM
     )
@@ -302,9 +306,9 @@ class PretrainingCorpus:
         vocabulary: vocabulary of the token ids.
         shards: dict mapping each split to its shards.
         shuffled_rows: approximate number of rows that are shuffled together.
-        whole: dict mapping each split to all shards of the corpus, if this object is only a part of
-            the corpus. Row indices then count the rows of all shards. `None` means that this object
-            is the whole corpus.
+        all_shards: dict mapping each split to all shards of the corpus, if this object is only a
+            part of the corpus. Row indices then count the rows of all shards. `None` means that
+            this object is the whole corpus.
     """
 
     folder: epath.Path
@@ -312,7 +316,7 @@ class PretrainingCorpus:
     vocabulary: PieceVocabulary
     shards: dict[str, tuple[Shard, ...]]
     shuffled_rows: int = _SHUFFLED_ROWS
-    whole: dict[str, tuple[Shard, ...]] | None = None
+    all_shards: dict[str, tuple[Shard, ...]] | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
@@ -338,7 +342,7 @@ class PretrainingCorpus:
         return corpus
 
     @functools.cached_property
-    def record(self) -> RecordFormat:
+    def record_format(self) -> RecordFormat:
         """Binary layout of the records in the shards."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
@@ -348,7 +352,7 @@ class PretrainingCorpus:
         record = [
             FORMAT,
             self.vocabulary.hash,
-            dataclasses.asdict(self.record),
+            dataclasses.asdict(self.record_format),
             {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS},
         ]
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
@@ -365,12 +369,12 @@ class PretrainingCorpus:
 
     def summary(self) -> str:
         """Returns row counts, row length, pre-training task and vocabulary size in one line."""
-        kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
+        content = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
-            kind += f" in {', '.join(self.config.languages)}"
+            content += f" in {', '.join(self.config.languages)}"
         return (
             f"{self.rows('train'):,} training and {self.rows('validation'):,} validation rows of "
-            f"{self.config.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
+            f"{self.config.sequence_length} ids, {content}, {self.vocabulary.pieces:,} pieces"
         )
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
@@ -402,13 +406,13 @@ class PretrainingCorpus:
                 "rows_per_shard, or use fewer processes"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
-        held = [0] * count
+        row_counts = [0] * count
         for shard in sorted(shards, key=lambda shard: -shard.rows):
-            fewest = held.index(min(held))
-            parts[fewest].append(shard)
-            held[fewest] += shard.rows
+            process = row_counts.index(min(row_counts))
+            parts[process].append(shard)
+            row_counts[process] += shard.rows
         part = {**self.shards, "train": tuple(parts[index])}
-        return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
+        return dataclasses.replace(self, shards=part, all_shards=self.all_shards or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
         """Converts an error that TensorFlow raised while reading the corpus to a `UserError`.
@@ -477,12 +481,14 @@ class PretrainingCorpus:
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
-            left = max(rows - start_row, 0)
-            steps = left // batch_size if drop_remainder else -(-left // batch_size)
+            remaining_rows = max(rows - start_row, 0)
+            steps = (
+                remaining_rows // batch_size if drop_remainder else -(-remaining_rows // batch_size)
+            )
         shards, paths = self.files(split)
-        whole = (self.whole or self.shards)[split]
-        counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
-        first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
+        all_shards = (self.all_shards or self.shards)[split]
+        counts = itertools.accumulate((shard.rows for shard in all_shards), initial=0)
+        first_rows = {shard.name: count for shard, count in zip(all_shards, counts, strict=False)}
         order = RowOrder(
             tuple(paths),
             tuple(shard.rows for shard in shards),
@@ -490,17 +496,17 @@ class PretrainingCorpus:
             self.shuffled_rows,
             None if seed is None else (seed, SPLITS.index(split)),
         )
-        record = self.record
-        tables = order.batches(start_row, batch_size, record.table, repeat, drop_remainder)
+        record_format = self.record_format
+        tables = order.batches(start_row, batch_size, record_format.decode, repeat, drop_remainder)
 
         @tf.autograph.experimental.do_not_convert
         def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
-            numbers = {"row_number": row_number, "epoch": epoch} if numbered else {}
-            return {**record.features(table), **numbers}
+            extra = {"row_number": row_number, "epoch": epoch} if numbered else {}
+            return {**record_format.features(table), **extra}
 
         dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         # INFINITE_CARDINALITY is -1, and `take(-1)` takes all batches.
-        return prefetched(dataset.take(steps), steps)
+        return prefetch(dataset.take(steps), steps)
 
     def files(self, split: str) -> tuple[list[Shard], list[str]]:
         """Returns the non-empty shards of a split, and their absolute paths."""
@@ -511,7 +517,7 @@ class PretrainingCorpus:
     def _check(self, verify: bool) -> None:
         shards = itertools.chain(*self.shards.values())
         mend = f"remove {self.folder / INDEX} and prepare the corpus again, or put it back"
-        check_shards(self.folder, shards, self.record, verify, mend)
+        check_shards(self.folder, shards, self.record_format, verify, mend)
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
@@ -525,11 +531,11 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
     """
 
     @tf.autograph.experimental.do_not_convert
-    def numbered(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def add(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         ends = tf.cast(batch["token_ids"] == sep_id, tf.int32)
         return {**batch, "document_ids": tf.cumsum(ends, axis=1, exclusive=True)}
 
-    return rows.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return rows.map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def process_seed(seed: int, process: int) -> int:
@@ -544,7 +550,7 @@ def process_seed(seed: int, process: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-_DRAWS = 1 << 14  # number of batches whose languages are drawn at once
+_DRAWS_PER_CHUNK = 1 << 14  # number of batches whose languages are drawn at once
 
 
 def language_batches(
@@ -576,45 +582,49 @@ def language_batches(
         files.setdefault(shard.languages, []).append(shard)
     rows = np.array([sum(shard.rows for shard in shards) for shards in files.values()])
     is_pair = np.array([len(set(languages)) > 1 for languages in files])
-    kinds = [kind for kind in (~is_pair, is_pair) if kind.any()]
+    masks = [mask for mask in (~is_pair, is_pair) if mask.any()]
     alpha = corpus.config.batch_alpha
-    powers = [kind * (rows / rows[kind].sum()) ** alpha for kind in kinds]
-    bounds = np.cumsum(powers, axis=1)  # (kinds, languages)
+    powers = [mask * (rows / rows[mask].sum()) ** alpha for mask in masks]
+    bounds = np.cumsum(powers, axis=1)  # (masks, languages)
     bounds = tf.constant(bounds / bounds[:, -1:], tf.float64)
 
     @tf.autograph.experimental.do_not_convert
-    def drawn(part: tf.Tensor) -> tf.Tensor:
-        """Draws an index into `files` for each of `_DRAWS` batches from `part * _DRAWS` on."""
-        numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
+    def draw_indices(chunk_index: tf.Tensor) -> tf.Tensor:
+        """Draws an index into `files` for each of the `_DRAWS_PER_CHUNK` batches of a chunk."""
+        first = chunk_index * _DRAWS_PER_CHUNK
+        batch_indices = tf.range(_DRAWS_PER_CHUNK, dtype=tf.int64) + first
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
         key = tf.random.experimental.stateless_fold_in(
-            tf.constant([seed, len(SPLITS)], tf.int64), part, alg=_ALGORITHM
+            tf.constant([seed, len(SPLITS)], tf.int64), chunk_index, alg=_ALGORITHM
         )
-        draws = tf.random.stateless_uniform([_DRAWS, 1], key, dtype=tf.float64, alg=_ALGORITHM)
-        passed = (
-            tf.gather(bounds, numbers // per_update % len(kinds)) <= draws
-        )  # (_DRAWS, languages)
-        return tf.reduce_sum(tf.cast(passed, tf.int64), axis=1)
+        draws = tf.random.stateless_uniform(
+            [_DRAWS_PER_CHUNK, 1], key, dtype=tf.float64, alg=_ALGORITHM
+        )
+        # (_DRAWS_PER_CHUNK, languages)
+        is_below = tf.gather(bounds, batch_indices // per_update % len(masks)) <= draws
+        return tf.reduce_sum(tf.cast(is_below, tf.int64), axis=1)
 
-    part, rest = divmod(start_step, _DRAWS)
+    chunk_index, offset = divmod(start_step, _DRAWS_PER_CHUNK)
     counts = np.zeros(len(files), np.int64)  # number of batches per language before `start_step`
     with tf.device("CPU"):
-        for number in range(part + 1):
-            found = drawn(tf.constant(number, tf.int64)).numpy()
-            found = found[:rest] if number == part else found
-            counts += np.bincount(found, minlength=len(files))
-    choices = tf.data.Dataset.range(part, tf.int64.max).map(drawn).unbatch().skip(rest)
+        for index in range(chunk_index + 1):
+            indices = draw_indices(tf.constant(index, tf.int64)).numpy()
+            indices = indices[:offset] if index == chunk_index else indices
+            counts += np.bincount(indices, minlength=len(files))
+    choices = (
+        tf.data.Dataset.range(chunk_index, tf.int64.max).map(draw_indices).unbatch().skip(offset)
+    )
     batches = [
         dataclasses.replace(
             corpus,
             shards={**corpus.shards, "train": tuple(shards)},
             shuffled_rows=max(1, corpus.shuffled_rows // len(files)),
-            whole=corpus.whole or corpus.shards,
+            all_shards=corpus.all_shards or corpus.shards,
         ).dataset("train", batch_size, seed, int(count), numbered=numbered)
         for shards, count in zip(files.values(), counts, strict=True)
     ]
     chosen = tf.data.Dataset.choose_from_datasets(batches, choices)
-    return prefetched(chosen, tf.data.INFINITE_CARDINALITY)
+    return prefetch(chosen, tf.data.INFINITE_CARDINALITY)
 
 
 def stream_dataset(
@@ -623,7 +633,7 @@ def stream_dataset(
     batch_size: int,
     start_step: int = 0,
     repeat: bool = True,
-    turns: int = 1,
+    micro_batches: int = 1,
     bidirectional: bool = False,
 ) -> tf.data.Dataset:
     """Returns batches for models with memory, such as Transformer-XL.
@@ -640,8 +650,8 @@ def stream_dataset(
         batch_size: number of rows per batch, B.
         start_step: index of the first batch.
         repeat: whether all texts start again after every n batches, forever.
-        turns: number of micro-batches per update, A. Each micro-batch has its own texts. There are
-            then A B texts, and row b of batch t + A continues row b of batch t.
+        micro_batches: number of micro-batches per update, A. Each micro-batch has its own texts.
+            There are then A B texts, and row b of batch t + A continues row b of batch t.
         bidirectional: whether the second half of a batch reads the texts of the first half backward
             (Yang et al. 2019 (XLNet), section 2.4, and its released code). A backward text starts
             at its last row, and each row has the ids between [CLS] and the last [SEP] reversed.
@@ -656,13 +666,13 @@ def stream_dataset(
         UserError: the split has fewer rows than there are texts, or `bidirectional` is True and B
             is odd.
     """
-    if turns > 1:
-        step, passed = divmod(start_step, turns)
-        size = turns * batch_size
-        together = stream_dataset(corpus, split, size, step, repeat, bidirectional=bidirectional)
-        batches = together.rebatch(batch_size, drop_remainder=True).skip(passed)
-        steps = int(together.cardinality())
-        return prefetched(batches, steps if steps < 0 else steps * turns - passed)
+    if micro_batches > 1:
+        step, skipped = divmod(start_step, micro_batches)
+        size = micro_batches * batch_size
+        joined = stream_dataset(corpus, split, size, step, repeat, bidirectional=bidirectional)
+        batches = joined.rebatch(batch_size, drop_remainder=True).skip(skipped)
+        steps = int(joined.cardinality())
+        return prefetch(batches, steps if steps < 0 else steps * micro_batches - skipped)
     shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
@@ -682,65 +692,70 @@ def stream_dataset(
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]
     firsts = tf.constant(firsts, tf.int64)  # index of the first row of each shard
 
-    def records_of(number: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.TFRecordDataset(tf.gather(paths, number))
+    def records_of(shard_index: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(tf.gather(paths, shard_index))
 
-    def turned(number: tf.Tensor) -> tf.data.Dataset:
+    def reversed_records(shard_index: tf.Tensor) -> tf.data.Dataset:
         """Reads the records of a shard in reverse order. The whole shard is read into memory."""
-        records = records_of(number).batch(tf.int64.max).get_single_element()
+        records = records_of(shard_index).batch(tf.int64.max).get_single_element()
         return tf.data.Dataset.from_tensor_slices(tf.reverse(records, [0]))
 
-    def rows(start: tf.Tensor, count: int, back: bool) -> tf.data.Dataset:
-        """Reads `count` rows, beginning with row `start`, in reverse order if `back` is True."""
+    def rows(start: tf.Tensor, count: int, backward: bool) -> tf.data.Dataset:
+        """Reads `count` rows from row `start` on, in reverse order if `backward` is True."""
         shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
-        if back:
+        if backward:
             ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
-            records = tf.data.Dataset.range(shard, -1, -1).flat_map(turned)
+            records = tf.data.Dataset.range(shard, -1, -1).flat_map(reversed_records)
             return records.skip(tf.gather(ends, shard) - 1 - start).take(count)
         records = tf.data.Dataset.range(shard, len(shards)).flat_map(records_of)
         return records.skip(start - tf.gather(firsts, shard)).take(count)
 
     # Begin one batch earlier, because the first batch needs its `previous_ids`.
     first = max(start_step - 1, 0)
-    passed = first % length if repeat else min(first, length)
+    skipped = first % length if repeat else min(first, length)
 
-    def side_by_side(back: bool) -> tf.data.Dataset:
-        def text(number: tf.Tensor) -> tf.data.Dataset:
-            start = (number + 1) * length - 1 if back else number * length
-            rest = rows(start - passed if back else start + passed, length - passed, back)
-            return rest.concatenate(rows(start, length, back).repeat()) if repeat else rest
+    def interleaved_rows(backward: bool) -> tf.data.Dataset:
+        def text(text_index: tf.Tensor) -> tf.data.Dataset:
+            start = (text_index + 1) * length - 1 if backward else text_index * length
+            begin = start - skipped if backward else start + skipped
+            tail = rows(begin, length - skipped, backward)
+            return tail.concatenate(rows(start, length, backward).repeat()) if repeat else tail
 
-        found = tf.data.Dataset.range(texts).interleave(text, cycle_length=texts, block_length=1)
-        return found.batch(texts, drop_remainder=True)
+        interleaved = tf.data.Dataset.range(texts).interleave(
+            text, cycle_length=texts, block_length=1
+        )
+        return interleaved.batch(texts, drop_remainder=True)
 
-    records = side_by_side(back=False)
+    records = interleaved_rows(backward=False)
     if bidirectional:
-        both = tf.data.Dataset.zip(records, side_by_side(back=True))
+        both = tf.data.Dataset.zip(records, interleaved_rows(backward=True))
         records = both.map(lambda *halves: tf.concat(halves, axis=0))
 
     @tf.autograph.experimental.do_not_convert
-    def batch(number: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = corpus.record.features(corpus.record.table(rows))
+    def make_batch(index: tf.Tensor, records: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = corpus.record_format.features(corpus.record_format.decode(records))
         if bidirectional:
             backward = tf.range(batch_size) >= texts
-            features |= {"token_ids": _turned(features["token_ids"], backward)}
+            features |= {"token_ids": _reverse_ids(features["token_ids"], backward)}
             features["backward"] = backward
-        return {**features, "starts": tf.fill([batch_size], number % length == 0)}
+        return {**features, "starts": tf.fill([batch_size], index % length == 0)}
 
-    numbers = tf.data.Dataset.counter(first, dtype=tf.int64)
-    dataset = tf.data.Dataset.zip(numbers, records).map(batch, tf.data.AUTOTUNE, deterministic=True)
+    indices = tf.data.Dataset.counter(first, dtype=tf.int64)
+    dataset = tf.data.Dataset.zip(indices, records).map(
+        make_batch, tf.data.AUTOTUNE, deterministic=True
+    )
 
-    def follow(before: tf.Tensor, features: dict) -> tuple[tf.Tensor, dict]:
-        previous = tf.where(features["starts"][:, None], 0, before)
-        return features["token_ids"], {**features, "previous_ids": previous}
+    def add_previous_ids(last_ids: tf.Tensor, features: dict) -> tuple[tf.Tensor, dict]:
+        previous_ids = tf.where(features["starts"][:, None], 0, last_ids)
+        return features["token_ids"], {**features, "previous_ids": previous_ids}
 
-    nothing = tf.zeros((batch_size, corpus.config.sequence_length), tf.int32)
-    dataset = dataset.scan(nothing, follow).skip(start_step - first)
+    no_ids = tf.zeros((batch_size, corpus.config.sequence_length), tf.int32)
+    dataset = dataset.scan(no_ids, add_previous_ids).skip(start_step - first)
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(length - start_step, 0)
-    return prefetched(dataset, steps)
+    return prefetch(dataset, steps)
 
 
-def _turned(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
+def _reverse_ids(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
     """Reverses the ids between [CLS] and the last [SEP] in some rows.
 
     Args:

@@ -84,23 +84,23 @@ def prepare(
             open_source(source, tfds)
     settings = corpus_settings(config, vocabulary, tfds)
     # A finished corpus is opened without a lock, because its folder may be read-only.
-    if not _finished(out, settings):
+    if not _is_finished(out, settings):
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished the corpus in the meantime.
-            if not _finished(out, settings):
+            if not _is_finished(out, settings):
                 packer = Packer(config, vocabulary)
-                begun = begun_state(out, settings, packer.record)
-                if not begun.documents:
+                start_state = read_state(out, settings, packer.record_format)
+                if not start_state.documents:
                     vocabulary.save(out)
                 if write is not None:
                     write(packer, out, settings, tfds)
                 else:
-                    _write(packer, out, settings, begun, tfds, processes)
+                    _write(packer, out, settings, start_state, tfds, processes)
                 return reading.PretrainingCorpus.open(out, verify=False)
     return reading.PretrainingCorpus.open(out)
 
 
-def _finished(out: epath.Path, settings: dict) -> bool:
+def _is_finished(out: epath.Path, settings: dict) -> bool:
     """Returns whether the folder `out` has a finished corpus.
 
     Raises:
@@ -113,10 +113,12 @@ def _finished(out: epath.Path, settings: dict) -> bool:
     return True
 
 
-def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, processes: int) -> None:
+def _write(
+    packer: Packer, out: epath.Path, settings: dict, start_state, tfds, processes: int
+) -> None:
     config = packer.config
     mixture = corpus_mixture(config, tfds)
-    writer = CorpusWriter(packer, out, settings, begun)
+    writer = CorpusWriter(packer, out, settings, start_state)
     with (
         Progress("preparing", "documents", count_corpus(config, tfds)) as progress,
         Processes(processes, packer) as pool,
@@ -127,7 +129,7 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
 
         def held_out() -> Iterator[MixedDocument]:
             """Yields the held-out documents of complete shards, for the validation pairs."""
-            for document in itertools.islice(mixture, begun.documents):
+            for document in itertools.islice(mixture, start_state.documents):
                 progress.advance(text="resuming")
                 if document.held_out:
                     yield document
@@ -136,11 +138,11 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
             writer.hold_out(document)
         start = time.monotonic()
         documents = map(writer.hold_out, tokenized(mixture))
-        numbered = enumerate(blocks(documents, config), len(begun.train))
+        numbered = enumerate(blocks(documents, config), len(start_state.train))
         for block in pool.map(Packer.pack, numbered):
             writer.write(block)
             state = writer.state
-            rate = (state.tokens - begun.tokens) / max(time.monotonic() - start, 1e-9)
+            rate = (state.tokens - start_state.tokens) / max(time.monotonic() - start, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
     writer.finish()
 
@@ -167,10 +169,10 @@ class CorpusWriter:
     state: reading.CorpusState
 
     def __post_init__(self):
-        self._kept_documents: list[CorpusDocument] = []
+        self._held_out_documents: list[CorpusDocument] = []
         # Only a repeated document can put a validation row among the training rows.
-        begun = self.state.validation if self.packer.config.repeats else ()
-        self._kept_rows: set[bytes] = set(read_records(self.out, begun))
+        earlier = self.state.validation if self.packer.config.repeats else ()
+        self._validation_records: set[bytes] = set(read_records(self.out, earlier))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
         """Keeps `document` for the validation pairs if it is held out, and returns `document`.
@@ -178,21 +180,23 @@ class CorpusWriter:
         A repetition of a held-out document is not kept.
         """
         if document.held_out and not document.repeated:
-            self._kept_documents.append(document)
+            self._held_out_documents.append(document)
         return document
 
     def write(self, block: PackedBlock) -> None:
         """Writes the shards of the next block, and records the new state of the corpus."""
         state, config = self.state, self.packer.config
-        train, held_out = block.divided(config, state.counted, self._kept_rows)
+        training_records, validation_records = block.divide(
+            config, state.counted, self._validation_records
+        )
         validation = state.validation
         if not config.paired:
-            validation += (write_part(self.out, len(validation), held_out),)
+            validation += (write_part(self.out, len(validation), validation_records),)
         self.state = reading.CorpusState(
             state.documents + block.documents,
             state.counted + block.counted,
             state.tokens + block.tokens,
-            state.train + write_train(self.out, len(state.train), train),
+            state.train + write_train(self.out, len(state.train), training_records),
             validation,
         )
         write_state(self.out, reading.PROGRESS, self.settings, self.state)
@@ -202,7 +206,7 @@ class CorpusWriter:
         tokens = self.state.tokens
         if self.packer.config.paired:
             # The seed has two integers, because the seed of a training block has one integer.
-            block = self.packer.pack_pairs(self._kept_documents, [0, 1])
+            block = self.packer.pack_pairs(self._held_out_documents, [0, 1])
             records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
             records = read_records(self.out, self.state.validation)
@@ -220,35 +224,35 @@ class CorpusWriter:
         remove_leftovers(self.out)
 
 
-def write_part(folder: epath.Path, number: int, records: Sequence[bytes]) -> reading.Shard:
+def write_part(folder: epath.Path, index: int, records: Sequence[bytes]) -> reading.Shard:
     """Writes the validation records of a block to a file, which `finish` removes at the end."""
-    return _write_shard(folder, f"part-{number:05d}.tfrecord", records)
+    return _write_shard(folder, f"part-{index:05d}.tfrecord", records)
 
 
 def write_train(
-    folder: epath.Path, first: int, records: dict[tuple[int, ...], list[bytes]]
+    folder: epath.Path, first_file: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[reading.Shard, ...]:
     """Writes the training records of a block, with one file for each key of `records`.
 
     Args:
         folder: folder of the corpus.
-        first: index of the first file. Further files have consecutive indices.
+        first_file: index of the first file. Further files have consecutive indices.
         records: dict mapping language ids to records that `PackedBlock.divided` returned.
     """
     return tuple(
-        _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)
-        for number, (languages, found) in enumerate(records.items(), first)
+        _write_shard(folder, f"train-{index:05d}.tfrecord", file_records, languages)
+        for index, (languages, file_records) in enumerate(records.items(), first_file)
     )
 
 
 def _write_shard(
     folder: epath.Path, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
 ) -> reading.Shard:
-    with storage.renamed_aside(folder / name) as aside:
-        with tf.io.TFRecordWriter(aside) as writer:
+    with storage.atomic_output_path(folder / name) as temporary_path:
+        with tf.io.TFRecordWriter(temporary_path) as writer:
             for record in records:
                 writer.write(record)
-        digest = storage.file_digest(aside)
+        digest = storage.file_digest(temporary_path)
     return reading.Shard(name, len(records), digest, languages)
 
 
@@ -256,8 +260,8 @@ def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterato
     """Yields the records of several shards in order."""
     paths = [str(folder / shard.name) for shard in shards if shard.rows]
     if paths:
-        for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
-            yield from batch
+        for chunk in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
+            yield from chunk
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
@@ -272,42 +276,46 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
     return json.loads(json.dumps(record))
 
 
-def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
+def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
     """Raises a UserError that names the first difference between the settings of two corpora.
 
     Args:
-        found: record of the settings of the corpus in `out`.
-        wanted: record of the settings of the corpus to prepare.
+        stored: record of the settings of the corpus in `out`.
+        expected: record of the settings of the corpus to prepare.
         out: folder of the corpus.
     """
-    check_vocabulary(found["vocabulary"], wanted["vocabulary"], f"the corpus in {out}")
-    for name, value in wanted["config"].items():
-        theirs = found["config"].get(name)
-        moved = name == "sources" and theirs and _contents(theirs) == _contents(value)
-        if theirs != value and not moved:
+    check_vocabulary(stored["vocabulary"], expected["vocabulary"], f"the corpus in {out}")
+    for name, value in expected["config"].items():
+        stored_value = stored["config"].get(name)
+        is_moved = (
+            name == "sources"
+            and stored_value
+            and _without_locations(stored_value) == _without_locations(value)
+        )
+        if stored_value != value and not is_moved:
             raise UserError(
-                f"the corpus in {out} was prepared with {name}={theirs!r}, not {value!r}: choose "
-                f"another folder, or remove {out} to prepare the corpus again"
+                f"the corpus in {out} was prepared with {name}={stored_value!r}, not {value!r}: "
+                f"choose another folder, or remove {out} to prepare the corpus again"
             )
-    stamps = zip(found["sources"], wanted["sources"], strict=True)
-    if not all(same_contents(known, now) for known, now in stamps):
+    stamps = zip(stored["sources"], expected["sources"], strict=True)
+    if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(
             f"the files of the sources have changed since the preparation of the corpus in {out} "
             f"began: choose another folder, or remove {out} to prepare the corpus again"
         )
 
 
-def _contents(sources: list[dict]) -> list[dict]:
+def _without_locations(sources: list[dict]) -> list[dict]:
     """Replaces the name of each source by its type, because the files of a source may move.
 
     The content stamps in the settings record show whether the content of the files has changed.
     """
-    named = [Source.of(source["source"]) for source in sources]
-    names = [str(name) if name.is_embedded else name.kind for name in named]
+    parsed = [Source.of(source["source"]) for source in sources]
+    names = [str(source) if source.is_embedded else source.kind for source in parsed]
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
-def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> reading.CorpusState:
+def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> reading.CorpusState:
     """Reads the state from which to resume, or returns an empty state for a new corpus.
 
     Raises:
@@ -317,9 +325,9 @@ def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> readin
     if not path.exists():
         return reading.CorpusState()
     mend = f"remove {path} to prepare the corpus from the beginning"
-    _, kept, state = reading.read_record(path, mend)
-    check_settings(kept, settings, out)
-    reading.check_shards(out, state.train + state.validation, record, verify=True, mend=mend)
+    _, stored, state = reading.read_record(path, mend)
+    check_settings(stored, settings, out)
+    reading.check_shards(out, state.train + state.validation, record_format, verify=True, mend=mend)
     return state
 
 
@@ -329,7 +337,7 @@ def write_state(out: epath.Path, name: str, settings: dict, state: reading.Corpu
     The name is `PROGRESS` while the corpus is unfinished, and `INDEX` for a finished corpus.
     """
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
-    storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
+    storage.write_atomic(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:

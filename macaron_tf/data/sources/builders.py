@@ -24,7 +24,7 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import track
 
 Pairs = list[tuple[str, str]]
-_FOREIGN = tfds.list_builders(with_community_datasets=False)
+_TFDS_BUILDERS = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -33,7 +33,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     Examples are translation pairs by default. Subclasses with other examples override `_info`.
 
     Attributes:
-        PLACE: URL of the web folder.
+        URL: URL of the web folder.
         SIZE: total size of the files for messages, such as "19 MB".
         FILES: file names. A name with the placeholder `{}` means one file for each language of the
             configuration.
@@ -41,7 +41,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     VERSION = tfds.core.Version("1.0.0")
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the set."
-    PLACE: str
+    URL: str
     SIZE: str
     FILES: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             builder=self, features=features, supervised_keys=self._languages()
         )
 
-    def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
+    def _fetch(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
         """Returns a dict mapping the name of each published file to its path.
 
         If TFDS's manual folder has all files, these files are used. Otherwise all files are
@@ -68,9 +68,9 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """
         config = self.builder_config.name if self.builder_config else ""
         names = self.file_names(config)
-        if by_hand := _by_hand(dl_manager, self.name, names):
-            return by_hand
-        return dl_manager.download({name: f"{self.PLACE}/{name}" for name in names})
+        if paths := _manual_files(dl_manager, self.name, names):
+            return paths
+        return dl_manager.download({name: f"{self.URL}/{name}" for name in names})
 
     def _generate_examples(self, examples: Iterable[dict]) -> Iterator[tuple[int, dict]]:
         yield from enumerate(examples)
@@ -80,13 +80,13 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return self._generate_examples(dict(zip(languages, pair, strict=True)) for pair in pairs)
 
 
-class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
+class Multi30k(PublishedSet, skip_registration="multi30k" in _TFDS_BUILDERS):
     """Multi30k (Elliott et al. 2016): image captions from Flickr30k and human translations.
 
     The texts are not tokenized.
     """
 
-    PLACE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+    URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
     SIZE = "1.4 MB"
     FILES = ("train.{}.gz", "val.{}.gz", "test_2016_flickr.{}.gz")
     BUILDER_CONFIGS = tuple(
@@ -95,14 +95,14 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
     )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        files, found = self._fetched(dl_manager), {}
+        files, splits = self._fetch(dl_manager), {}
         for split, name in zip(("train", "validation", "test"), self.FILES, strict=True):
             sides = {n: list(lines_of(files[n])) for n in map(name.format, self._languages())}
-            found[split] = self._split(_aligned(sides))
-        return found
+            splits[split] = self._split(_aligned(sides))
+        return splits
 
 
-class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
+class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
     """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
     The preparation follows fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and
@@ -112,7 +112,7 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
     tst2012. The set has 160,239 training pairs, 7,283 validation pairs and 6,750 test pairs.
     """
 
-    PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
+    URL = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
     SIZE = "19 MB"
     FILES = ("de-en.tgz",)
     BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="de-en", version=PublishedSet.VERSION),)
@@ -120,17 +120,17 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         languages = self._languages()
-        with tarfile.open(self._fetched(dl_manager)["de-en.tgz"]) as archive:
+        with tarfile.open(self._fetch(dl_manager)["de-en.tgz"]) as archive:
             sides = {
-                name: _spoken(_member(archive, name))
+                name: _spoken_lines(_read_member(archive, name))
                 for name in (f"train.tags.de-en.{code}" for code in languages)
             }
             train = _aligned(sides)
             test: Pairs = []
             for part in self.TESTS:
                 names = (f"IWSLT14.{part}.de-en.{code}.xml" for code in languages)
-                test += _aligned({name: _segments(_member(archive, name)) for name in names})
-        clean = [pair for pair in _tokenized(train, languages) if _fits(*pair)]
+                test += _aligned({name: _segments(_read_member(archive, name)) for name in names})
+        clean = [pair for pair in _tokenized(train, languages) if _has_fitting_lengths(*pair)]
         clean = [(source.lower(), target.lower()) for source, target in clean]
         test = [(source.lower(), target.lower()) for source, target in _tokenized(test, languages)]
         return {
@@ -140,10 +140,10 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
         }
 
 
-class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
+class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _TFDS_BUILDERS):
     """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news texts."""
 
-    PLACE = "https://data.deepai.org"
+    URL = "https://data.deepai.org"
     SIZE = "1 MB"
     FILES = ("conll2003.zip",)
     # For each split, the file name in the archive and the file name in the shared task's data.
@@ -152,7 +152,10 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
         ("dev", "valid.txt", "eng.testa"),
         ("test", "test.txt", "eng.testb"),
     )
-    TAGS = ("O", *(f"{place}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for place in "BI"))
+    TAGS = (
+        "O",
+        *(f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"),
+    )
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
@@ -162,18 +165,18 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        if own := _by_hand(dl_manager, self.name, [name for *_, name in self.SPLITS]):
-            texts = {split: lines_of(own[name]) for split, _, name in self.SPLITS}
+        if paths := _manual_files(dl_manager, self.name, [name for *_, name in self.SPLITS]):
+            texts = {split: lines_of(paths[name]) for split, _, name in self.SPLITS}
         else:
-            with zipfile.ZipFile(self._fetched(dl_manager)["conll2003.zip"]) as archive:
+            with zipfile.ZipFile(self._fetch(dl_manager)["conll2003.zip"]) as archive:
                 texts = {s: archive.read(name).decode().split("\n") for s, name, _ in self.SPLITS}
         return {split: self._generate_examples(_sentences(text)) for split, text in texts.items()}
 
 
-class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
+class Swag(PublishedSet, skip_registration="swag" in _TFDS_BUILDERS):
     """SWAG (Zellers et al. 2018): multiple choice among four endings of a sentence."""
 
-    PLACE = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
+    URL = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
     SIZE = "34 MB"
     FILES = ("train.csv", "val.csv", "test.csv")
     TEXTS = ("sent1", "sent2", *(f"ending{number}" for number in range(4)))
@@ -184,7 +187,7 @@ class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        files = self._fetched(dl_manager)
+        files = self._fetch(dl_manager)
         splits = zip(("train", "validation", "test"), self.FILES, strict=True)
         return {split: self._generate_examples(self._rows(files[name])) for split, name in splits}
 
@@ -194,10 +197,12 @@ class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
             yield {**{name: row[name] for name in self.TEXTS}, "label": int(row.get("label", -1))}
 
 
-OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not in _FOREIGN}
+BUILDERS = {
+    b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not in _TFDS_BUILDERS
+}
 
 
-def _by_hand(
+def _manual_files(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
     """Returns a dict mapping each file name to its path in the manual folder of a set.
@@ -208,8 +213,8 @@ def _by_hand(
         folder = dl_manager.manual_dir / name
     except AssertionError:  # the folder does not exist
         return None
-    found = {file: folder / file for file in files}
-    return found if all(path.is_file() for path in found.values()) else None
+    paths = {file: folder / file for file in files}
+    return paths if all(path.is_file() for path in paths.values()) else None
 
 
 def _aligned(sides: dict[str, list[str]]) -> Pairs:
@@ -223,17 +228,19 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) != 1 or not all(lengths.values()):
-        told = ", but ".join(f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items())
-        raise UserError(f"{told}: download the files again")
+        counts = ", but ".join(
+            f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items()
+        )
+        raise UserError(f"{counts}: download the files again")
     return list(zip(*sides.values(), strict=True))
 
 
-def _member(archive: tarfile.TarFile, name: str) -> list[str]:
+def _read_member(archive: tarfile.TarFile, name: str) -> list[str]:
     file = archive.extractfile(f"de-en/{name}")
     return list(io.TextIOWrapper(file, "utf-8", newline="\n"))
 
 
-def _spoken(lines: list[str]) -> list[str]:
+def _spoken_lines(lines: list[str]) -> list[str]:
     """Extracts the talks, titles and descriptions from the lines of a training file."""
     spoken = (line for line in lines if not re.search("<(url|talkid|keywords)>", line))
     return [re.sub("</?(title|description)>", "", line) for line in spoken]
@@ -260,7 +267,7 @@ def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, st
         )
 
 
-def _fits(source: str, target: str) -> bool:
+def _has_fitting_lengths(source: str, target: str) -> bool:
     shorter, longer = sorted(len(side.split()) for side in (source, target))
     return shorter >= 1 and longer <= 175 and longer <= 1.5 * shorter
 

@@ -30,7 +30,7 @@ FORMAT = 1  # part of cache keys; increase this number if pairs, documents or sp
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
-_PATIENCE = 5  # seconds between two progress lines of the download
+_PROGRESS_SECONDS = 5  # seconds between two progress lines of the download
 _MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 # Placeholders, web addresses and markup do not count as words.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
@@ -92,15 +92,15 @@ def fetch_homeassistant() -> pathlib.Path:
         return wheel
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as aside:
-            fetched = _pip_download(pathlib.Path(aside), folder)
-            digest = file_digest(fetched)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary_folder:
+            downloaded = _pip_download(pathlib.Path(temporary_folder), folder)
+            digest = file_digest(downloaded)
             if digest != HOMEASSISTANT_SHA256:
                 raise UserError(
                     f"the downloaded {_WHEEL} has SHA-256 {digest}, not {HOMEASSISTANT_SHA256}: "
                     "check which package index pip is set to use"
                 )
-            os.replace(fetched, wheel)
+            os.replace(downloaded, wheel)
     except OSError as error:
         raise UserError(
             f"cannot write the corpus to {folder} ({error.strerror or error}): "
@@ -159,9 +159,9 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
         for english, text in texts:
             if _has_words(text) if language == "en" else _is_translation(english, text):
                 lines[_split_of(english.casefold())].append(text)
-        for split, found in lines.items():
-            if found:
-                splits[split].append("\n".join(found))
+        for split, split_lines in lines.items():
+            if split_lines:
+                splits[split].append("\n".join(split_lines))
     return splits
 
 
@@ -175,7 +175,7 @@ def _components(
         language: code of the other language, whose file determines the order of the texts.
         beside_english: whether to raise a UserError if `language` is "en".
     """
-    found, wanted = False, None if beside_english and language == "en" else language
+    is_found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
         for name in sorted(members):
@@ -183,13 +183,13 @@ def _components(
             english_name = f"{name.rpartition('/')[0]}/en.json"
             if not match or match[2] != wanted or english_name not in members:
                 continue
-            found = True
+            is_found = True
             english = dict(_flatten(json.loads(archive.read(english_name))))
             yield [
                 (_one_line(english.get(key, "")), _one_line(text))
                 for key, text in _flatten(json.loads(archive.read(name)))
             ]
-    if not found:
+    if not is_found:
         raise UserError(
             f"homeassistant has no language {language!r} besides English: "
             f"give one of {', '.join(wheel_languages(wheel))}"
@@ -236,20 +236,20 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
             yield from _flatten(child, (*path, key))
 
 
-def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Downloads the wheel into `aside` by pip, and prints progress every 5 s.
+def _pip_download(temporary_folder: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Downloads the wheel into `temporary_folder` by pip, and prints progress every 5 s.
 
     pip uses the package index, mirror and proxy that are configured on the machine.
 
     Args:
-        aside: temporary folder for the download.
+        temporary_folder: temporary folder for the download.
         folder: folder of the cache, for the error message.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
-    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(aside)]
+    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(temporary_folder)]
     command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
-    log, start = aside / "pip.log", time.monotonic()
+    log, start = temporary_folder / "pip.log", time.monotonic()
     with (
         open(log, "wb") as output,
         subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
@@ -257,7 +257,7 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
         try:
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_PATIENCE)
+                    process.wait(_PROGRESS_SECONDS)
                     break
                 print(
                     f"downloading the corpus homeassistant {HOMEASSISTANT_VERSION} "
@@ -267,8 +267,8 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
                 )
         finally:
             process.kill()
-    fetched = aside / _WHEEL
-    if process.returncode or not fetched.is_file():
+    downloaded = temporary_folder / _WHEEL
+    if process.returncode or not downloaded.is_file():
         lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
         errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
@@ -276,4 +276,4 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
             f"to the package index, put {_WHEEL} into {folder}, or give another source such as "
             "text:SOURCE_FILE,TARGET_FILE"
         )
-    return fetched
+    return downloaded

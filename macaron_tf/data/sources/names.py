@@ -14,11 +14,11 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 
-TFDS = "tfds:NAME[/CONFIG][:VERSION]"
+TFDS_FORM = "tfds:NAME[/CONFIG][:VERSION]"
 
 # The forms of a source of translation pairs, each with its description in `--help`.
-PAIRS = {
-    TFDS: "TensorFlow Datasets translation set in the folder of --data-dir",
+PAIR_FORMS = {
+    TFDS_FORM: "TensorFlow Datasets translation set in the folder of --data-dir",
     "text:SOURCE_FILE,TARGET_FILE": "two text files; line n of TARGET_FILE is the translation of "
     "line n of SOURCE_FILE",
     "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, without a "
@@ -40,9 +40,9 @@ PAIRS = {
 }
 
 # The forms of a source of documents, each with its description in `--help`.
-DOCUMENTS = {
-    TFDS: "TensorFlow Datasets set in the folder of --data-dir; its field text or book_text, or "
-    "its only text field, contains the documents",
+DOCUMENT_FORMS = {
+    TFDS_FORM: "TensorFlow Datasets set in the folder of --data-dir; its field text or book_text, "
+    "or its only text field, contains the documents",
     "text:GLOB[,GLOB...]": "text files that contain one document each",
     "text-paragraphs:GLOB[,GLOB...]": "text files in which blank lines separate the documents",
     "text-lines:GLOB[,GLOB...]": "text files with one document per line",
@@ -58,10 +58,10 @@ DOCUMENTS = {
 }
 
 # Types of sources with records of named fields, and the forms of these sources as tables.
-RECORDS = ("jsonl", "parquet", "datasets")
-RECORD_TABLES = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
+RECORD_KINDS = ("jsonl", "parquet", "datasets")
+RECORD_TABLE_FORMS = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
 
-WHOLE = ("train", "all")  # names of the only split of a file without {split} in its name
+WHOLE_SPLITS = ("train", "all")  # names of the only split of a file without {split} in its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class HeldOut:
     def __str__(self) -> str:
         return "train" if self.rest else "validation"
 
-    def among(
+    def select(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
     ) -> Iterator[tuple[str, str]]:
         """Yields the pairs of this split.
@@ -101,23 +101,23 @@ class HeldOut:
         Raises:
             UserError: one of the two splits is empty.
         """
-        least = heapq.nsmallest(self.most, map(self._hash, read()))
-        limit = min(self.share * 2**64, least[-1] + 1)
+        smallest = heapq.nsmallest(self.most, map(self._hash, read()))
+        limit = min(self.share * 2**64, smallest[-1] + 1)
         counts = [0, 0]  # numbers of training pairs and of held-out pairs
         for pair in read():
-            held = self._hash(pair) < limit
-            counts[held] += 1
-            if held != self.rest:
+            is_held_out = self._hash(pair) < limit
+            counts[is_held_out] += 1
+            if is_held_out != self.rest:
                 yield pair
-        told = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
+        summary = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
             raise UserError(
-                f"{source}: {told} (data.held_out={self.share:g}), but training and validation "
+                f"{source}: {summary} (data.held_out={self.share:g}), but training and validation "
                 "need at least one pair each: give more pairs, or one file per split with "
                 "{split} in its name"
             )
         if not self.rest:
-            print(f"{source}: {told}, drawn by data.seed={self.seed}", file=sys.stderr)
+            print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
 
     def _hash(self, pair: tuple[str, str]) -> int:
         text, key = "\t".join(pair).encode(), str(self.seed).encode()
@@ -165,8 +165,8 @@ class Source:
     def fields(self) -> tuple[str, ...]:
         """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source."""
         _, colon, names = self.location.rpartition(":")
-        named = self.kind in RECORDS and colon and names and "/" not in names
-        return tuple(names.split(",")) if named else ()
+        has_fields = self.kind in RECORD_KINDS and colon and names and "/" not in names
+        return tuple(names.split(",")) if has_fields else ()
 
     @property
     def without_fields(self) -> "Source":
@@ -184,8 +184,8 @@ class Source:
             return None
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
-        listed = as_path(self.without_fields.location).expanduser() / "dataset_dict.json"
-        return listed if listed.exists() else None
+        path = as_path(self.without_fields.location).expanduser() / "dataset_dict.json"
+        return path if path.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
         """Returns the path of a split's file, in which the split name replaces `{split}`.
@@ -195,7 +195,7 @@ class Source:
         """
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
-        if not (self.has_splits or split in WHOLE or isinstance(split, HeldOut)):
+        if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
             raise UserError(
                 f"the source '{self}' has no split {split!r}: give one file per split with "
                 "{split} in its name, as in data/{split}.tsv, or give the split 'all'"
@@ -208,14 +208,14 @@ class Source:
         return [Source(self.kind, name).path(split) for name in names]
 
 
-def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> Source:
+def parse_source(source: str | None, forms: Iterable[str], purpose: str = "") -> Source:
     """Parses the name of a source.
 
     Args:
         source: name of the source, such as "tsv:data.tsv".
         forms: accepted forms, such as "tsv:FILE". A bracket right after the type, as in
             "homeassistant[:LANG]", means that the part after the colon may be missing.
-        owner: purpose of the source for the error message, such as "the task 'sst2'".
+        purpose: purpose of the source for the error message, such as "the task 'sst2'".
 
     Raises:
         UserError: the source has none of the accepted forms.
@@ -227,7 +227,7 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
             return parsed
     *others, last = forms
     raise UserError(
-        f"unknown source {source or ''!r}{owner and f' of {owner}'}: "
+        f"unknown source {source or ''!r}{purpose and f' of {purpose}'}: "
         f"give {', '.join(others)}{' or ' if others else ''}{last}"
     )
 

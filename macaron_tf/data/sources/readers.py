@@ -11,9 +11,9 @@ from etils import epath
 
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources.names import (
-    DOCUMENTS,
-    PAIRS,
-    RECORDS,
+    DOCUMENT_FORMS,
+    PAIR_FORMS,
+    RECORD_KINDS,
     HeldOut,
     Source,
     parse_source,
@@ -22,9 +22,9 @@ from macaron_tf.data.sources.records import Records, saved_files
 from macaron_tf.data.sources.tfds import (
     PreparedSplit,
     Tfds,
-    decoded,
+    decode_texts,
     import_tfds,
-    listed,
+    join_names,
     open_set,
     prepared_folder,
 )
@@ -38,11 +38,11 @@ from macaron_tf.io.files import (
     state_stamp,
     table_rows,
 )
-from macaron_tf.plug_ins import called, file_of, find
+from macaron_tf.plug_ins import call_user_code, file_of, find
 
 Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
-_CHUNK = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
+_CHUNK_RECORDS = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
 
 
 def read_pairs(
@@ -58,11 +58,11 @@ def stream_pairs(
     """Reads a split of a parallel corpus, one pair at a time.
 
     Args:
-        source: name of the source in one of the forms of `PAIRS`. The name of the split replaces
-            `{split}` in file names, as in `text:data/{split}.en,data/{split}.de`. A file without
-            `{split}` in its name has a single split, which is called "train" or "all". For a TFDS
-            set without CONFIG, the two languages determine the configuration. `homeassistant` has
-            pairs of English and another language.
+        source: name of the source in one of the forms of `PAIR_FORMS`. The name of the split
+            replaces `{split}` in file names, as in `text:data/{split}.en,data/{split}.de`. A file
+            without `{split}` in its name has a single split, which is called "train" or "all". For
+            a TFDS set without CONFIG, the two languages determine the configuration.
+            `homeassistant` has pairs of English and another language.
         split: name of a split such as "train", or a `HeldOut` split of a file without splits. TFDS
             also accepts a slice such as "train[:10%]".
         source_lang, target_lang: codes of the languages.
@@ -76,10 +76,10 @@ def stream_pairs(
         UserError: the source, a file, the split or a language does not exist; a file is empty or
             malformed; two files have different numbers of lines; or a download failed.
     """
-    parsed = parse_source(source, PAIRS)
+    parsed = parse_source(source, PAIR_FORMS)
     languages = (source_lang, target_lang)
     if isinstance(split, HeldOut):
-        return split.among(lambda: stream_pairs(source, "all", *languages), source)
+        return split.select(lambda: stream_pairs(source, "all", *languages), source)
     if parsed.kind == "tfds":
         return _tfds_pairs(open_set(parsed.location, split, tfds, languages, languages), languages)
     if parsed.kind == "text":
@@ -87,8 +87,8 @@ def stream_pairs(
     if parsed.kind == "tsv":
         return _two_columns(parsed.path(split))
     if parsed.kind == "python":
-        return _own_pairs(parsed, split)
-    if parsed.kind in RECORDS:
+        return _function_pairs(parsed, split)
+    if parsed.kind in RECORD_KINDS:
         return _record_pairs(parsed, split, languages)
     return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
 
@@ -104,11 +104,11 @@ def count_pairs(
     Raises:
         UserError: the source cannot be read, or two text files have different numbers of lines.
     """
-    parsed, languages = parse_source(source, PAIRS), (source_lang, target_lang)
+    parsed, languages = parse_source(source, PAIR_FORMS), (source_lang, target_lang)
     if parsed.kind == "tfds":
-        found = open_set(parsed.location, split, tfds, languages)
-        with found.reading():
-            return found.builder.info.splits[split].num_examples
+        prepared = open_set(parsed.location, split, tfds, languages)
+        with prepared.clear_errors():
+            return prepared.builder.info.splits[split].num_examples
     if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
         return None
     paths = source_files(source, split, languages, tfds)
@@ -116,7 +116,7 @@ def count_pairs(
         return None
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
-        raise _unequal(paths, counts)
+        raise _unequal_error(paths, counts)
     return counts[0]
 
 
@@ -140,7 +140,7 @@ def source_files(
         UserError: no file matches a pattern, or the TFDS set does not exist.
     """
     paired = len(languages) == 2
-    parsed = parse_source(source, PAIRS) if paired else parse_documents(source)
+    parsed = parse_source(source, PAIR_FORMS) if paired else parse_documents(source)
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
@@ -148,7 +148,7 @@ def source_files(
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
         return [storage.as_path(file_of(parsed.location))]
-    if parsed.kind in RECORDS:
+    if parsed.kind in RECORD_KINDS:
         return _record_files(parsed, split)
     if not paired:
         return _matching_files(parsed, split)
@@ -166,7 +166,7 @@ def source_fingerprint(
     Raises:
         UserError: a file is missing.
     """
-    parsed = parse_source(source, PAIRS)
+    parsed = parse_source(source, PAIR_FORMS)
     files = source_files(source, split, (source_lang, target_lang), tfds)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.location]
     identity = [state_stamp(path) for path in files] or embedded
@@ -196,10 +196,10 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
         if not count:
             raise UserError(f"{path} is empty: give a file with one sentence per line")
     if counts[0] != counts[1]:
-        raise _unequal(paths, counts)
+        raise _unequal_error(paths, counts)
 
 
-def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
+def _unequal_error(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
         f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}: "
         "align the files, so that line n of the second file translates line n of the first file"
@@ -220,12 +220,12 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
         raise UserError(f"{path} is empty: give a file with one pair per line")
 
 
-def _tfds_pairs(found: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+def _tfds_pairs(prepared: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
     chunk = {}
-    for chunk in found.chunks(languages):
-        yield from zip(*(decoded(chunk[code].numpy()) for code in languages), strict=True)
+    for chunk in prepared.chunks(languages):
+        yield from zip(*(decode_texts(chunk[code].numpy()) for code in languages), strict=True)
     if not chunk:
-        raise found.empty("record")
+        raise prepared.empty_error("record")
 
 
 def _record_files(source: Source, split: Split) -> list[epath.Path]:
@@ -240,13 +240,13 @@ def _record_pairs(
 ) -> Iterator[tuple[str, str]]:
     records, fields = Records(source, _record_files(source, split)), source.fields
     if not fields:
-        known, fields = records.fields, languages
-        if not {*languages} <= {*known} and "translation" in known:
+        available, fields = records.fields, languages
+        if not {*languages} <= {*available} and "translation" in available:
             fields = tuple(f"translation.{code}" for code in languages)
-        elif not {*languages} <= {*known}:
+        elif not {*languages} <= {*available}:
             raise UserError(
                 f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
-                f"'translation', only {listed(known)}: name the two fields to read, as in "
+                f"'translation', only {join_names(available)}: name the two fields to read, as in "
                 f"{source}:FIELD,FIELD"
             )
     if len(fields) != 2:
@@ -266,7 +266,7 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     if len(fields) != 1:
         raise UserError(
             f"{source} does not name the field with the text, and the fields are "
-            f"{listed(fields)}: name one field, as in "
+            f"{join_names(fields)}: name one field, as in "
             f"{source.without_fields}:{fields[0] if fields else 'FIELD'}"
         )
     error = UserError(
@@ -275,8 +275,8 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     return _not_blank((text for [text] in records.texts(fields)), error)
 
 
-def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
-    number, pairs = 0, called(source.location, find(source.location), split)
+def _function_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
+    number, pairs = 0, call_user_code(source.location, find(source.location), split)
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
@@ -291,9 +291,9 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _own_documents(source: Source, split: str) -> Iterator[str]:
-    found = called(source.location, find(source.location), split)
-    for number, text in enumerate(found, start=1):
+def _function_documents(source: Source, split: str) -> Iterator[str]:
+    texts = call_user_code(source.location, find(source.location), split)
+    for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             raise UserError(
                 f"{source}: document {number} is {text!r:.60}, but must be a string: correct the "
@@ -308,9 +308,9 @@ def documents(
     """Reads the documents of a source in their order, one at a time.
 
     Args:
-        source: name of the source in one of the forms of `DOCUMENTS`. From a TFDS set, the field
-            `text` or `book_text` is read, or the only text field. Files that match a pattern are
-            read in the order of their names.
+        source: name of the source in one of the forms of `DOCUMENT_FORMS`. From a TFDS set, the
+            field `text` or `book_text` is read, or the only text field. Files that match a pattern
+            are read in the order of their names.
         split, tfds: arguments of `stream_pairs`.
         language: code of the language to read if the source is a TFDS set of translation pairs.
             Each text in this language is then a document.
@@ -324,8 +324,8 @@ def documents(
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.location, split, tfds)
-        return _tfds_documents(found, _text_field(found, language))
+        prepared = open_set(parsed.location, split, tfds)
+        return _tfds_documents(prepared, _text_field(prepared, language))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant_documents(parsed.location, split))
     if parsed.kind == "python":
@@ -333,8 +333,8 @@ def documents(
             f"{source} returned no documents for the split {split!r}: correct this function, or "
             "give another split"
         )
-        return _not_blank(_own_documents(parsed, split), error)
-    if parsed.kind in RECORDS:
+        return _not_blank(_function_documents(parsed, split), error)
+    if parsed.kind in RECORD_KINDS:
         return _record_documents(parsed, split)
     return _file_documents(parsed.kind, _matching_files(parsed, split))
 
@@ -343,8 +343,8 @@ def count_documents(source: str, split: str = "train", tfds: Tfds | None = None)
     """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.location, split, tfds)
-        return found.builder.info.splits[split].num_examples
+        prepared = open_set(parsed.location, split, tfds)
+        return prepared.builder.info.splits[split].num_examples
     return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
 
 
@@ -352,20 +352,20 @@ def parse_documents(source: str) -> Source:
     """Parses the name of a source of documents.
 
     Raises:
-        UserError: the name has none of the forms of `DOCUMENTS`. For a `tsv:` source, the message
-            says how to read one side of translation pairs.
+        UserError: the name has none of the forms of `DOCUMENT_FORMS`. For a `tsv:` source, the
+            message says how to read one side of translation pairs.
     """
     if source.startswith("tsv:"):
         raise UserError(
             f"{source} contains translation pairs, not documents: give the source its two "
             f"languages, as in ({source!r}, 'train', None, ('en', 'de'))"
         )
-    return parse_source(source, DOCUMENTS, "documents")
+    return parse_source(source, DOCUMENT_FORMS, "documents")
 
 
 def _matching_files(source: Source, split: str) -> list[epath.Path]:
     """Returns the distinct files that match the patterns of a source, in order of the patterns."""
-    found: dict[epath.Path, None] = {}
+    paths: dict[epath.Path, None] = {}
     for pattern in map(str, source.paths(split)):
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
             if storage.is_remote(pattern):
@@ -375,24 +375,24 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
             files = [path for path in map(storage.as_path, matches) if path.is_file()]
         if not matches:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")
-        found.update(dict.fromkeys(files))
-    if not found:
+        paths.update(dict.fromkeys(files))
+    if not paths:
         raise UserError(f"{source} matches only folders: give files, as in {source.location}/*.txt")
-    return list(found)
+    return list(paths)
 
 
 def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
     for path in paths:
         lines = lines_of(path)
         if kind == "text-lines":
-            found = lines
+            texts = lines
         elif kind == "text":
-            found = map("\n".join, [lines])
+            texts = map("\n".join, [lines])
         else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
-            found = ("\n".join(group) for _, group in groups)
+            texts = ("\n".join(group) for _, group in groups)
         error = UserError(f"{path} contains no text: remove the file or give another")
-        yield from _not_blank(found, error)
+        yield from _not_blank(texts, error)
 
 
 def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
@@ -404,26 +404,28 @@ def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
         raise error
 
 
-def _text_field(found: PreparedSplit, language: str | None = None) -> str:
-    text = import_tfds().features.Text
-    strings = [key for key in found.features if isinstance(found.features[key], text)]
-    if language is not None and language in strings:
+def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
+    text_type = import_tfds().features.Text
+    features = prepared.features
+    text_fields = [name for name in features if isinstance(features[name], text_type)]
+    if language is not None and language in text_fields:
         return language
-    named = [field for field in _TEXT_FIELDS if field in strings] or strings
-    if len(named) != 1 and named[:1] != ["text"]:
+    candidates = [field for field in _TEXT_FIELDS if field in text_fields] or text_fields
+    if len(candidates) != 1 and candidates[:1] != ["text"]:
         raise UserError(
-            f"tfds:{found.name} has no field 'text' or 'book_text' (text fields: "
-            f"{listed(strings)}): give a data set with one text field, or the language of the "
-            "pairs to read"
+            f"tfds:{prepared.name} has no field 'text' or 'book_text' (text fields: "
+            f"{join_names(text_fields)}): give a data set with one text field, or the language of "
+            "the pairs to read"
         )
-    return named[0]
+    return candidates[0]
 
 
-def _tfds_documents(found: PreparedSplit, field: str) -> Iterator[str]:
+def _tfds_documents(prepared: PreparedSplit, field: str) -> Iterator[str]:
     def texts() -> Iterator[str]:
-        with found.reading():
-            chunks = found.records().map(lambda record: record[field]).batch(_CHUNK).prefetch(1)
+        with prepared.clear_errors():
+            field_texts = prepared.records().map(lambda record: record[field])
+            chunks = field_texts.batch(_CHUNK_RECORDS).prefetch(1)
             for chunk in chunks.as_numpy_iterator():
-                yield from decoded(chunk)
+                yield from decode_texts(chunk)
 
-    return _not_blank(texts(), found.empty("text"))
+    return _not_blank(texts(), prepared.empty_error("text"))

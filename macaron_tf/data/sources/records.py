@@ -20,7 +20,7 @@ from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
-_BATCH = 64  # number of records in memory at a time; a whole book takes about 1 MB
+_BATCH_RECORDS = 64  # number of records in memory at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
 
@@ -39,13 +39,13 @@ class Records:
         self.source, self.paths = source, paths
         first = paths[0]
         if source.kind == "jsonl":
-            _, record = next(_objects(first), (0, None))
+            _, record = next(_json_objects(first), (0, None))
             if record is None:
-                raise _empty(first)
+                raise _empty_error(first)
             self.fields = tuple(record)
             self.class_names: dict[str, tuple[str, ...]] = {}
         else:
-            with _opened(source.kind, first) as (schema, _):
+            with _open_table(source.kind, first) as (schema, _):
                 self.fields, self.class_names = tuple(schema.names), _classes_of(schema)
 
     def rows(
@@ -69,7 +69,7 @@ class Records:
             for where, record in self._records(path, fields):
                 yield where, [_value(where, record, field, may_be_null) for field in fields]
             if where is None:
-                raise _empty(path)
+                raise _empty_error(path)
 
     def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
         """Yields the texts in `fields` for each record, without the location.
@@ -88,31 +88,31 @@ class Records:
 
     def _records(self, path, fields: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if self.source.kind == "jsonl":
-            for number, record in _objects(path):
+            for number, record in _json_objects(path):
                 yield f"{path}, line {number}", record
             return
-        number = 0
-        with _opened(self.source.kind, path) as (schema, batches):
+        index = 0
+        with _open_table(self.source.kind, path) as (schema, batches):
             columns: dict[str, None] = {}
             for field in fields:
                 column = field if field in schema.names else field.split(".")[0]
                 if column not in schema.names:
-                    raise _no_field(str(path), schema.names, field)
+                    raise _no_field_error(str(path), schema.names, field)
                 columns[column] = None
             for batch in batches([*columns]):
                 try:
                     records = batch.to_pylist()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}: a text after record {number} is not valid UTF-8: write the file "
+                        f"{path}: a text after record {index} is not valid UTF-8: write the file "
                         "again in UTF-8"
                     ) from error
                 for record in records:
-                    yield f"{path}, record {number}", record
-                    number += 1
+                    yield f"{path}, record {index}", record
+                    index += 1
 
 
-def _empty(path) -> UserError:
+def _empty_error(path) -> UserError:
     return UserError(f"{path} contains no records: remove the file or give another")
 
 
@@ -121,10 +121,10 @@ def _value(
 ) -> Any:
     value: Any = record
     for name in (field,) if field in record else field.split("."):
-        there = isinstance(value, Mapping) and name in value
-        if not there and field not in may_be_null:
-            raise _no_field(where, value if isinstance(value, Mapping) else (), field)
-        value = value[name] if there else None
+        exists = isinstance(value, Mapping) and name in value
+        if not exists and field not in may_be_null:
+            raise _no_field_error(where, value if isinstance(value, Mapping) else (), field)
+        value = value[name] if exists else None
         if value is None:
             if field in may_be_null:
                 return ""
@@ -132,15 +132,15 @@ def _value(
     return value
 
 
-def _no_field(where: str, known, field: str) -> UserError:
-    names = ", ".join(repr(str(name)[:40]) for name in list(known)[:20])
+def _no_field_error(where: str, fields, field: str) -> UserError:
+    names = ", ".join(repr(str(name)[:40]) for name in list(fields)[:20])
     return UserError(
         f"{where} has no field {field!r}: give one of the fields {names or '(none)'}"
-        f"{nearest(field, map(str, known))}"
+        f"{nearest(field, map(str, fields))}"
     )
 
 
-def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the line number and the JSON object of each line that is not blank."""
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
@@ -161,7 +161,7 @@ def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 @contextlib.contextmanager
-def _opened(kind: str, path):
+def _open_table(kind: str, path):
     """Opens a Parquet or Arrow file.
 
     Yields:
@@ -176,29 +176,29 @@ def _opened(kind: str, path):
                 table = pa.parquet.ParquetFile(file)
                 yield (
                     table.schema_arrow,
-                    lambda columns: table.iter_batches(_BATCH, columns=columns),
+                    lambda columns: table.iter_batches(_BATCH_RECORDS, columns=columns),
                 )
             else:  # `save_to_disk` writes the Arrow stream format, not the Arrow file format
                 stream = pa.ipc.open_stream(file)
-                yield stream.schema, lambda columns: _narrow(stream, columns)
+                yield stream.schema, lambda columns: _select_columns(stream, columns)
     except pa.ArrowInvalid as error:
-        words = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{path} is damaged or not a {kind} file ({words}): write the file again"
+            f"{path} is damaged or not a {kind} file ({reason}): write the file again"
         ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
-def _narrow(stream, columns: Sequence[str]) -> Iterator:
+def _select_columns(stream, columns: Sequence[str]) -> Iterator:
     """Yields only `columns` of a stream, in batches of at most 64 records.
 
     The batches in a saved dataset have 1,000 records or more.
     """
     for batch in stream:
         chosen = batch.select(columns)
-        for start in range(0, len(chosen), _BATCH):
-            yield chosen.slice(start, _BATCH)
+        for start in range(0, len(chosen), _BATCH_RECORDS):
+            yield chosen.slice(start, _BATCH_RECORDS)
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:
@@ -225,7 +225,7 @@ def record_table(source: Source, split: str) -> Records:
     """Opens a split of a table of records.
 
     Args:
-        source: source in one of the forms of `RECORD_TABLES`.
+        source: source in one of the forms of `RECORD_TABLE_FORMS`.
         split: name of the split.
 
     Raises:

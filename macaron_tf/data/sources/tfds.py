@@ -20,7 +20,7 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import check_allowed
 
 _RETRIES = 5  # maximum number of retries of a download, with pauses of 6 s in total
-_CHUNK = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
+_CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Tfds:
     @property
     def root(self) -> epath.Path:
         """Path of the folder of prepared sets."""
-        named = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-        return storage.as_path(named).expanduser()
+        folder = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+        return storage.as_path(folder).expanduser()
 
 
 class PreparedSplit(NamedTuple):
@@ -67,12 +67,12 @@ class PreparedSplit(NamedTuple):
         Text columns are scalar fields and sequences of scalars, because `rows` can convert them to
         text. A field that is not a class label has an empty tuple of class names.
         """
-        sequence, found = import_tfds().features.Sequence, {}
+        sequence_type, columns = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():
-            feature = feature.feature if isinstance(feature, sequence) else feature
+            feature = feature.feature if isinstance(feature, sequence_type) else feature
             if feature.shape == ():
-                found[field] = tuple(getattr(feature, "names", None) or ())
-        return found
+                columns[field] = tuple(getattr(feature, "names", None) or ())
+        return columns
 
     def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
         """Yields the values of `fields` in each record as texts.
@@ -80,31 +80,31 @@ class PreparedSplit(NamedTuple):
         A class label becomes the name of the class, or "" if the label is secret (-1). The items of
         a sequence are joined by spaces.
         """
-        names = self.columns
+        class_names = self.columns
 
         def text(field: str, value: Any) -> str:
             if isinstance(value, list):
                 return " ".join(text(field, item) for item in value)
             if isinstance(value, bytes):
                 return value.decode("utf-8", "replace")
-            if named := names[field]:
-                return named[value] if value >= 0 else ""
+            if classes := class_names[field]:
+                return classes[value] if value >= 0 else ""
             return str(value)
 
         for chunk in self.chunks(fields):
-            columns = [_listed(chunk[field]) for field in fields]
+            columns = [_to_list(chunk[field]) for field in fields]
             for values in zip(*columns, strict=True):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
         """Yields dicts mapping field name to the values in 1,024 consecutive records on disk."""
-        with self.reading():
+        with self.clear_errors():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
             with Progress(f"reading tfds:{self.name}", "records", total) as progress:
-                for chunk in records.ragged_batch(_CHUNK):
+                for chunk in records.ragged_batch(_CHUNK_RECORDS):
                     yield chunk
-                    progress.advance(min(_CHUNK, total))
+                    progress.advance(min(_CHUNK_RECORDS, total))
 
     def records(self) -> tf.data.Dataset:
         """Returns the records in their order on disk, without TFDS's in-memory cache."""
@@ -112,7 +112,7 @@ class PreparedSplit(NamedTuple):
         return self.builder.as_dataset(split=self.split, read_config=config)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def clear_errors(self) -> Iterator[None]:
         """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`.
 
         The message names the set, the split and the folder.
@@ -125,7 +125,7 @@ class PreparedSplit(NamedTuple):
                 f"({storage.reason(error)}): check the split or prepare the set again"
             ) from error
 
-    def empty(self, item: str) -> UserError:
+    def empty_error(self, item: str) -> UserError:
         """Returns the error for an empty split. `item` names its elements, as in "record"."""
         return UserError(
             f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
@@ -154,13 +154,13 @@ def open_set(
             damaged; or the download failed.
     """
     library = import_tfds()
-    downloads = tfds and tfds.download
-    if downloads and languages and not parse_tfds(name)[1]:
-        name = _configured(name, languages)
+    may_download = tfds and tfds.download
+    if may_download and languages and not parse_tfds(name)[1]:
+        name = _with_config(name, languages)
     try:
         folder = prepared_folder(name, tfds, languages)
     except UserError:
-        if not downloads or not _has_builder(name):
+        if not may_download or not _has_builder(name):
             raise
         _download(name, tfds)
         folder = prepared_folder(name, tfds, languages)
@@ -175,11 +175,11 @@ def open_set(
         ) from error
     # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
-        raise UserError(f"tfds:{name} has no split {split!r}: give one of {listed(splits)}")
+        raise UserError(f"tfds:{name} has no split {split!r}: give one of {join_names(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
             f"tfds:{name} has no field {missing[0]!r}: give a data set with this field (the "
-            f"fields are {listed(features)})"
+            f"fields are {join_names(features)})"
         )
     return PreparedSplit(name, split, builder, folder, features)
 
@@ -193,24 +193,24 @@ def _refuse_code(folder: epath.Path) -> None:
         # A RecursionError is not suppressed, because TFDS might accept deeper nesting than `json`.
         damage = storage.refuse_damage(folder / name, "prepare the set again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
-            json.loads((folder / name).read_bytes(), object_hook=_checked)
+            json.loads((folder / name).read_bytes(), object_hook=_check_classes)
 
 
-def _checked(description: dict[str, Any]) -> dict[str, Any]:
+def _check_classes(description: dict[str, Any]) -> dict[str, Any]:
     for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings, old and new
-        place = str(description.get(key))
-        if "." in place and not place.startswith("tensorflow_datasets."):
-            check_allowed(place)
+        class_path = str(description.get(key))
+        if "." in class_path and not class_path.startswith("tensorflow_datasets."):
+            check_allowed(class_path)
     return description
 
 
-def _configured(name: str, languages: tuple[str, str]) -> str:
+def _with_config(name: str, languages: tuple[str, str]) -> str:
     """Adds the configuration for two languages to a set's name, if that configuration exists."""
-    known = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
-    named = ("-".join(languages), "-".join(languages[::-1]))
+    configs = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
+    candidates = ("-".join(languages), "-".join(languages[::-1]))
     base, _, version = parse_tfds(name)
-    found = next((f"{base}/{config}" for config in named if config in known), base)
-    return f"{found}:{version}" if version else found
+    path = next((f"{base}/{config}" for config in candidates if config in configs), base)
+    return f"{path}:{version}" if version else path
 
 
 def _download(name: str, tfds: Tfds) -> None:
@@ -219,15 +219,15 @@ def _download(name: str, tfds: Tfds) -> None:
     If a builder of this library fails, its downloaded files are deleted.
     """
     library, (base, config, _) = import_tfds(), parse_tfds(name)
-    own = _own_builders().get(base)
+    builder_class = _added_builders().get(base)
     mend = "the free space and the name, or copy the prepared set there from another machine"
-    if own:
-        mend = f"or {_by_hand(own, config, tfds.root)}"
+    if builder_class:
+        mend = f"or {_manual_instructions(builder_class, config, tfds.root)}"
     try:
         with _few_retries():
             library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
-        if own:  # TFDS would use a damaged file again at the next attempt
+        if builder_class:  # TFDS would use a damaged file again at the next attempt
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
@@ -246,11 +246,11 @@ def _few_retries() -> Iterator[None]:
     """
     from tensorflow_datasets.core.download import downloader  # there is no public setting
 
-    before, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
+    default, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
     try:
         yield
     finally:
-        downloader.MAX_RETRIES = before
+        downloader.MAX_RETRIES = default
 
 
 def _cause(error: Exception) -> str:
@@ -259,8 +259,8 @@ def _cause(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, requests.RequestException):
-        place = f" to {error.request.url}" if error.request else ""
-        return f"the connection{place} failed"
+        address = f" to {error.request.url}" if error.request else ""
+        return f"the connection{address} failed"
     return storage.reason(error)
 
 
@@ -285,37 +285,37 @@ def prepared_folder(
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
-    prepared = {
-        found: versions for found in configs if (versions := _versions(root / base / found))
-    }
+    prepared = {key: versions for key in configs if (versions := _versions(root / base / key))}
     if config or "" in prepared:
         fitting = [config] if config in prepared else []
     else:
         wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
-        fitting = [found for found in prepared if found in wanted or len(prepared) == 1]
+        fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
         if prepared and len(fitting) != 1:
             raise UserError(
                 f"tfds:{name} has several configurations: give tfds:{base}/CONFIG with one of "
-                f"{listed(prepared)}"
+                f"{join_names(prepared)}"
             )
     if not fitting:
         path = f"{base}/{config}" if config else base
-        others = set(_subfolders(root)) - {base, "downloads"}
-        there = (f"{base}/{found}" for found in prepared) if prepared else others
+        other_sets = set(_subfolders(root)) - {base, "downloads"}
+        available = (f"{base}/{key}" for key in prepared) if prepared else other_sets
         raise UserError(
-            f"no TFDS set {path!r} in {root}, which has {listed(there)}: correct the name, give "
-            f"another data_dir, or {_remedy(path, root)}"
+            f"no TFDS set {path!r} in {root}, which has {join_names(available)}: correct the name, "
+            f"give another data_dir, or {_remedy(path, root)}"
         )
     versions = prepared[fitting[0]]
     if version and version not in versions:
-        raise UserError(f"tfds:{name} has no version {version!r}: give one of {listed(versions)}")
+        raise UserError(
+            f"tfds:{name} has no version {version!r}: give one of {join_names(versions)}"
+        )
     return root / base / fitting[0] / (version or versions[-1])
 
 
 def _versions(folder: epath.Path) -> list[str]:
-    named = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
-    found = (name for name in named if (folder / name / "dataset_info.json").is_file())
-    return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
+    names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
+    prepared = (name for name in names if (folder / name / "dataset_info.json").is_file())
+    return sorted(prepared, key=lambda name: [int(part) for part in name.split(".")])
 
 
 def _subfolders(folder: epath.Path) -> list[str]:
@@ -327,11 +327,11 @@ def _subfolders(folder: epath.Path) -> list[str]:
 def _remedy(name: str, root: epath.Path) -> str:
     """Returns the end of an error message, which says how to prepare a missing set."""
     base, config, _ = parse_tfds(name)
-    if own := _own_builders().get(base):
+    if builder_class := _added_builders().get(base):
         return (
-            f"give --download (in Python Tfds(download=True)), which downloads {own.SIZE} from "
-            f"{own.PLACE} to {root}; without a network, {_by_hand(own, config, root)} and give "
-            "--download"
+            "give --download (in Python Tfds(download=True)), which downloads "
+            f"{builder_class.SIZE} from {builder_class.URL} to {root}; without a network, "
+            f"{_manual_instructions(builder_class, config, root)} and give --download"
         )
     if not _has_builder(name):
         return (
@@ -344,9 +344,10 @@ def _remedy(name: str, root: epath.Path) -> str:
     )
 
 
-def _by_hand(own: Any, config: str, root: epath.Path) -> str:
-    names = ", ".join(own.file_names(config))
-    return f"put {names} from {own.PLACE} into {root / 'downloads' / 'manual' / own.name}"
+def _manual_instructions(builder_class: Any, config: str, root: epath.Path) -> str:
+    names = ", ".join(builder_class.file_names(config))
+    folder = root / "downloads" / "manual" / builder_class.name
+    return f"put {names} from {builder_class.URL} into {folder}"
 
 
 def _has_builder(name: str) -> bool:
@@ -354,17 +355,17 @@ def _has_builder(name: str) -> bool:
 
     Community datasets are ignored, because listing them needs the network.
     """
-    known = import_tfds().list_builders(with_community_datasets=False)
-    return parse_tfds(name)[0] in (*known, *_own_builders())
+    tfds_builders = import_tfds().list_builders(with_community_datasets=False)
+    return parse_tfds(name)[0] in (*tfds_builders, *_added_builders())
 
 
-def _own_builders() -> dict[str, Any]:
+def _added_builders() -> dict[str, Any]:
     """Returns a dict mapping name to class for all builders that this library adds to TFDS."""
     import_tfds()
     # Importing takes seconds, because TFDS then imports all its builders.
     from macaron_tf.data.sources import builders
 
-    return builders.OWN
+    return builders.BUILDERS
 
 
 def import_tfds():
@@ -378,7 +379,7 @@ def import_tfds():
     return tensorflow_datasets
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Joins names in alphabetical order for a message, or returns "nothing" if there are none."""
     return ", ".join(sorted(names)) or "nothing"
 
@@ -408,19 +409,19 @@ def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None
     Raises:
         UserError: the split cannot be opened (see `open_set`) or has no records.
     """
-    found = open_set(name, split, tfds, fields=fields)
-    chunks = [keras.tree.flatten_with_path(chunk) for chunk in found.chunks(fields)]
+    prepared = open_set(name, split, tfds, fields=fields)
+    chunks = [keras.tree.flatten_with_path(chunk) for chunk in prepared.chunks(fields)]
     chunks = [{"/".join(path): column for path, column in chunk} for chunk in chunks]
     if not chunks:
-        raise found.empty("record")
+        raise prepared.empty_error("record")
     values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}
-    classes = found.columns
+    classes = prepared.columns
     return Columns(values, {field: classes[field] for field in fields if classes.get(field)})
 
 
-def _listed(column: tf.Tensor | tf.RaggedTensor) -> list:
+def _to_list(column: tf.Tensor | tf.RaggedTensor) -> list:
     return column.to_list() if isinstance(column, tf.RaggedTensor) else column.numpy().tolist()
 
 
-def decoded(texts: Sequence[bytes]) -> list[str]:
+def decode_texts(texts: Sequence[bytes]) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts]

@@ -142,9 +142,14 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
         options: further attributes of `Task`.
     """
     fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
-    decides, *others = metrics
+    main_metric, *other_metrics = metrics
     return Task(
-        name, *fields, metrics=(decides,), more_metrics=tuple(others), kind="spans", **options
+        name,
+        *fields,
+        metrics=(main_metric,),
+        more_metrics=tuple(other_metrics),
+        kind="spans",
+        **options,
     )
 
 
@@ -161,7 +166,7 @@ _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
 _TWO_GENRES = ("validation_matched", "validation_mismatched")
 _TRUE_OR_FALSE = {"suite": "super_glue", "labels": ("False", "True")}
 _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
-_TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
+_TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 
 # Class names and class order are those of TensorFlow Datasets.
@@ -276,13 +281,13 @@ _TASKS = (
 TASKS = {task.name: task for task in _TASKS}
 
 # Tasks on the user's own table, which determines the columns and the classes.
-_OWN = (
+_TABLE_TASKS = (
     Task("classify", first=(), more_metrics=("macro_f1",), own=True),
     Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
     Task("tag", first=(), kind="tags", metrics=("f1",), own=True),
     Task("choose", first=(), kind="choice", own=True),
 )
-OWN_TASKS = {task.name: task for task in _OWN}
+OWN_TASKS = {task.name: task for task in _TABLE_TASKS}
 
 
 def get_task(name: str, own: bool = False) -> Task:
@@ -294,8 +299,8 @@ def get_task(name: str, own: bool = False) -> Task:
     Raises:
         UserError: no task is named `name`.
     """
-    known = {**TASKS, **OWN_TASKS} if own else TASKS
-    if name not in known:
-        listed = ", ".join(sorted(known))
-        raise UserError(f"no task is called {name!r}: choose one of {listed}{nearest(name, known)}")
-    return known[name]
+    tasks = {**TASKS, **OWN_TASKS} if own else TASKS
+    if name not in tasks:
+        names = ", ".join(sorted(tasks))
+        raise UserError(f"no task is called {name!r}: choose one of {names}{nearest(name, tasks)}")
+    return tasks[name]

@@ -17,7 +17,7 @@ from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
-_CHUNK = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
+_CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
 
 def encode_pairs(
@@ -64,38 +64,40 @@ def encode_pairs(
     columns = [first] if second is None else [first, second]
     # (B, None) each
     texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
-    specials = (2 if second is None else 2 + vocabulary.pair_separators) if special else 0
+    num_special = (2 if second is None else 2 + vocabulary.pair_separators) if special else 0
     needs = "a text and its special tokens" if second is None else "two texts"
-    check_length(max_length, specials + len(texts), needs)
-    room = _room(max_length - specials, *texts)
+    check_length(max_length, num_special + len(texts), needs)
+    lengths = _truncated_lengths(max_length - num_special, *texts)
     if not special:
         cut = [
-            tf.gather(text, tf.ragged.range(most), batch_dims=1)
-            for text, most in zip(texts, room, strict=True)
+            tf.gather(text, tf.ragged.range(length), batch_dims=1)
+            for text, length in zip(texts, lengths, strict=True)
         ]
-        kinds = [tf.ones_like(text) * segment for segment, text in enumerate(cut)]
-        rows = {"token_ids": tf.concat(cut, axis=1), "segment_ids": tf.concat(kinds, axis=1)}
+        segment_ids = [tf.ones_like(text) * segment for segment, text in enumerate(cut)]
+        rows = {"token_ids": tf.concat(cut, axis=1), "segment_ids": tf.concat(segment_ids, axis=1)}
         return {name: ids.to_tensor(0) for name, ids in rows.items()}
     (a, *b), sep = texts, vocabulary.sep_id
     parts = [(a, 0), (sep, 0)]
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
-    return rows_of(vocabulary, parts, causal, room)
+    return rows_of(vocabulary, parts, causal, lengths)
 
 
-def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
-    """Computes the truncated length of each text, `(B,)` int64, for rows of at most `most` ids.
+def _truncated_lengths(
+    max_ids: int, first: tf.RaggedTensor, *second: tf.RaggedTensor
+) -> list[tf.Tensor]:
+    """Computes the truncated length of each text, `(B,)` int64, for rows of at most `max_ids` ids.
 
     Each of two texts may fill half of the row. A text that is shorter than its half leaves the rest
-    to the other text. If `most` is odd, the first text's half is one id longer.
+    to the other text. If `max_ids` is odd, the first text's half is one id longer.
     """
     if not second:
-        return [tf.minimum(first.row_lengths(), most)]
+        return [tf.minimum(first.row_lengths(), max_ids)]
     a, b = first.row_lengths(), second[0].row_lengths()
-    half = most // 2
+    half = max_ids // 2
     return [
-        tf.minimum(a, tf.maximum(most - b, most - half)),
-        tf.minimum(b, tf.maximum(most - a, half)),
+        tf.minimum(a, tf.maximum(max_ids - b, max_ids - half)),
+        tf.minimum(b, tf.maximum(max_ids - a, half)),
     ]
 
 
@@ -103,7 +105,7 @@ def rows_of(
     vocabulary: PieceVocabulary,
     parts: Sequence[tuple[tf.RaggedTensor | int, int]],
     causal: bool = False,
-    kept: Sequence[tf.Tensor] | None = None,
+    truncated_lengths: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
     """Concatenates [CLS] and several parts into rows, in the layout of `encode_pairs`.
 
@@ -114,36 +116,37 @@ def rows_of(
     Args:
         parts: (ids, segment) of each part. The ids are ragged `(B, None)` int32, or a special id
             that all rows share.
-        kept: truncated lengths `(B,)` int64 of each ragged part. `None` means no truncation.
+        truncated_lengths: truncated lengths `(B,)` int64 of each ragged part. `None` means no
+            truncation.
 
     Returns:
         Dict of "token_ids" and "segment_ids", as returned by `encode_pairs`.
     """
     cls = vocabulary.cls_id
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
-    kept = iter(kept or [text.row_lengths() for text in texts])
+    truncated_lengths = iter(truncated_lengths or [text.row_lengths() for text in texts])
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
         parts[-1] = (vocabulary.mask_id, parts[-1][1])
     # The pool starts with PAD and the special ids, so that their positions are constants.
-    single = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
-    one = tf.ones_like(texts[0].row_splits[1:])  # (B,)
-    places, begin = itertools.count(1), tf.constant(len(single), tf.int64)
+    shared = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
+    ones = tf.ones_like(texts[0].row_splits[1:])  # (B,)
+    special_positions, begin = itertools.count(1), tf.constant(len(shared), tf.int64)
     starts, lengths = [], []
     for ids, _ in parts:
         if isinstance(ids, int):
-            starts.append(one * next(places))
-            lengths.append(one)
+            starts.append(ones * next(special_positions))
+            lengths.append(ones)
         else:
             starts.append(begin + ids.row_splits[:-1])
-            lengths.append(next(kept))
+            lengths.append(next(truncated_lengths))
             begin += ids.row_splits[-1]
     starts, lengths = tf.stack(starts, axis=1), tf.stack(lengths, axis=1)  # (B, P)
     ranges = tf.ragged.range(tf.reshape(starts, [-1]), tf.reshape(starts + lengths, [-1]))
     pool = {
-        "token_ids": ([ids for ids, _ in single], [text.values for text in texts]),
+        "token_ids": ([ids for ids, _ in shared], [text.values for text in texts]),
         "segment_ids": (
-            [segment for _, segment in single],
+            [segment for _, segment in shared],
             [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)],
         ),
     }
@@ -159,9 +162,9 @@ def rows_of(
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # the characters that `str.strip` removes, for RE2
 
 
-def present(choices: tf.Tensor) -> tf.Tensor:
+def has_text(texts: tf.Tensor) -> tf.Tensor:
     """Returns whether each string has a character other than white space."""
-    return tf.logical_not(tf.strings.regex_full_match(choices, f"{WHITE_SPACE}*"))
+    return tf.logical_not(tf.strings.regex_full_match(texts, f"{WHITE_SPACE}*"))
 
 
 def encode_choices(
@@ -182,31 +185,31 @@ def encode_choices(
         contexts, questions, choices: `(B,)` strings. `questions` may be `None`.
         max_length, causal: arguments of `encode_pairs`.
     """
-    there = present(choices)
+    has_choice = has_text(choices)
     if questions is not None and causal:
         contexts = tf.strings.join([contexts, questions], " ")
     elif questions is not None:
         choices = tf.strings.join([questions, choices], " ")
     rows = encode_pairs(vocabulary, contexts, choices, max_length, causal)
-    return {name: tf.where(there[:, None], ids, 0) for name, ids in rows.items()}
+    return {name: tf.where(has_choice[:, None], ids, 0) for name, ids in rows.items()}
 
 
-def check_length(max_length: int, least: int, needs: str, mend: str = "") -> None:
+def check_length(max_length: int, min_length: int, needs: str, mend: str = "") -> None:
     """Checks that a row of `max_length` ids has room for at least one token of each text.
 
     Args:
         max_length: maximum number of ids in a row.
-        least: minimum number of ids that a row needs.
+        min_length: minimum number of ids that a row needs.
         needs: name of the texts in the message, such as "two texts".
         mend: remedy other than a larger `max_length`, such as "lower max_question or ".
 
     Raises:
-        UserError: `max_length` is less than `least`.
+        UserError: `max_length` is less than `min_length`.
     """
-    if max_length < least:
+    if max_length < min_length:
         raise UserError(
-            f"max_length={max_length} is too small, because {needs} need at least {least} tokens: "
-            f"{mend}raise max_length"
+            f"max_length={max_length} is too small, because {needs} need at least {min_length} "
+            f"tokens: {mend}raise max_length"
         )
 
 
@@ -232,7 +235,7 @@ def encode_parts(
     """
     _check_any(total)
     rows, arrays = GrowingRows(vocabulary_size), []
-    sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK))
+    sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
         token_ids, *others = encode(part)
         rows.add(np.asarray(token_ids))
@@ -267,22 +270,22 @@ def encode_examples(
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
-    first, asked, second = contexts, examples.questions, choices[0] if choices else None
+    first, questions, second = contexts, examples.questions, choices[0] if choices else None
     if count > 1:
-        first, asked = (
-            texts and [text for text in texts for _ in range(count)] for texts in (first, asked)
+        first, questions = (
+            texts and [text for text in texts for _ in range(count)] for texts in (first, questions)
         )
         second = [text for texts in zip(*choices, strict=True) for text in texts]
 
     def encode(part: slice) -> tuple:
         if count > 1:
-            texts = (rows and tf.constant(rows[part]) for rows in (first, asked, second))
+            texts = (rows and tf.constant(rows[part]) for rows in (first, questions, second))
             encoded = encode_choices(vocabulary, *texts, max_length, causal)
         else:
             texts = first[part], second and second[part]
             encoded = encode_pairs(vocabulary, *texts, max_length, causal, language, special)
-        opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
-        return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
+        is_first = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
+        return encoded["token_ids"], tf.math.count_nonzero(is_first, axis=1)
 
     rows, boundaries = encode_parts(len(first), encode, vocabulary.size)
     return EncodedExamples(
@@ -290,7 +293,7 @@ def encode_examples(
         np.concatenate([boundary for (boundary,) in boundaries]),
         examples.labels,
         max_length,
-        count=count,
+        rows_per_example=count,
         cls_last=vocabulary.cls_last,
         language_id=language_id,
     )
@@ -303,12 +306,12 @@ class EncodedSentences(EncodedExamples):
     `labels` may be `None`, as for triplets.
 
     Attributes:
-        cut: number of sentences that were truncated to `max_length`.
+        truncated_count: number of sentences that were truncated to `max_length`.
     """
 
     needs_labels: ClassVar[bool] = False
 
-    cut: int
+    truncated_count: int
 
 
 def encode_sentences(
@@ -327,25 +330,27 @@ def encode_sentences(
         UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
-    room = max_length - 2
+    capacity = max_length - 2
     rows = vocabulary.encode_rows(texts)
-    within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
-    kept = np.minimum(rows.lengths, room)  # (N,)
-    ends = np.cumsum(kept)
+    index_in_row = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    kept_lengths = np.minimum(rows.lengths, capacity)  # (N,)
+    ends = np.cumsum(kept_lengths)
     # Start and end (exclusive) of each row in the truncated ids: (N, 2) -> (2 N,)
-    positions = np.stack([ends - kept, ends], axis=1).reshape(-1)
-    special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept))
-    ids = np.insert(rows.ids[within < room], positions, special)
-    cut = int(np.sum(rows.lengths > room))
-    return TokenRows.of_lengths([ids], [kept + 2], vocabulary.size), cut
+    positions = np.stack([ends - kept_lengths, ends], axis=1).reshape(-1)
+    special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept_lengths))
+    ids = np.insert(rows.ids[index_in_row < capacity], positions, special)
+    truncated_count = int(np.sum(rows.lengths > capacity))
+    return TokenRows.of_lengths([ids], [kept_lengths + 2], vocabulary.size), truncated_count
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
     """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
-    rows, cut = encode_sentences(vocabulary, texts, max_length)
-    return EncodedSentences(rows, None, sets.labels, max_length, cut, count=len(sets.texts))
+    rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
+    return EncodedSentences(
+        rows, None, sets.labels, max_length, truncated_count, rows_per_example=len(sets.texts)
+    )
 
 
 class Windows(NamedTuple):
@@ -361,24 +366,26 @@ class Windows(NamedTuple):
     starts: tf.RaggedTensor
 
 
-def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Windows:
+def windows_over(rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int) -> Windows:
     """Cuts rows into windows that start every `stride` ids and cover all ids of a row.
 
     A row that fits into one window gives one window.
 
     Args:
         rows: ragged ids `(B, None)`.
-        rooms: `(B,)` int64, maximum window length for each row, 1 or more.
+        max_lengths: `(B,)` int64, maximum window length for each row, 1 or more.
         stride: number of ids between the starts of two windows. A row whose maximum window length
             is less than `stride` uses its maximum window length as stride, so that no id is lost.
     """
     lengths = rows.row_lengths()
-    steps = tf.minimum(tf.constant(stride, tf.int64), rooms)
-    hidden = tf.maximum(lengths - rooms, 0)  # (B,): ids after the first window
-    numbers = tf.ragged.range(1 + (hidden + steps - 1) // steps)  # (B, None)
-    row = numbers.value_rowids()  # (M,)
-    starts = numbers.with_values(numbers.values * tf.gather(steps, row))
-    shown = tf.minimum(tf.gather(rooms, row), tf.gather(lengths, row) - starts.values)  # (M,)
+    steps = tf.minimum(tf.constant(stride, tf.int64), max_lengths)
+    ids_after_first = tf.maximum(lengths - max_lengths, 0)  # (B,): ids after the first window
+    window_indices = tf.ragged.range(1 + (ids_after_first + steps - 1) // steps)  # (B, None)
+    row = window_indices.value_rowids()  # (M,)
+    starts = window_indices.with_values(window_indices.values * tf.gather(steps, row))
+    rest_lengths = tf.gather(lengths, row) - starts.values  # (M,), from the window's start on
+    window_lengths = tf.minimum(tf.gather(max_lengths, row), rest_lengths)  # (M,)
     first = tf.gather(rows.row_starts(), row) + starts.values
-    positions = tf.ragged.range(first, first + shown)  # (M, None), in the flat ids of all rows
+    # (M, None), in the flat ids of all rows
+    positions = tf.ragged.range(first, first + window_lengths)
     return Windows(positions.with_values(tf.gather(rows.values, positions.values)), starts)

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from macaron_tf.data.sources.names import RECORD_TABLES, parse_source
-from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
+from macaron_tf.data.sources.names import RECORD_TABLE_FORMS, parse_source
+from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.stored import Texts
-from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
+from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 
 _LABEL, _INDEX = "label", "idx"
-_NAMED = 20  # maximum number of classes that an error message lists
-_UNSEEN = re.compile(  # white space, joiners, direction marks and variation selectors
+_MAX_LISTED_CLASSES = 20  # maximum number of classes that an error message lists
+_INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
 # Test sets of SentEval in a single file: path, number of header lines, and column indices of the
@@ -83,12 +83,12 @@ class Examples:
     def take(self, rows: np.ndarray) -> "Examples":
         """Returns the examples with the indices `rows`, in that order."""
         texts = tuple(
-            column.taken(rows) if isinstance(column, Texts) else [column[row] for row in rows]
+            column.take(rows) if isinstance(column, Texts) else [column[row] for row in rows]
             for column in self.texts
         )
         arrays = (self.labels, self.indices, self.groups)
-        found = (None if array is None else array[rows] for array in arrays)
-        return Examples(texts, *found, self.questions and [self.questions[row] for row in rows])
+        taken = (None if array is None else array[rows] for array in arrays)
+        return Examples(texts, *taken, self.questions and [self.questions[row] for row in rows])
 
 
 def read_examples(
@@ -126,19 +126,21 @@ def read_examples(
         UserError: the source or the split does not exist, a label is not one of the classes, a
             score is not a number, or the table is invalid (see `Table.rows`).
     """
-    parsed = parse_task_source(task, source, *TABLES)
+    parsed = parse_task_source(task, source, *TABLE_FORMS)
     if parsed.kind == "tfds" and not task.own:
-        place = (task, parsed.location, split, tfds)
-        choices = task.kind == "choice"
-        fields, *others = _choices_of_tfds(*place) if choices else _of_tfds(*place, language)
+        arguments = (task, parsed.location, split, tfds)
+        if task.kind == "choice":
+            texts_by_field, *arrays = _choices_of_tfds(*arguments)
+        else:
+            texts_by_field, *arrays = _columns_of_tfds(*arguments, language)
     else:
-        fields, *others = _of_table(task, Table(parsed, split, tfds))
+        texts_by_field, *arrays = _columns_of_table(task, Table(parsed, split, tfds))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
     first, questions, *second = (
-        _joined([*map(fields.get, names)]) for names in (task.first, task.question, *second)
+        _joined([*map(texts_by_field.get, names)]) for names in (task.first, task.question, *second)
     )
     texts = (first, *filter(None, second))
-    return Examples(texts, *others, questions=questions or None)
+    return Examples(texts, *arrays, questions=questions or None)
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
@@ -152,7 +154,7 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
 _Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
-def _of_tfds(task, name, split, tfds, language) -> _Columns:
+def _columns_of_tfds(task, name, split, tfds, language) -> _Columns:
     fields, index = (*task.first, *task.second), (_INDEX,) * bool(task.submissions)
     columns = read_columns(name, split, (*fields, _LABEL, *index), tfds)
     _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
@@ -163,11 +165,11 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
     if np.all(labels == -1):  # the labels of a test set are secret
         labels = None
     else:
-        for number, label in enumerate(labels.tolist()):
+        for record_index, label in enumerate(labels.tolist()):
             if not _is_allowed(task, label):
                 raise UserError(
-                    f"tfds:{name}, split {split!r}, record {number} has the label {label}, not "
-                    f"{_allowed(task)}: prepare the set again"
+                    f"tfds:{name}, split {split!r}, record {record_index} has the label {label}, "
+                    f"not {_allowed_labels(task)}: prepare the set again"
                 )
         labels = labels.astype(np.float32 if task.regression else np.int32)
     groups = None
@@ -176,36 +178,36 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
         groups = np.stack(parts, axis=1).astype(np.int64)
     key = f"{_INDEX}/answer" if task.grouped else _INDEX
     indices = values[key] if index else np.arange(len(values[_LABEL]))
-    place = f"tfds:{name}, split {split!r}"
-    texts = {field: _texts(values, field, language, place) for field in fields}
+    where = f"tfds:{name}, split {split!r}"
+    texts = {field: _texts(values, field, language, where) for field in fields}
     return texts, labels, indices.astype(np.int64), groups
 
 
-def _texts(values: Mapping, field: str, language: str | None, place: str) -> list[str]:
+def _texts(values: Mapping, field: str, language: str | None, where: str) -> list[str]:
     """Returns the texts of a field, in `language` if the field has several languages."""
     codes, translations = (values.get(f"{field}/{key}") for key in ("language", "translation"))
     if field in values:
-        return decoded(values[field])
+        return decode_texts(values[field])
     if f"{field}/{language}" in values:
-        return decoded(values[f"{field}/{language}"])
-    known = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
+        return decode_texts(values[f"{field}/{language}"])
+    languages = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
     if codes is not None:  # each record has a list of language codes and a list of translations
-        known = {code.decode() for row in codes for code in row}
+        languages = {code.decode() for row in codes for code in row}
         rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
         if language and all(language.encode() in row for row in rows):
-            return decoded([row[language.encode()] for row in rows])
+            return decode_texts([row[language.encode()] for row in rows])
     raise UserError(
-        f"{place}: {field!r} has the languages {', '.join(sorted(known))}, but --languages names "
-        f"{repr(language) if language else 'none'}: give a language that all records have"
+        f"{where}: {field!r} has the languages {', '.join(sorted(languages))}, but --languages "
+        f"names {repr(language) if language else 'none'}: give a language that all records have"
     )
 
 
-def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
-    if found != task.labels:
+def _check_classes(task: Task, name: str, classes: tuple[str, ...]) -> None:
+    if classes != task.labels:
         raise UserError(
-            f"tfds:{name} has the classes {', '.join(found) or 'none'}, but the task {task.name!r} "
-            f"has {', '.join(task.labels) or 'none'}: give a data set with the classes of the task "
-            "in the same order"
+            f"tfds:{name} has the classes {', '.join(classes) or 'none'}, but the task "
+            f"{task.name!r} has {', '.join(task.labels) or 'none'}: give a data set with the "
+            "classes of the task in the same order"
         )
 
 
@@ -216,29 +218,31 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
         names: names of the sets, separated by commas.
     """
     several = len(task.lists) == 3  # each record has several questions
-    given = task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
-    fields, rows, labels = (*task.first, *given), [], []
+    example_fields = (
+        task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
+    )
+    fields, rows, labels = (*task.first, *example_fields), [], []
     for name in names.split(","):
         columns = read_columns(name, split, fields, tfds)
         _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
         records = zip(*map(columns.values.get, fields), strict=True)
-        for number, (first, *others) in enumerate(records):
-            where = f"tfds:{name}, split {split!r}, record {number}"
-            examples = zip(*others, strict=True) if several else [_parted(task, others)]
-            for *asked, choices, label in examples:
+        for record_index, (first, *others) in enumerate(records):
+            where = f"tfds:{name}, split {split!r}, record {record_index}"
+            examples = zip(*others, strict=True) if several else [_split_record(task, others)]
+            for *question, choices, label in examples:
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
                         f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
                         f"{len(task.second)}: prepare the set again"
                     )
                 # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
-                offered = [text.strip() or "-" for text in decoded(choices)]
-                missing = len(task.second) - len(offered)
-                rows.append((*decoded([first, *asked]), *offered, *[""] * missing))
+                choice_texts = [text.strip() or "-" for text in decode_texts(choices)]
+                missing = len(task.second) - len(choice_texts)
+                rows.append((*decode_texts([first, *question]), *choice_texts, *[""] * missing))
                 label = label.decode() if isinstance(label, bytes) else str(label)
                 labels.append(-1 if label == "-1" else _parse_label(task, label, where))
-    secret = set(labels) == {-1}
-    if -1 in labels and not secret:
+    is_secret = set(labels) == {-1}
+    if -1 in labels and not is_secret:
         raise UserError(
             f"tfds:{names}, split {split!r} has both secret (-1) and known labels: prepare the set "
             "again"
@@ -247,30 +251,30 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
     texts = {
         name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
     }
-    return texts, None if secret else np.array(labels, np.int32), np.arange(len(rows)), None
+    return texts, None if is_secret else np.array(labels, np.int32), np.arange(len(rows)), None
 
 
-def _parted(task: Task, values: Sequence) -> tuple:
+def _split_record(task: Task, values: Sequence) -> tuple:
     """Splits the values of a record into the question (if any), the choices and the label."""
     *texts, label = values
-    asked, choices = texts[: len(task.question)], texts[len(task.question) :]
-    return *asked, choices[0] if task.lists else choices, label
+    question, choices = texts[: len(task.question)], texts[len(task.question) :]
+    return *question, choices[0] if task.lists else choices, label
 
 
-def _of_table(task: Task, table: Table) -> _Columns:
+def _columns_of_table(task: Task, table: Table) -> _Columns:
     fields, choices = (*task.first, *task.question, *task.second), task.kind == "choice"
-    must = not may_be_unlabelled(table.split)
-    labelled = must or task.label in table.header
+    needs_labels = not may_be_unlabelled(table.split)
+    reads_labels = needs_labels or task.label in table.header
     may_be_empty = (task.label, *(task.second if choices else ()))
     columns, labels = [Texts() for _ in fields], array.array("d")
     quoted, first_quoted, unlabelled = 0, "", ""
-    for where, row in table.rows((*fields, task.label) if labelled else fields, may_be_empty):
+    for where, row in table.rows((*fields, task.label) if reads_labels else fields, may_be_empty):
         for column, text in zip(columns, row, strict=False):
             column.append(text)
         if table.keeps_quotes and any(cell[:1] == '"' == cell[1:][-1:] for cell in row):
             quoted, first_quoted = quoted + 1, first_quoted or where
         answer = None
-        if labelled and (must or row[-1].strip()):
+        if reads_labels and (needs_labels or row[-1].strip()):
             answer = _parse_label(task, row[-1].strip(), where)
             labels.append(answer)
         else:
@@ -286,12 +290,12 @@ def _of_table(task: Task, table: Table) -> _Columns:
         )
     if labels and unlabelled:
         _parse_label(task, "", unlabelled)  # raises a UserError
-    texts = {field: column.settled() for field, column in zip(fields, columns, strict=True)}
+    texts = {field: column.list_if_small() for field, column in zip(fields, columns, strict=True)}
     count, groups = len(columns[0]), None
     if task.grouped:  # equal texts get the same paragraph index or question index
         paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
         pairs = list(zip(paragraphs, questions, strict=True))
-        groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
+        groups = np.stack([_distinct_indices(paragraphs), _distinct_indices(pairs)], axis=1)
     scores = np.float64 if task.own else np.float32
     answers = np.array(labels, scores if task.regression else np.int32) if labels else None
     return texts, answers, np.arange(count, dtype=np.int64), groups
@@ -299,19 +303,19 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
     """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
-    there = [bool(choice.strip()) for choice in choices]
-    missing = "" if sum(there) > 1 else "fewer than two choices have text"
-    if answer is not None and not missing and not there[answer]:
+    is_filled = [bool(choice.strip()) for choice in choices]
+    missing = "" if sum(is_filled) > 1 else "fewer than two choices have text"
+    if answer is not None and not missing and not is_filled[answer]:
         missing = f"the correct choice {task.labels[answer]!r} is empty"
     if missing:
         names = ", ".join(task.second)
         raise UserError(f"{where}: {missing}: fill in the columns {names}")
 
 
-def _numbers(items: Sequence) -> list[int]:
+def _distinct_indices(items: Sequence) -> list[int]:
     """Numbers the distinct items from 0, and returns the number of each item."""
-    known = {item: number for number, item in enumerate(dict.fromkeys(items))}
-    return [known[item] for item in items]
+    indices = {item: index for index, item in enumerate(dict.fromkeys(items))}
+    return [indices[item] for item in items]
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:
@@ -325,39 +329,39 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
         label = int(text)
     if _is_allowed(task, label):
         return label
-    alike = [known for known in task.labels if look_of(known) == look_of(text)]
-    shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
+    lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
+    shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(
-        f"{where}: {shown} in column {task.label!r} is not {_allowed(task)}: "
+        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: "
         "correct the label or remove the line"
     )
 
 
-def look_of(label: str) -> str:
+def normalize_label(label: str) -> str:
     """Normalizes a label, so that labels that look alike become equal.
 
     Letters become lower-case, and white space and invisible characters are removed. A number such
     as "01" becomes "1.0".
     """
-    seen = _UNSEEN.sub("", unicodedata.normalize("NFC", label)).casefold()
+    visible = _INVISIBLE.sub("", unicodedata.normalize("NFC", label)).casefold()
     with contextlib.suppress(ValueError):
-        return str(float(seen))
-    return seen
+        return str(float(visible))
+    return visible
 
 
-def warn_alike(places: Mapping[str, str]) -> None:
+def warn_alike(where_by_label: Mapping[str, str]) -> None:
     """Prints a warning for each label that looks like an earlier label.
 
     Args:
-        places: dict mapping each label to the file and line where it first occurs.
+        where_by_label: dict mapping each label to the file and line where it first occurs.
     """
     looks: dict[str, str] = {}
-    for label, place in places.items():
-        if (other := looks.setdefault(look_of(label), label)) != label:
+    for label, where in where_by_label.items():
+        if (earlier := looks.setdefault(normalize_label(label), label)) != label:
             print(
-                f"warning: {place}: the label {label!a} looks like the label {other!a} in "
-                f"{places[other]}, but is a different class; if both mean the same class, correct "
-                "one of them",
+                f"warning: {where}: the label {label!a} looks like the label {earlier!a} in "
+                f"{where_by_label[earlier]}, but is a different class; if both mean the same "
+                "class, correct one of them",
                 file=sys.stderr,
             )
 
@@ -369,9 +373,10 @@ def _is_allowed(task: Task, label: float) -> bool:
     return math.isfinite(label) and low <= label <= high
 
 
-def _allowed(task: Task) -> str:
+def _allowed_labels(task: Task) -> str:
     if not task.regression:
-        names = ", ".join((*task.labels[:_NAMED], *("...",)[: len(task.labels) > _NAMED]))
+        more = ("...",) if len(task.labels) > _MAX_LISTED_CLASSES else ()
+        names = ", ".join((*task.labels[:_MAX_LISTED_CLASSES], *more))
         return f"one of the classes {names}" + (not task.own) * " (or their numbers from 0)"
     if task.score_range is None:
         return "a finite number"
@@ -386,7 +391,7 @@ def read_triplets(source: str, split: str) -> Examples:
             `datasets:DIR`.
         split: name of the split.
     """
-    table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLES), "triplets"), split)
+    table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLE_FORMS), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
 
@@ -410,30 +415,31 @@ def read_senteval(folder: str) -> dict[str, Examples]:
         UserError: the folder has none of the sets, two files of a set have different numbers of
             lines, a line has too few columns, or a score is not a number from 0 to 5.
     """
-    root, found = as_path(folder).expanduser(), {}
+    root, rows_by_set = as_path(folder).expanduser(), {}
     for name in (f"STS{year}" for year in range(12, 17)):
         rows = []
         for file in sorted((root / "STS" / f"{name}-en-test").glob("STS.input.*.txt")):
-            scores = file.with_name(file.name.replace("input", "gs", 1))
-            pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
+            scores_file = file.with_name(file.name.replace("input", "gs", 1))
+            pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores_file, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} {plural('line', len(golds))}, but {file} has "
+                    f"{scores_file} has {len(golds)} {plural('line', len(golds))}, but {file} has "
                     f"{len(pairs)}: give a score or an empty line for each pair"
                 )
             rows += [
-                (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)
+                (where, (*pair, *gold))
+                for (_, pair), (where, gold) in zip(pairs, golds, strict=True)
             ]
-        found |= {name: rows} if rows else {}
+        rows_by_set |= {name: rows} if rows else {}
     for name, (path, header, columns) in _ONE_FILE.items():
         if (root / path).exists():
-            found[name] = list(_cells(root / path, columns, header))
-    if not found:
+            rows_by_set[name] = list(_cells(root / path, columns, header))
+    if not rows_by_set:
         raise UserError(
             f"{root} has none of STS/STS12-en-test to STS/STS16-en-test, {_ONE_FILE['STSb'][0]} "
             f"and {_ONE_FILE['SICK-R'][0]}: give the folder data/downstream of SentEval"
         )
-    return {name: _scored_pairs(rows) for name, rows in found.items()}
+    return {name: _scored_pairs(rows) for name, rows in rows_by_set.items()}
 
 
 def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
@@ -456,7 +462,7 @@ def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[st
 
 
 def _scored_pairs(rows: list[tuple[str, Sequence[str]]]) -> Examples:
-    kept = [(where, cells) for where, cells in rows if cells[-1].strip()]
-    labels = [_parse_label(get_task("stsb"), cells[-1].strip(), where) for where, cells in kept]
-    texts = tuple([cells[column] for _, cells in kept] for column in (0, 1))
+    scored = [(where, cells) for where, cells in rows if cells[-1].strip()]
+    labels = [_parse_label(get_task("stsb"), cells[-1].strip(), where) for where, cells in scored]
+    texts = tuple([cells[column] for _, cells in scored] for column in (0, 1))
     return Examples(texts, np.array(labels, np.float32))

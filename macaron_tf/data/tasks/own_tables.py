@@ -16,13 +16,13 @@ from annotated_types import Gt, Lt
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
-from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
-from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, strays_among
+from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
+from macaron_tf.data.tasks.tags import TAG_FORMS, as_iob2, scheme_of, sentences_of, strays_among
 from macaron_tf.errors import UserError, plural
 from macaron_tf.settings import Natural, Positive, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
-_TEXTS = {
+_TEXT_COLUMNS = {
     "text": "text_b",
     "text_a": "text_b",
     "sentence": "sentence2",
@@ -30,11 +30,11 @@ _TEXTS = {
     "premise": "hypothesis",
     "question1": "question2",
 }
-_WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
+_SENTENCE_COLUMNS = dict.fromkeys(("tokens", "words", *_TEXT_COLUMNS), "")
 # Default names of the context column for multiple choice. The question column is named `question`.
-_CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
-_LABELS = ("label", "tags")
-_MANY = 20  # maximum number of classes, unless half the number of lines is larger
+_CONTEXT_COLUMNS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
+_LABEL_COLUMNS = ("label", "tags")
+_MAX_CLASSES = 20  # maximum number of classes, unless half the number of lines is larger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,25 +145,27 @@ class TableSettings(Settings):
         """
         if not task.own:
             return self
-        forms = FORMS if task.kind == "tags" else TABLES
+        forms = TAG_FORMS if task.kind == "tags" else TABLE_FORMS
         parsed = parse_task_source(task, source, *forms)
         table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
-        found = self._with_columns(task, table) if table else self
-        known = found.described(task)
-        names = table.class_names.get(known.label) if table else None
+        settings = self._with_columns(task, table) if table else self
+        described = settings.described(task)
+        class_names = table.class_names.get(described.label) if table else None
         if task.kind == "tags":
-            if names and not self.classes:
-                found = _replaced(found, str(source), _tags(names))
-            if found.classes and ("O" in found.classes or found.usual_tag):
-                return found
-            counts = _counted(sentences_of(known, parsed, "train", tfds), not found.classes)
-            found = found if found.classes else _replaced(found, str(source), _tags(counts))
-            usual = None if "O" in found.classes else max(sorted(counts), key=counts.get)
-            return dataclasses.replace(found, usual_tag=found.usual_tag or usual)
+            if class_names and not self.classes:
+                settings = _with_classes(settings, str(source), _tag_classes(class_names))
+            if settings.classes and ("O" in settings.classes or settings.usual_tag):
+                return settings
+            sentences = sentences_of(described, parsed, "train", tfds)
+            counts = _count_tags(sentences, not settings.classes)
+            if not settings.classes:
+                settings = _with_classes(settings, str(source), _tag_classes(counts))
+            most_frequent = None if "O" in settings.classes else max(sorted(counts), key=counts.get)
+            return dataclasses.replace(settings, usual_tag=settings.usual_tag or most_frequent)
         if task.metrics == ("pearson",):
             if self.mean is not None and self.deviation:
-                return found
-            scores = read_examples(known, "train", tfds, source).labels.astype(np.float64)
+                return settings
+            scores = read_examples(described, "train", tfds, source).labels.astype(np.float64)
             if np.ptp(scores) == 0 and not self.deviation:
                 raise UserError(
                     f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples with "
@@ -171,18 +173,18 @@ class TableSettings(Settings):
                 )
             mean = float(scores.mean()) if self.mean is None else self.mean
             deviation = self.deviation or float(scores.std())
-            return dataclasses.replace(found, mean=mean, deviation=deviation)
+            return dataclasses.replace(settings, mean=mean, deviation=deviation)
         if task.kind == "choice":
-            count = len(found.choices)
-            names = self.classes or names or tuple(map(str, range(1, count + 1)))
-            if len(names) != count:
+            count = len(settings.choices)
+            class_names = self.classes or class_names or tuple(map(str, range(1, count + 1)))
+            if len(class_names) != count:
                 raise UserError(
-                    f"{source} has {count} choice columns, but {len(names)} classes "
-                    f"({', '.join(names)}): set {count} classes with --set table.classes"
+                    f"{source} has {count} choice columns, but {len(class_names)} classes "
+                    f"({', '.join(class_names)}): set {count} classes with --set table.classes"
                 )
         if self.classes:
-            return found
-        return _replaced(found, str(source), names or _classes(known, table))
+            return settings
+        return _with_classes(settings, str(source), class_names or _classes(described, table))
 
     def _with_columns(self, task: Task, table: Table) -> "TableSettings":
         """Returns a copy of these settings, with missing columns from the header of `table`."""
@@ -192,7 +194,7 @@ class TableSettings(Settings):
                 f"{table.path} is empty: write a header line and one line per example, with tabs "
                 "between columns"
             )
-        labels = _LABELS if task.kind == "tags" else _LABELS[:1]
+        labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
         if task.kind == "choice":
@@ -205,28 +207,29 @@ class TableSettings(Settings):
                     '\'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
-            pairs = {"tags": _WORDS, "choice": _CONTEXTS}.get(task.kind, _TEXTS)
-            named = [name for name in pairs if name in header]
+            by_kind = {"tags": _SENTENCE_COLUMNS, "choice": _CONTEXT_COLUMNS}
+            pairs = by_kind.get(task.kind, _TEXT_COLUMNS)
+            default_names = [name for name in pairs if name in header]
             others = [name for name in header if name not in (label, *choices)]
-            if len(named or others) != 1:
-                more = (
+            if len(default_names or others) != 1:
+                label_hint = (
                     "" if label in header else " and the label column by --set table.label=COLUMN"
                 )
                 raise UserError(
                     f"the header of {table.path} does not show which of the columns "
                     f"{', '.join(map(repr, header))} contains the text: name the text column by "
-                    f"--set table.text=COLUMN{more}. If each example has two texts, also name the "
-                    "column of the second text by --set table.text_b=COLUMN"
+                    f"--set table.text=COLUMN{label_hint}. If each example has two texts, also "
+                    "name the column of the second text by --set table.text_b=COLUMN"
                 )
-            text = tuple(named or others)
+            text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
         # Reading one row raises a UserError if a column is missing or the table has no example.
         next(iter(table.rows((*text, *text_b, *choices, label), (*choices, label))))
-        found = dict(text=text, text_b=text_b, choices=choices, label=label)
-        return dataclasses.replace(self, **found)
+        columns = dict(text=text, text_b=text_b, choices=choices, label=label)
+        return dataclasses.replace(self, **columns)
 
-    def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
+    def held_out_mask(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
         """Draws the held-out examples, stratified by class or score, and prints their number.
 
         The examples are shuffled and then sorted by label. From every 1 / `held_out` consecutive
@@ -244,15 +247,15 @@ class TableSettings(Settings):
             UserError: no example, or every example, would be held out.
         """
         total = len(labels)
-        draws, among = np.random.default_rng(self.seed).random((2, total))
-        flat = labels if isinstance(labels, np.ndarray) else np.zeros(total)
-        order = np.lexsort((draws, flat))
+        order_keys, choice_keys = np.random.default_rng(self.seed).random((2, total))
+        sort_labels = labels if isinstance(labels, np.ndarray) else np.zeros(total)
+        order = np.lexsort((order_keys, sort_labels))
         # parts[i]: stratum of sorted example i; one example of each stratum is drawn.
-        parts = np.floor(np.arange(total) * self.held_out).astype(int)
-        starts = np.unique(parts, return_index=True)[1][: int(total * self.held_out)]
-        found = np.zeros(total, bool)
-        found[order[np.lexsort((among, parts))[starts]]] = True
-        if not found.any() or found.all():
+        strata = np.floor(np.arange(total) * self.held_out).astype(int)
+        starts = np.unique(strata, return_index=True)[1][: int(total * self.held_out)]
+        is_held_out = np.zeros(total, bool)
+        is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
+        if not is_held_out.any() or is_held_out.all():
             raise UserError(
                 f"{source} has {total} {plural('example', total)}, so "
                 f"table.held_out={self.held_out:g} leaves no example for training or "
@@ -260,14 +263,14 @@ class TableSettings(Settings):
                 "file per split with {split} in its name"
             )
         print(
-            f"{source}: {found.sum():,} of {total:,} examples are held out for validation, drawn "
-            f"by table.seed={self.seed} (table.held_out={self.held_out:g})",
+            f"{source}: {is_held_out.sum():,} of {total:,} examples are held out for validation, "
+            f"drawn by table.seed={self.seed} (table.held_out={self.held_out:g})",
             file=sys.stderr,
         )
-        return found
+        return is_held_out
 
 
-def _replaced(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
+def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
         raise UserError(
             f"{source}: all labels are {classes[0]!r}: give examples of at least two classes"
@@ -279,54 +282,54 @@ def _classes(task: Task, table: Table) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order.
 
     Raises:
-        UserError: a label is empty, or the number of different labels exceeds both `_MANY` and half
-            the number of lines.
+        UserError: a label is empty, or the number of different labels exceeds both `_MAX_CLASSES`
+            and half the number of lines.
     """
-    found, rows = {}, 0
+    where_by_label, rows = {}, 0
     for where, cells in table.rows((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
                 f"{where}: the label in column {task.label!r} is empty: add a label or remove the "
                 "line"
             )
-        found.setdefault(label, where)
+        where_by_label.setdefault(label, where)
         rows += 1
-    if len(found) > max(_MANY, rows // 2):
+    if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         raise UserError(
-            f"{table.path}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
-            "lines: name the column of the class by --set table.label=COLUMN, or train the task "
-            "regress on scores"
+            f"{table.path}: column {task.label!r} has {len(where_by_label):,} different labels in "
+            f"{rows:,} lines: name the column of the class by --set table.label=COLUMN, or train "
+            "the task regress on scores"
         )
-    warn_alike(found)
-    return sorted(found)
+    warn_alike(where_by_label)
+    return sorted(where_by_label)
 
 
-def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
+def _count_tags(sentences: Iterable[tuple], checks: bool) -> collections.Counter:
     """Counts the tags of sentences after conversion to IOB2.
 
     Args:
         sentences: words, tags and locations of each sentence, as `sentences_of` yields them.
-        checked: whether to look for mistakes. A tag that does not fit the other tags, such as a
+        checks: whether to look for mistakes. A tag that does not fit the other tags, such as a
             single `0` for O, is then an error. An entity type that occurs once or twice causes a
             warning.
     """
-    counts, places = collections.Counter(), {}
-    for _, tags, where in sentences:
-        for tag, place in zip(as_iob2(tags), where, strict=True):
+    counts, where_by_tag = collections.Counter(), {}
+    for _, tags, locations in sentences:
+        for tag, where in zip(as_iob2(tags), locations, strict=True):
             counts[tag] += 1
-            places.setdefault(tag, place)
-    if checked and (strays := strays_among(counts)):
+            where_by_tag.setdefault(tag, where)
+    if checks and (strays := strays_among(counts)):
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
-            f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
+            f"{where_by_tag[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
             f"{plural('time', counts[tag])}, does not fit the other tags "
             f"{', '.join(others[:5])}: correct the tag, or give all tags by --set table.classes"
         )
-    if checked:
-        warn_alike(places)
+    if checks:
+        warn_alike(where_by_tag)
     types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
-    rare = [f"{tag[:40]!r} ({places[tag]})" for tag in places if 0 < types[tag[2:]] < 3]
-    if checked and scheme_of(counts) and rare:
+    rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
+    if checks and scheme_of(counts) and rare:
         print(
             f"warning: tags that occur only once or twice may be misspelt: {', '.join(rare[:5])}",
             file=sys.stderr,
@@ -334,7 +337,7 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
     return counts
 
 
-def _tags(tags: Iterable[str]) -> list[str]:
+def _tag_classes(tags: Iterable[str]) -> list[str]:
     """Returns the classes of a tagging task.
 
     If the tags mark entities, the classes are O and then all tags of each entity type, such as
@@ -343,4 +346,4 @@ def _tags(tags: Iterable[str]) -> list[str]:
     if not (scheme := scheme_of(tags)):
         return sorted(tags)
     types = sorted({tag[2:] for tag in tags} - {""})
-    return ["O", *(f"{begins}-{kind}" for kind in types for begins in scheme)]
+    return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

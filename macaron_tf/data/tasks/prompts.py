@@ -133,13 +133,13 @@ def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]
     Raises:
         UserError: the correct answers are secret.
     """
-    before = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
+    prefix = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
     if questions.labels is None:
         raise UserError("the questions have no correct answers: give a split with answers")
     rows = zip(questions.contexts, questions.questions, questions.labels, strict=True)
     return [
         Prompt(
-            f"{before}{context}\n{QUESTIONS[style].format(question)}",
+            f"{prefix}{context}\n{QUESTIONS[style].format(question)}",
             tuple(a.text for a in answers) or ("",),
         )
         for context, question, answers in rows
@@ -152,7 +152,7 @@ def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
     Args:
         pairs: (text, summary) pairs. Pairs with an empty side are left out.
     """
-    return [Prompt(f"{text}\nTL;DR:", (summary,)) for text, summary in _whole(pairs)]
+    return [Prompt(f"{text}\nTL;DR:", (summary,)) for text, summary in _non_empty(pairs)]
 
 
 def translation_prompts(
@@ -168,14 +168,16 @@ def translation_prompts(
         language: code of the target language, such as "fr".
         style: key of `QUESTIONS`.
     """
-    asked = f"Q: What is the {_LANGUAGES.get(language, language)} translation of {{}} A:"
+    question = f"Q: What is the {_LANGUAGES.get(language, language)} translation of {{}} A:"
     return [
-        Prompt(f"{text} =", (answer,), bare_query=asked.format(text) if style == "gpt3" else None)
-        for text, answer in _whole(pairs)
+        Prompt(
+            f"{text} =", (answer,), bare_query=question.format(text) if style == "gpt3" else None
+        )
+        for text, answer in _non_empty(pairs)
     ]
 
 
-def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+def _non_empty(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Joins the lines of each side to one line, and leaves out pairs with an empty side."""
     lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
     return [pair for pair in lines if all(pair)]

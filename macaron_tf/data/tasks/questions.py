@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.examples import may_be_unlabelled
@@ -130,10 +130,10 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
     fields = ("id", "question", "context")
     values = read_columns(name, split, (*fields, "answers"), tfds).values
-    columns = [decoded(values[field]) for field in fields]
+    columns = [decode_texts(values[field]) for field in fields]
     answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
-    for *named, (texts, starts) in zip(*columns, answers, strict=True):
-        yield _Row(*named, list(map(Answer, decoded(texts), starts.tolist())))
+    for *row_texts, (texts, starts) in zip(*columns, answers, strict=True):
+        yield _Row(*row_texts, list(map(Answer, decode_texts(texts), starts.tolist())))
 
 
 def _file_rows(path) -> Iterator[_Row]:
@@ -148,36 +148,36 @@ def _file_rows(path) -> Iterator[_Row]:
         raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
     for a, article in enumerate(_field(document, "data", list, path)):
         for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
-            place = f"{path}, data[{a}].paragraphs[{p}]"
-            context = _text(paragraph, "context", place)
-            for q, question in enumerate(_field(paragraph, "qas", list, place)):
-                yield _question(question, context, f"{place}.qas[{q}]")
+            where = f"{path}, data[{a}].paragraphs[{p}]"
+            context = _text(paragraph, "context", where)
+            for q, question in enumerate(_field(paragraph, "qas", list, where)):
+                yield _question(question, context, f"{where}.qas[{q}]")
 
 
-def _question(record, context: str, place: str) -> _Row:
-    name, question = _text(record, "id", place), _text(record, "question", place)
+def _question(record, context: str, where: str) -> _Row:
+    question_id, question = _text(record, "id", where), _text(record, "question", where)
     if not question.strip():
-        raise UserError(f"{place}: the question is empty: add its text, or remove the question")
+        raise UserError(f"{where}: the question is empty: add its text, or remove the question")
     if "answers" not in record:
-        return _Row(name, question, context, None)
+        return _Row(question_id, question, context, None)
     answers = [
-        Answer(_text(answer, "text", place), _field(answer, "answer_start", int, place))
-        for answer in _field(record, "answers", list, place)
+        Answer(_text(answer, "text", where), _field(answer, "answer_start", int, where))
+        for answer in _field(record, "answers", list, where)
     ]
-    return _Row(name, question, context, answers)
+    return _Row(question_id, question, context, answers)
 
 
-def _field(record, name: str, kind: type, where):
+def _field(record, name: str, value_type: type, where):
     """Returns a field of a JSON object.
 
     Raises:
-        UserError: the field is missing or does not have the type `kind`.
+        UserError: the field is missing or does not have the type `value_type`.
     """
     value = record.get(name) if isinstance(record, dict) else None
-    if type(value) is not kind:
-        wanted = {list: "list", str: "text", int: "whole number"}[kind]
+    if type(value) is not value_type:
+        type_name = {list: "list", str: "text", int: "whole number"}[value_type]
         raise UserError(
-            f"{where}: the field {name!r} is not a {wanted}: give a file in SQuAD's format"
+            f"{where}: the field {name!r} is not a {type_name}: give a file in SQuAD's format"
         )
     return value
 
@@ -239,23 +239,25 @@ def encode_questions(
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code; Yang et al. 2019
     (XLNet), the released code.
     """
-    specials = 2 + vocabulary.pair_separators
+    num_special = 2 + vocabulary.pair_separators
     needs = f"questions of {max_question} tokens"
-    check_length(max_length, max_question + specials + 1, needs, "lower max_question or ")
-    asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
+    check_length(max_length, max_question + num_special + 1, needs, "lower max_question or ")
+    question_ids = vocabulary.encode(questions)[:, :max_question]  # (N, None)
     # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.
-    distinct, number = tf.unique(contexts)
-    found = vocabulary.encode_with_offsets(distinct)
-    located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
-    windows = windows_over(located.ids, max_length - specials - asked.row_lengths(), stride)
+    distinct, context_index = tf.unique(contexts)
+    encoded = vocabulary.encode_with_offsets(distinct)
+    located = LocatedPieces(*(tf.gather(rows, context_index) for rows in encoded))  # each (N, None)
+    windows = windows_over(
+        located.ids, max_length - num_special - question_ids.row_lengths(), stride
+    )
     question = windows.starts.value_rowids()  # (M,)
-    asked, sep = tf.gather(asked, question), vocabulary.sep_id
-    first, second, between = asked, windows.ids, [(sep, 0)] * vocabulary.pair_separators
+    question_ids, sep = tf.gather(question_ids, question), vocabulary.sep_id
+    first, second, between = question_ids, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
         boundary = tf.ones_like(question)  # `EncoderSpanReader` puts the scores of [CLS] first
     else:
-        boundary = asked.row_lengths() + 1 + len(between)
+        boundary = question_ids.row_lengths() + 1 + len(between)
     positions = WindowPositions(
         question, boundary, windows.starts.values, located.starts, located.ends
     )
@@ -297,18 +299,20 @@ def encode_question_examples(
 
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
-        inputs, found = encode_questions(
+        inputs, positions = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
         # int32 halves the memory. SQuAD has millions of tokens.
-        starts, ends = (tf.cast(rows, tf.int32) for rows in (found.starts, found.ends))
-        found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
-        opening = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
-        return inputs["token_ids"], tf.math.count_nonzero(opening, axis=1), *found
+        starts, ends = (tf.cast(rows, tf.int32) for rows in (positions.starts, positions.ends))
+        positions = positions._replace(
+            question=positions.question + part.start, starts=starts, ends=ends
+        )
+        is_first = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
+        return inputs["token_ids"], tf.math.count_nonzero(is_first, axis=1), *positions
 
-    rows, found = encode_parts(len(examples), encode, vocabulary.size)
-    boundaries, *found = (tf.concat(parts, axis=0) for parts in zip(*found, strict=True))
-    positions, last = WindowPositions(*found), vocabulary.cls_last
+    rows, arrays = encode_parts(len(examples), encode, vocabulary.size)
+    boundaries, *arrays = (tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True))
+    positions, last = WindowPositions(*arrays), vocabulary.cls_last
     boundaries = boundaries.numpy()
     # A context ends before a [SEP]. If a window begins with the context, `EncoderSpanReader` puts
     # the scores of [CLS] before it, which shifts all positions by one.
@@ -335,16 +339,16 @@ def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray)
     # Indices of the first and last token of each answer in its context. An answer without a token
     # has the index -1.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
-    for number, answers in enumerate(examples.labels):
+    for index, answers in enumerate(examples.labels):
         if answers:
             text, start = answers[0]
-            row = slice(*splits[number : number + 2])
+            row = slice(*splits[index : index + 2])
             first = np.searchsorted(ends[row], start, side="right")
             last = np.searchsorted(starts[row], start + len(text)) - 1
             if first <= last:
-                pieces[number] = first, last
+                pieces[index] = first, last
     shift = boundary - positions.first_piece.numpy()  # (M,)
-    found = pieces[question] + shift[:, None]  # (M, 2)
-    inside = (found[:, 0] >= boundary) & (found[:, 1] < limits)
+    spans = pieces[question] + shift[:, None]  # (M, 2)
+    inside = (spans[:, 0] >= boundary) & (spans[:, 1] < limits)
     inside &= pieces[question, 0] >= 0
-    return np.where(inside[:, None], found, 0).astype(np.int32)
+    return np.where(inside[:, None], spans, 0).astype(np.int32)

@@ -16,7 +16,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenRows
 
-_KEPT = 1 << 24  # maximum number of bytes in memory, beyond which the bytes are written to disk
+_MAX_MEMORY_BYTES = 1 << 24  # beyond this number, the bytes in memory are written to disk
 
 
 class _Pool:
@@ -26,15 +26,15 @@ class _Pool:
     """
 
     def __init__(self):
-        self._kept, self.written, self._file = bytearray(), 0, None
+        self._buffer, self.written, self._file = bytearray(), 0, None
 
     @property
     def size(self) -> int:
-        return self.written + len(self._kept)
+        return self.written + len(self._buffer)
 
     def add(self, data: bytes) -> None:
-        self._kept += data
-        if len(self._kept) >= _KEPT:
+        self._buffer += data
+        if len(self._buffer) >= _MAX_MEMORY_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -44,14 +44,14 @@ class _Pool:
             if self._file is None:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-            self._file.write(self._kept)
+            self._file.write(self._buffer)
             self._file.flush()
-        self.written, self._kept = self.size, bytearray()
+        self.written, self._buffer = self.size, bytearray()
 
     def read(self, start: int, end: int) -> bytes:
         """Returns the bytes `start:end`, all of which a single call of `add` must have added."""
         if start >= self.written:
-            return bytes(self._kept[start - self.written : end - self.written])
+            return bytes(self._buffer[start - self.written : end - self.written])
         return os.pread(self._file.fileno(), end - start, start)
 
     def map(self) -> mmap.mmap:
@@ -69,25 +69,25 @@ class Texts(Sequence):
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
         """Returns the texts as a list, or as `Texts` on disk if the texts exceed 16 MB."""
-        found = cls()
+        stored = cls()
         for text in texts:
-            found.append(text)
-        return found.settled()
+            stored.append(text)
+        return stored.list_if_small()
 
     def append(self, text: str) -> None:
         self._pool.add(text.encode("utf-8", "surrogatepass"))
         self._ends.append(self._pool.size)
 
-    def settled(self) -> "Texts | list[str]":
+    def list_if_small(self) -> "Texts | list[str]":
         """Returns this object if a text is on disk, and otherwise a list of the texts."""
         return self if self._pool.written else list(self)
 
-    def taken(self, rows: np.ndarray) -> "Texts":
+    def take(self, rows: np.ndarray) -> "Texts":
         """Returns a sequence of the texts at the indices `rows`, without copying the texts."""
-        found = Texts()
-        found._pool, found._ends = self._pool, self._ends
-        found._rows = rows if self._rows is None else self._rows[rows]
-        return found
+        subset = Texts()
+        subset._pool, subset._ends = self._pool, self._ends
+        subset._rows = rows if self._rows is None else self._rows[rows]
+        return subset
 
     def __len__(self) -> int:
         return len(self._ends) - 1 if self._rows is None else len(self._rows)

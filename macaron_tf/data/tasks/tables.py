@@ -5,15 +5,21 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from macaron_tf.data.sources.names import RECORD_TABLES, RECORDS, TFDS, Source, parse_source
+from macaron_tf.data.sources.names import (
+    RECORD_KINDS,
+    RECORD_TABLE_FORMS,
+    TFDS_FORM,
+    Source,
+    parse_source,
+)
 from macaron_tf.data.sources.records import Records, record_table
-from macaron_tf.data.sources.tfds import Tfds, listed, open_set
+from macaron_tf.data.sources.tfds import Tfds, join_names, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import is_csv, table_rows
-from macaron_tf.plug_ins import called, find
+from macaron_tf.plug_ins import call_user_code, find
 
-TABLES = ("tsv:FILE", *RECORD_TABLES, "python:MODULE:FUNCTION")
+TABLE_FORMS = ("tsv:FILE", *RECORD_TABLE_FORMS, "python:MODULE:FUNCTION")
 
 
 def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
@@ -33,7 +39,7 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
         raise UserError(
             f"the task {task.name!r} has no default source: give a source such as {forms[0]}"
         )
-    return parse_source(source, (TFDS, *forms), f"the task {task.name!r}")
+    return parse_source(source, (TFDS_FORM, *forms), f"the task {task.name!r}")
 
 
 class Table:
@@ -63,22 +69,22 @@ class Table:
     def __init__(self, source: Source, split: str, tfds: Tfds | None = None):
         self.split, self._set, self.class_names = split, None, {}
         self._records: Records | None = None
-        self.path = self._head = str(source)
+        self.path = self._header_where = str(source)
         if source.kind == "tfds":
             self._set = open_set(source.location, split, tfds)
             columns = self._set.columns
             self.header = list(columns)
             self.class_names = {name: classes for name, classes in columns.items() if classes}
         elif source.kind == "python":
-            self.header, found = _own_rows(source, split)
-            self._read = lambda: found
-        elif source.kind in RECORDS:
+            self.header, rows = _function_rows(source, split)
+            self._read = lambda: rows
+        elif source.kind in RECORD_KINDS:
             self._records = record_table(source, split)
-            self._head = str(self._records.paths[0])
+            self._header_where = str(self._records.paths[0])
             self.header, self.class_names = list(self._records.fields), self._records.class_names
         else:
             self.path = source.path(split)
-            self._head, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
+            self._header_where, self.keeps_quotes = f"{self.path}, line 1", not is_csv(self.path)
             self.header = list(map(str.strip, next(table_rows(self.path), (1, [""]))[1]))
             self._read = self._lines
 
@@ -94,14 +100,14 @@ class Table:
         Raises:
             UserError: a column is missing or occurs twice.
         """
-        found = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
-        found.sort(key=lambda name: int(name[6:]))
-        if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
+        names = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
+        names.sort(key=lambda name: int(name[6:]))
+        if names != [f"choice{n}" for n in range(1, len(names) + 1)]:
             raise UserError(
-                f"{self._head}: the choice columns are {', '.join(found)}, but must be "
-                f"choice1 to choice{len(found)}: number the choices from 1 without gaps"
+                f"{self._header_where}: the choice columns are {', '.join(names)}, but must be "
+                f"choice1 to choice{len(names)}: number the choices from 1 without gaps"
             )
-        return tuple(found)
+        return tuple(names)
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
@@ -128,10 +134,10 @@ class Table:
             )
         for column in columns:
             if self.header.count(column) != 1:
-                found = ", ".join(repr(name[:40]) for name in self.header[:20])
+                names = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
-                    f"{self._head} has {self.header.count(column) or 'no'} columns named "
-                    f"{column!r} (the columns are {found}), but needs exactly one: {mend}"
+                    f"{self._header_where} has {self.header.count(column) or 'no'} columns named "
+                    f"{column!r} (the columns are {names}), but needs exactly one: {mend}"
                 )
         if self._set:
             rows = enumerate(self._set.rows(columns))
@@ -208,22 +214,22 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
     return str(value)
 
 
-def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _function_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Reads examples by calling the Python function of a source.
 
     Returns:
         The column names, and a list with the location and the texts of each example.
     """
     function = find(source.location)
-    found = called(source.location, lambda: [*map(dict, function(split))])
-    header = list(found[0]) if found else []
+    records = call_user_code(source.location, lambda: [*map(dict, function(split))])
+    header = list(records[0]) if records else []
     rows = []
-    for number, record in enumerate(found, start=1):
+    for number, record in enumerate(records, start=1):
         where = f"{source}, split {split!r}, example {number}"
         if set(record) != set(header):
             raise UserError(
-                f"{where} has the columns {listed(record)}, but example 1 has {listed(header)}: "
-                "give all examples the same columns"
+                f"{where} has the columns {join_names(record)}, but example 1 has "
+                f"{join_names(header)}: give all examples the same columns"
             )
         for column, value in record.items():
             if not isinstance(value, str | int | float):

@@ -11,18 +11,18 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
+from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
-_WORDS, _TAGS = "tokens", "ner"
+_WORD_FIELD, _TAG_FIELD = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
-FORMS = ("conll:FILE", *TABLES)  # source notations besides `tfds:NAME`
+TAG_FORMS = ("conll:FILE", *TABLE_FORMS)  # source notations besides `tfds:NAME`
 # Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
@@ -66,32 +66,32 @@ def read_tagged(
               and the last column is the tag, or the columns are in CoNLL-U order. Columns are
               separated by tabs, or by spaces if the line has no tabs. An empty line ends a
               sentence. A comment such as `# id 1` may precede a sentence.
-            - `tsv:FILE` and the other notations of `TABLES` name a `Table`. A text cell has the
-              words of a sentence, and the label cell has one tag per word, separated by spaces.
+            - `tsv:FILE` and the other notations of `TABLE_FORMS` name a `Table`. A text cell has
+              the words of a sentence, and the label cell has one tag per word, separated by spaces.
               For a task on the user's own table, `tfds:NAME` also is a `Table`.
 
     Raises:
         UserError: the source, split or a field does not exist, or a tag is not in `task.labels`.
             The message names the file and the line.
     """
-    parsed = parse_task_source(task, source, *FORMS)
+    parsed = parse_task_source(task, source, *TAG_FORMS)
     if parsed.kind == "tfds" and not task.own:
-        found = _of_tfds(task, parsed.location, split, tfds)
+        tagged = _tfds_sentences(task, parsed.location, split, tfds)
     else:
-        found = sentences_of(task, parsed, split, tfds)
-    numbers = {tag: number for number, tag in enumerate(task.labels)}
+        tagged = sentences_of(task, parsed, split, tfds)
+    tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
     sentences = TaggedSentences([], [])
-    for words, tags, where in found:
-        meant = as_iob2(tags)
-        for place, tag, one in zip(where, tags, meant, strict=False):
-            if one not in numbers:
-                begins = "" if one == tag else f", which is {one[:40]!r} in IOB2,"
+    for words, tags, locations in tagged:
+        iob2_tags = as_iob2(tags)
+        for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=False):
+            if iob2_tag not in tag_ids:
+                hint = "" if iob2_tag == tag else f", which is {iob2_tag[:40]!r} in IOB2,"
                 raise UserError(
-                    f"{place}: the tag {tag[:40]!r}{begins} is not a tag of the task "
+                    f"{where}: the tag {tag[:40]!r}{hint} is not a tag of the task "
                     f"{task.name!r}: replace it by one of {', '.join(task.labels)}"
                 )
         sentences.words.append(list(words))
-        sentences.labels.append(np.array([numbers[tag] for tag in meant], np.int32))
+        sentences.labels.append(np.array([tag_ids[tag] for tag in iob2_tags], np.int32))
     return sentences
 
 
@@ -109,7 +109,7 @@ def sentences_of(
     """
     if source.kind == "conll":
         path, sentence = source.path(split), None
-        for sentence in _of_lines(path, task):
+        for sentence in _file_sentences(path, task):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
             raise UserError(
@@ -142,13 +142,13 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
     with I-, which an IOB2 metric would miss. Tags in schemes that mark the end of entities, such as
     BIOES, are not changed.
     """
-    found, before = [], "O"
+    converted, previous = [], "O"
     ended = any(tag[0] not in "BI" for tag in tags if _ENTITY.fullmatch(tag))
     for tag in tags:
-        opens = not ended and tag.startswith("I-") and before[2:] != tag[2:]
-        found.append(f"B{tag[1:]}" if opens else tag)
-        before = tag
-    return found
+        opens = not ended and tag.startswith("I-") and previous[2:] != tag[2:]
+        converted.append(f"B{tag[1:]}" if opens else tag)
+        previous = tag
+    return converted
 
 
 def scheme_of(tags: Iterable[str]) -> str | None:
@@ -156,10 +156,10 @@ def scheme_of(tags: Iterable[str]) -> str | None:
 
     Returns `None` if the tags do not mark entities.
     """
-    found = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
-    letters = {match[1] for match in found if match}
+    matches = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
+    letters = {match[1] for match in matches if match}
     # The scheme IOE gives None, because none of its letters marks the start of an entity.
-    if not all(found) or (letters - {"I"} and letters.isdisjoint("BSUW")):
+    if not all(matches) or (letters - {"I"} and letters.isdisjoint("BSUW")):
         return None
     return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
 
@@ -177,21 +177,21 @@ def strays_among(counts: Mapping[str, int]) -> list[str]:
     entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
     letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
     schemes = [scheme for scheme in _SCHEMES if letters <= {*scheme}]
-    known = "BI" if "BI" in schemes else "".join(schemes)
-    strays = [tag for tag in counts if tag != "O" and (tag not in entities or tag[0] not in known)]
-    return strays if letters and known and 2 * len(strays) <= len(counts) else []
+    scheme = "BI" if "BI" in schemes else "".join(schemes)
+    strays = [tag for tag in counts if tag != "O" and (tag not in entities or tag[0] not in scheme)]
+    return strays if letters and scheme and 2 * len(strays) <= len(counts) else []
 
 
-def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]]:
-    columns = read_columns(name, split, (_WORDS, _TAGS), tfds)
-    names = columns.class_names.get(_TAGS, ())
+def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]]:
+    columns = read_columns(name, split, (_WORD_FIELD, _TAG_FIELD), tfds)
+    names = columns.class_names.get(_TAG_FIELD, ())
     if set(names) != set(task.labels):
         raise UserError(
             f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
             f"has {', '.join(task.labels)}: give a data set with the tags of the task"
         )
-    for words, tags in zip(columns.values[_WORDS], columns.values[_TAGS], strict=True):
-        yield decoded(words), [names[tag] for tag in tags], ()
+    for words, tags in zip(columns.values[_WORD_FIELD], columns.values[_TAG_FIELD], strict=True):
+        yield decode_texts(words), [names[tag] for tag in tags], ()
 
 
 def _cells(line: str) -> list[str]:
@@ -200,20 +200,20 @@ def _cells(line: str) -> list[str]:
     return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
 
 
-def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
+def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
     """Yields each sentence of a CoNLL file as a list of (word, tag, location)."""
-    tags, widths, numbered = {"#", *task.labels}, set(), True
+    tags, column_counts, is_numbered = {"#", *task.labels}, set(), True
     for row in map(_cells, lines_of(path)):
         if row and row[0][0] != "#" and row[0] != _DOCUMENT:
             tags.add(row[-1])
-            widths.add(len(row))
-            numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
-    if numbered and min(widths, default=0) > 2 and widths != {10}:
+            column_counts.add(len(row))
+            is_numbered = is_numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
+    if is_numbered and min(column_counts, default=0) > 2 and column_counts != {10}:
         raise UserError(
             f"{path}: the first column contains numbers instead of words: remove the first column"
         )
     # In CoNLL-U, columns 1 and 3 of ten are the word and its universal part of speech.
-    word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
+    word_column, tag_column = (1, 3) if is_numbered and column_counts == {10} else (0, -1)
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
         row = _cells(line)
@@ -227,8 +227,9 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
                     f"{path}, line {number}: {row[0][:40]!r} is the only column: separate a word "
                     "and its tag by a tab or a space, and end each sentence by an empty line"
                 )
-            if not word or row[0].isdecimal():  # in CoNLL-U, ids such as 1-2 and 1.1 are no words
-                sentence.append((row[word], row[tag], f"{path}, line {number}"))
+            # In CoNLL-U, ids such as 1-2 and 1.1 are no words.
+            if not word_column or row[0].isdecimal():
+                sentence.append((row[word_column], row[tag_column], f"{path}, line {number}"))
 
 
 def _is_comment(line: str, tags: Set[str]) -> bool:
@@ -237,12 +238,12 @@ def _is_comment(line: str, tags: Set[str]) -> bool:
     Args:
         tags: all tags of the file and of the task, and `#`.
     """
-    mark, *others = line.split()
-    if line.startswith("#\t") or not others:
+    mark, *words = line.split()
+    if line.startswith("#\t") or not words:
         return False
-    if "=" in others[:3]:
+    if "=" in words[:3]:
         return mark[0] == "#"
-    return mark == "#" and others[-1] not in tags and not _ENTITY.fullmatch(others[-1])
+    return mark == "#" and words[-1] not in tags and not _ENTITY.fullmatch(words[-1])
 
 
 class WordPositions(NamedTuple):
@@ -281,23 +282,25 @@ def encode_words(
         UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
-    room = max_length - 2
+    capacity = max_length - 2
     # Byte-level vocabularies mark the start of a word by the space before it.
     pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
     sentences = tf.RaggedTensor.from_row_splits(
         pieces.values, tf.gather(pieces.row_splits, words.row_splits)
     )  # (N, None)
-    stride = max(room // 2, 1)
-    rooms = tf.fill([sentences.nrows()], tf.constant(room, tf.int64))  # (N,)
-    windows = windows_over(sentences, rooms, stride)
-    owner = words.value_rowids()  # (W,)
-    piece = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,), in the sentence
-    window = (piece - room // 2 + stride // 2) // stride
-    window = tf.clip_by_value(window, 0, tf.gather(windows.starts.row_lengths(), owner) - 1)
+    stride = max(capacity // 2, 1)
+    max_lengths = tf.fill([sentences.nrows()], tf.constant(capacity, tf.int64))  # (N,)
+    windows = windows_over(sentences, max_lengths, stride)
+    sentence_index = words.value_rowids()  # (W,)
+    # Index of each word's first piece in its sentence, (W,)
+    first_piece = pieces.row_starts() - tf.gather(sentences.row_starts(), sentence_index)
+    window = (first_piece - capacity // 2 + stride // 2) // stride
+    window_counts = tf.gather(windows.starts.row_lengths(), sentence_index)  # (W,)
+    window = tf.clip_by_value(window, 0, window_counts - 1)
     has_piece = pieces.row_lengths() > 0
     positions = WordPositions(
-        tf.where(has_piece, tf.gather(windows.starts.row_starts(), owner) + window, -1),
-        tf.where(has_piece, (not vocabulary.cls_last) + piece - window * stride, -1),
+        tf.where(has_piece, tf.gather(windows.starts.row_starts(), sentence_index) + window, -1),
+        tf.where(has_piece, (not vocabulary.cls_last) + first_piece - window * stride, -1),
     )
     return rows_of(vocabulary, [(windows.ids, 0), (vocabulary.sep_id, 0)]), positions
 
@@ -313,8 +316,8 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     has_piece = positions.rows >= 0
     # Position 0 always exists, because even a sentence without tokens has a window.
     index = tf.maximum(tf.stack(positions, axis=1), 0)  # (W, 2)
-    seen = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
-    return tf.where(has_piece[:, None], seen, tf.one_hot(outside, tf.shape(logits)[-1]))
+    probabilities = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
+    return tf.where(has_piece[:, None], probabilities, tf.one_hot(outside, tf.shape(logits)[-1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -346,11 +349,12 @@ def encode_tagged(
         inputs, positions = encode_words(vocabulary, words, max_length)
         return inputs["token_ids"], len(inputs["token_ids"]), len(words.values), *positions
 
-    rows, found = encode_parts(len(examples), encode, vocabulary.size)
-    windows, words, row, column = zip(*found, strict=True)
-    before = np.cumsum(windows) - windows  # number of windows in the chunks before each chunk
+    rows, arrays = encode_parts(len(examples), encode, vocabulary.size)
+    window_counts, word_counts, row, column = zip(*arrays, strict=True)
+    # Number of windows in the chunks before each chunk
+    windows_before = np.cumsum(window_counts) - window_counts
     row, column = np.concatenate(row), np.concatenate(column)  # (W,)
-    row = np.where(row < 0, -1, row + np.repeat(before, words))
+    row = np.where(row < 0, -1, row + np.repeat(windows_before, word_counts))
     labels = None
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)

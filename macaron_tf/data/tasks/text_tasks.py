@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.questions import Questions
 
 # Input prefixes of the tasks whose examples are pairs of a source and a target text.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-_STEP = 0.2  # scores are rounded to multiples of this step, so STS-B has 26 different answers
+_SCORE_STEP = 0.2  # scores are rounded to multiples of this step, so STS-B has 26 different answers
 
 
 def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
@@ -43,23 +43,23 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
     rows = zip(questions.questions, questions.contexts, labels, strict=True)
     squad = get_task("squad")
     return [
-        (source_text(squad, asked, text), " ".join(answers[0].text.split()) if answers else "")
-        for asked, text, answers in rows
+        (source_text(squad, query, context), " ".join(answers[0].text.split()) if answers else "")
+        for query, context, answers in rows
     ]
 
 
-def _names(task: Task) -> tuple[str, str, bool]:
+def _prefixes(task: Task) -> tuple[str, str, bool]:
     """Returns two prefixes for the texts in a source line, and whether to swap the texts.
 
     The code of T5 sorts the fields of GLUE by name, so that the hypothesis of MNLI precedes its
     premise. If the texts are swapped, the first prefix belongs to the second text of the task. For
     a task with one text, the second prefix is a space.
     """
-    turned = task.kind == "classification" and () < task.second < task.first
+    swaps_texts = task.kind == "classification" and () < task.second < task.first
     names = (" ".join(fields) for fields in (task.first, task.second))
-    first, second = reversed([*names]) if turned else names
-    begin = "" if task.kind == "spans" else f"{task.name} "
-    return f"{begin}{first}: ", f" {second}: " if second else " ", turned
+    first, second = reversed([*names]) if swaps_texts else names
+    task_prefix = "" if task.kind == "spans" else f"{task.name} "
+    return f"{task_prefix}{first}: ", f" {second}: " if second else " ", swaps_texts
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
@@ -70,9 +70,9 @@ def source_text(task: Task, first: str, second: str | None) -> str:
         first: first text.
         second: second text; `None` for a task with one text.
     """
-    before, between, turned = _names(task)
+    before, between, swaps_texts = _prefixes(task)
     texts = [first] if second is None else [first, second]
-    joined = between.join(reversed(texts) if turned else texts)
+    joined = between.join(reversed(texts) if swaps_texts else texts)
     return " ".join(f"{before}{joined}".split())
 
 
@@ -83,8 +83,8 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
         task: task whose name and field names are added to the texts.
         lines: `(B,)` strings, each with one text or two texts separated by a tab.
     """
-    before, between, turned = _names(task)
-    if turned:
+    before, between, swaps_texts = _prefixes(task)
+    if swaps_texts:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
         # The second text is now first and may contain tabs, so the last tab separates the texts.
         lines = tf.strings.regex_replace(lines, r"(?s)\A(.*)\t([^\t]*)\z", rf"\1{between}\2")
@@ -100,7 +100,7 @@ def in_one_line(texts: tf.Tensor) -> tf.Tensor:
 
 def answer_text(task: Task, label: float) -> str:
     if task.regression:
-        return f"{round(float(label) / _STEP) * _STEP:.1f}"
+        return f"{round(float(label) / _SCORE_STEP) * _SCORE_STEP:.1f}"
     return task.labels[int(label)]
 
 
@@ -116,8 +116,8 @@ def read_answer(task: Task, text: str) -> int | float | None:
     if task.regression:
         number = "".join(text.split())
         return float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else None
-    known = {_plain(label): number for number, label in enumerate(task.labels)}
-    return known.get(_plain(text))
+    class_indices = {_normalize(label): index for index, label in enumerate(task.labels)}
+    return class_indices.get(_normalize(text))
 
 
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
@@ -137,16 +137,16 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     Returns:
         `(N,)` predicted classes or scores.
     """
-    found = [read_answer(task, text) for text in texts]
+    predictions = [read_answer(task, text) for text in texts]
     if task.regression:
         low, high = task.score_range or (-np.inf, np.inf)
-        least = low if np.isfinite(low) else 0.0
-        return np.clip([least if one is None else one for one in found], low, high)
+        default = low if np.isfinite(low) else 0.0
+        return np.clip([default if p is None else p for p in predictions], low, high)
     if "matthews" in task.metrics:
-        return np.array([-1 if one is None else one for one in found])
+        return np.array([-1 if p is None else p for p in predictions])
     wrong = (np.asarray(labels) + 1) % task.num_classes
-    return np.array([wrong[i] if one is None else one for i, one in enumerate(found)])
+    return np.array([wrong[i] if p is None else p for i, p in enumerate(predictions)])
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -141,25 +141,25 @@ def rotary_angles(config, base, dim, positions):
     frequencies = base ** (-2.0 * torch.arange(dim // 2, dtype=torch.float64) / dim)
     if config.rotary_scaling:
         factor, *bands = config.rotary_scaling
-        kept = 0.0
+        unscaled = 0.0
         if bands:
             low, high, length = bands
             turns = length * frequencies / (2 * math.pi)
-            kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-        frequencies = frequencies * (kept + (1.0 - kept) / factor)
+            unscaled = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+        frequencies = frequencies * (unscaled + (1.0 - unscaled) / factor)
     return positions.float()[..., None] * frequencies.float().to(positions.device)
 
 
-def rotated(x, angles):
+def rotate(x, angles):
     """Rotates the channel pairs (i, i + r / 2) of `x (B, H, L, d)` by `angles (..., L, r / 2)`.
 
     The channels from r to d stay unchanged.
     """
     half = angles.shape[-1]
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
+    first, second, unchanged = x.tensor_split([half, 2 * half], dim=-1)
     pair = [first * cosine - second * sine, second * cosine + first * sine]
-    return torch.cat([*pair, rest], dim=-1)
+    return torch.cat([*pair, unchanged], dim=-1)
 
 
 def alibi(heads, positions):
@@ -172,7 +172,7 @@ def alibi(heads, positions):
     return -slopes * distances[..., None, :, :]
 
 
-def hidden_score(dtype):
+def masked_score(dtype):
     """Returns the attention score that excludes a position from the softmax.
 
     The score is finite, so that a sequence of only padding does not give NaN.
@@ -186,56 +186,56 @@ class Attention(nn.Module):
     If `num_kv_heads` is less than H, several query heads share each head of keys and values.
     """
 
-    def __init__(self, config, step, heads=None, head_dim=None, output_dim=None):
+    def __init__(self, config, settings, heads=None, head_dim=None, output_dim=None):
         super().__init__()
-        self.config, self.tiny = config, head_dim is not None
+        self.config, self.is_tiny = config, head_dim is not None
         self.heads = heads or config.num_heads
         self.kv_heads = heads or config.num_kv_heads or config.num_heads
         self.head_dim = head_dim or config.head_dim or config.hidden_dim // self.heads
-        width, kept = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        self.scale = None if config.scaled or self.tiny else 1.0  # None means 1 / sqrt(d)
-        self.window, self.rotary_base = step.get("window", 0), step.get("rotary_base")
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.scale = None if config.scaled or self.is_tiny else 1.0  # None means 1 / sqrt(d)
+        self.window, self.rotary_base = settings.get("window", 0), settings.get("rotary_base")
         self.dropout = config.attention_dropout
-        biased = config.use_bias or self.tiny
+        use_bias = config.use_bias or self.is_tiny
         if self.kv_heads == self.heads:
-            self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=biased)
+            self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=use_bias)
         else:
-            self.query = nn.Linear(config.hidden_dim, width, bias=biased)
-            self.key_value = nn.Linear(config.hidden_dim, 2 * kept, bias=biased)
-        self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=biased)
+            self.query = nn.Linear(config.hidden_dim, width, bias=use_bias)
+            self.key_value = nn.Linear(config.hidden_dim, 2 * kv_width, bias=use_bias)
+        self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=use_bias)
 
     def forward(self, x, mask, positions, bias=None):
-        query, key, value = self.projected(x)
+        query, key, value = self.project(x)
         if self.rotary_base:
-            dim = self.head_dim if self.tiny else self.config.rotary_dim or self.head_dim
+            dim = self.head_dim if self.is_tiny else self.config.rotary_dim or self.head_dim
             angles = rotary_angles(self.config, self.rotary_base, dim, positions)
             angles = angles[:, None] if angles.ndim == 3 else angles  # (B, 1, L, r/2) or (L, r/2)
-            query, key = rotated(query, angles), rotated(key, angles)
-        hidden = hidden_score(x.dtype)
+            query, key = rotate(query, angles), rotate(key, angles)
+        masked = masked_score(x.dtype)
         scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
-        scores = scores.masked_fill(~mask, hidden)[:, None, None]  # (B, 1, 1, L)
+        scores = scores.masked_fill(~mask, masked)[:, None, None]  # (B, 1, 1, L)
         scores = scores if bias is None else scores + bias.to(x.dtype)
-        if self.config.positions == "alibi" and not self.tiny:
+        if self.config.positions == "alibi" and not self.is_tiny:
             scores = scores + alibi(self.heads, positions).to(x.dtype)
         if self.window:
-            places = torch.arange(x.shape[1], device=x.device)
-            far = (places - places[:, None]).abs() > self.window // 2  # (L, L)
-            scores = scores.masked_fill(far, hidden)
+            indices = torch.arange(x.shape[1], device=x.device)
+            is_far = (indices - indices[:, None]).abs() > self.window // 2  # (L, L)
+            scores = scores.masked_fill(is_far, masked)
         dropout = self.dropout if self.training else 0.0
         y = functional.scaled_dot_product_attention(
             query, key, value, scores.expand(-1, -1, x.shape[1], -1), dropout, scale=self.scale
         )
         return self.output(y.transpose(1, 2).flatten(2))
 
-    def projected(self, x):
+    def project(self, x):
         """Projects `x` to queries, keys and values, each `(B, H, L, d)`."""
         if self.kv_heads == self.heads:
             qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
             return qkv.permute(2, 0, 3, 1, 4)
         query = self.query(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        pair = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
-        pair = pair.permute(2, 0, 3, 1, 4)  # (2, B, K, L, d)
-        return query, *pair.repeat_interleave(self.heads // self.kv_heads, dim=2)
+        key_value = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
+        key_value = key_value.permute(2, 0, 3, 1, 4)  # (2, B, K, L, d)
+        return query, *key_value.repeat_interleave(self.heads // self.kv_heads, dim=2)
 
 
 class FeedForward(nn.Module):
@@ -244,12 +244,12 @@ class FeedForward(nn.Module):
     If `gated` is set, the layer is `(activation(x W1 + b1) * (x V + c)) W2 + b2`.
     """
 
-    def __init__(self, config, step):
+    def __init__(self, config, settings):
         super().__init__()
-        self.gated, inner = config.gated, step["inner_dim"]
-        self.activation = ACTIVATIONS[step["activation"]]
-        outputs = 2 * inner if self.gated else inner
-        self.inner = nn.Linear(config.hidden_dim, outputs, bias=config.use_bias)
+        self.gated, inner = config.gated, settings["inner_dim"]
+        self.activation = ACTIVATIONS[settings["activation"]]
+        output_dim = 2 * inner if self.gated else inner
+        self.inner = nn.Linear(config.hidden_dim, output_dim, bias=config.use_bias)
         self.outer = nn.Linear(inner, config.hidden_dim, bias=config.use_bias)
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -269,10 +269,10 @@ class SwishRNN(nn.Module):
     advances all chains. R is the inner width.
     """
 
-    def __init__(self, config, step):
+    def __init__(self, config, settings):
         super().__init__()
-        width, self.distance = step["inner_dim"], step["distance"]
-        self.gate = ACTIVATIONS[step["gate"]]
+        width, self.distance = settings["inner_dim"], settings["distance"]
+        self.gate = ACTIVATIONS[settings["gate"]]
         self.inner = nn.Linear(config.hidden_dim, 2 * width, bias=False)
         self.outer = nn.Linear(width, config.hidden_dim)
         self.alpha = nn.Parameter(torch.ones(width))
@@ -287,14 +287,14 @@ class SwishRNN(nn.Module):
 
     def recurrence(self, x, mask):
         alpha, beta, length = self.alpha.float(), self.beta.float(), x.shape[1]
-        fill = -length % self.distance
-        steps = functional.pad(x, (0, 0, 0, fill)).unflatten(1, (-1, self.distance))
-        keep = functional.pad(mask, (0, fill)).unflatten(1, (-1, self.distance))[..., None]
-        c, states = torch.zeros_like(steps[:, 0]), []  # (B, k, R)
-        for n in range(steps.shape[1]):
-            u = c - steps[:, n]
-            new = torch.sigmoid(alpha * u + beta) * u + steps[:, n]
-            c = torch.where(keep[:, n], new, c)  # padding does not change the state
+        padding = -length % self.distance
+        inputs = functional.pad(x, (0, 0, 0, padding)).unflatten(1, (-1, self.distance))
+        is_real = functional.pad(mask, (0, padding)).unflatten(1, (-1, self.distance))[..., None]
+        c, states = torch.zeros_like(inputs[:, 0]), []  # (B, k, R)
+        for index in range(inputs.shape[1]):
+            difference = c - inputs[:, index]
+            updated = torch.sigmoid(alpha * difference + beta) * difference + inputs[:, index]
+            c = torch.where(is_real[:, index], updated, c)  # padding does not change the state
             states.append(c)
         return torch.stack(states, dim=1).flatten(1, 2)[:, :length]
 
@@ -318,10 +318,10 @@ class Gating(nn.Module):
     def forward(self, z, mask, addition):
         u, v = z.chunk(2, dim=-1)  # each (B, L, F / 2)
         v = self.norm(v).masked_fill(~mask[..., None], 0.0)
-        length, places = v.shape[1], torch.arange(v.shape[1], device=v.device)
+        length, indices = v.shape[1], torch.arange(v.shape[1], device=v.device)
         kernel = self.kernel[:length, :length] if self.kernel.ndim == 2 else None
         if kernel is None:  # W[t, s] = self.kernel[max_position_embeddings - 1 + s - t]
-            kernel = self.kernel[len(self.bias) - 1 + places - places[:, None]]
+            kernel = self.kernel[len(self.bias) - 1 + indices - indices[:, None]]
         gate = kernel @ v + self.bias[:length, None]
         return u * (gate if addition is None else gate + addition)
 
@@ -332,14 +332,16 @@ class GatedMLP(nn.Module):
     In aMLP, the output of a single-head attention is added to the gate.
     """
 
-    def __init__(self, config, step):
+    def __init__(self, config, settings):
         super().__init__()
-        inner, tiny = step["inner_dim"], step["tiny_attention_dim"]
-        self.activation = ACTIVATIONS[step["activation"]]
+        inner, attention_dim = settings["inner_dim"], settings["tiny_attention_dim"]
+        self.activation = ACTIVATIONS[settings["activation"]]
         self.inner = nn.Linear(config.hidden_dim, inner)
         self.outer = nn.Linear(inner // 2, config.hidden_dim)
         self.gating = Gating(config, inner // 2)
-        self.tiny_attention = Attention(config, step, 1, tiny, inner // 2) if tiny else None
+        self.tiny_attention = (
+            Attention(config, settings, 1, attention_dim, inner // 2) if attention_dim else None
+        )
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x, mask, positions, bias=None):
@@ -360,21 +362,21 @@ class SubLayer(nn.Module):
     A sub-layer computes one summand of f in the differential equation x' = f(x).
     """
 
-    def __init__(self, config, step):
+    def __init__(self, config, settings):
         super().__init__()
-        self.pre, self.kind = config.norm == "pre", step["mixer"]
-        self.norm = None if "norm" in step else layer_norm(config)
+        self.is_pre_norm, self.mixer_name = config.norm == "pre", settings["mixer"]
+        self.norm = None if "norm" in settings else layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.add_module(self.kind, MIXERS[self.kind](config, step))
+        self.add_module(self.mixer_name, MIXERS[self.mixer_name](config, settings))
 
-    def forward(self, moved, x, norm, step_size, solver, *context):
-        """Returns `moved` plus one step of the solver, whose start point is `x`."""
-        mixer, point, slopes = self.get_submodule(self.kind), x, []
+    def forward(self, base, x, norm, step_size, solver, *context):
+        """Returns `base` plus one step of the solver, whose start point is `x`."""
+        mixer, point, slopes = self.get_submodule(self.mixer_name), x, []
         for row in SOLVERS[solver]:
-            slopes.append(self.dropout(mixer(norm(point) if self.pre else point, *context)))
+            slopes.append(self.dropout(mixer(norm(point) if self.is_pre_norm else point, *context)))
             step = sum(step_size * w * slope for w, slope in zip(row, slopes, strict=True))
             point = x + step
-        return moved + step
+        return base + step
 
 
 class RelativeBias(nn.Module):
@@ -383,16 +385,20 @@ class RelativeBias(nn.Module):
     def __init__(self, config, buckets=32, max_distance=128):
         super().__init__()
         self.table = nn.Embedding(buckets, config.num_heads)
-        self.side, self.max_distance = buckets // 2, max_distance
+        self.half_buckets, self.max_distance = buckets // 2, max_distance
 
     def forward(self, length, device):
-        places = torch.arange(length, device=device)
-        distances = places - places[:, None]  # key - query
-        far, exact = distances.abs(), self.side // 2
-        ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
-        shared = exact + (ratio * (self.side - exact)).long()
-        buckets = torch.where(far < exact, far, shared.clamp(max=self.side - 1))
-        return self.table(buckets + self.side * (distances > 0)).permute(2, 0, 1)[None]
+        indices = torch.arange(length, device=device)
+        distances = indices - indices[:, None]  # key - query
+        absolute, exact = distances.abs(), self.half_buckets // 2
+        ratio = torch.log(absolute.clamp(min=1).float() / exact) / math.log(
+            self.max_distance / exact
+        )
+        log_bucket = exact + (ratio * (self.half_buckets - exact)).long()
+        buckets = torch.where(
+            absolute < exact, absolute, log_bucket.clamp(max=self.half_buckets - 1)
+        )
+        return self.table(buckets + self.half_buckets * (distances > 0)).permute(2, 0, 1)[None]
 
 
 class Stack(nn.Module):
@@ -401,33 +407,33 @@ class Stack(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.layers = config.layers
-        for step in (step for layer in config.layers for step in layer):
-            block, name = step["name"].split(".")
+        for settings in (settings for layer in config.layers for settings in layer):
+            block, name = settings["name"].split(".")
             if block not in self._modules:
                 self.add_module(block, nn.Module())
             if name not in self._modules[block]._modules:
-                self._modules[block].add_module(name, SubLayer(config, step))
-            if step.get("bias") and step["bias"] not in self._modules:
-                self.add_module(step["bias"], RelativeBias(config))
-        self.pre = config.norm == "pre"
-        self.final_norm = layer_norm(config) if self.pre else None
+                self._modules[block].add_module(name, SubLayer(config, settings))
+            if settings.get("bias") and settings["bias"] not in self._modules:
+                self.add_module(settings["bias"], RelativeBias(config))
+        self.is_pre_norm = config.norm == "pre"
+        self.final_norm = layer_norm(config) if self.is_pre_norm else None
 
     def forward(self, x, mask, positions):
         """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`."""
         states, biases = [x], {}
         for layer in self.layers:
             start = x
-            for step in layer:
-                name = step.get("bias")
+            for settings in layer:
+                name = settings.get("bias")
                 if name and name not in biases:
                     biases[name] = self.get_submodule(name)(x.shape[1], x.device)
-                sublayer = self.get_submodule(step["name"])
-                owner = step.get("norm", step["name"])
+                sublayer = self.get_submodule(settings["name"])
+                owner = settings.get("norm", settings["name"])
                 norm = self.get_submodule(owner).norm if owner else nn.Identity()
-                how = (norm, step["step_size"], step["solver"])
-                x = sublayer(x, start, *how, mask, positions, biases.get(name))
-                if not step.get("joined"):
-                    start = x = x if self.pre else norm(x)
+                step_options = (norm, settings["step_size"], settings["solver"])
+                x = sublayer(x, start, *step_options, mask, positions, biases.get(name))
+                if not settings.get("joined"):
+                    start = x = x if self.is_pre_norm else norm(x)
             states.append(x)
         if self.final_norm:
             states[-1] = self.final_norm(x)
@@ -452,8 +458,8 @@ class MacaronModel(MacaronPreTrainedModel):
         super().__init__(config)
         self.embeddings = Embeddings(config)
         width = config.embedding_dim or config.hidden_dim
-        narrow = width != config.hidden_dim
-        self.projection = nn.Linear(width, config.hidden_dim) if narrow else nn.Identity()
+        needs_projection = width != config.hidden_dim
+        self.projection = nn.Linear(width, config.hidden_dim) if needs_projection else nn.Identity()
         self.stack = Stack(config)
         self.post_init()
 
@@ -475,15 +481,15 @@ class MacaronModel(MacaronPreTrainedModel):
         **kwargs,
     ):
         if position_ids is None:
-            given = input_ids if inputs_embeds is None else inputs_embeds
-            position_ids = torch.arange(given.shape[1], device=given.device)
+            inputs = input_ids if inputs_embeds is None else inputs_embeds
+            position_ids = torch.arange(inputs.shape[1], device=inputs.device)
         x = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = (
             torch.ones(x.shape[:2], device=x.device) if attention_mask is None else attention_mask
         )
         states = self.stack(self.projection(x), mask.bool(), position_ids)
-        kept = states if output_hidden_states else None
-        return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
+        hidden_states = states if output_hidden_states else None
+        return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=hidden_states)
 
 
 class MaskedLanguageHead(nn.Module):
@@ -496,9 +502,9 @@ class MaskedLanguageHead(nn.Module):
         super().__init__()
         width = config.embedding_dim or config.hidden_dim
         self.activation = ACTIVATIONS[config.activation]
-        biased = config.norm_type != "unbiased"
-        self.dense = nn.Linear(config.hidden_dim, width, bias=biased)
-        self.norm = nn.LayerNorm(width, config.epsilon, bias=biased)
+        use_bias = config.norm_type != "unbiased"
+        self.dense = nn.Linear(config.hidden_dim, width, bias=use_bias)
+        self.norm = nn.LayerNorm(width, config.epsilon, bias=use_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x, table):
@@ -539,8 +545,8 @@ class TaskModel(MacaronPreTrainedModel):
     """
 
     pooled = False
-    heads = None  # number of scores; None means one score per label
-    answer = None
+    num_scores = None  # None means one score per label
+    output_class = None
 
     def __init__(self, config):
         super().__init__(config)
@@ -552,7 +558,7 @@ class TaskModel(MacaronPreTrainedModel):
             dense = nn.Linear(width, width, bias=not unbiased)
             self.pooler = nn.ModuleDict({"dense": dense, "norm": norm})
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.head = nn.ModuleDict({"dense": nn.Linear(width, self.heads or config.num_labels)})
+        self.head = nn.ModuleDict({"dense": nn.Linear(width, self.num_scores or config.num_labels)})
         self.post_init()
 
     def scores(self, *args, **kwargs):
@@ -570,33 +576,33 @@ class TaskModel(MacaronPreTrainedModel):
         loss = cross_entropy(logits, labels)
         if labels is not None and self.config.num_labels == 1:
             loss = functional.mse_loss(logits[..., 0], labels.float())
-        return self.answer(loss=loss, logits=logits, hidden_states=states)
+        return self.output_class(loss=loss, logits=logits, hidden_states=states)
 
 
 class MacaronForSequenceClassification(TaskModel):
     pooled = True
-    answer = outputs.SequenceClassifierOutput
+    output_class = outputs.SequenceClassifierOutput
 
 
 class MacaronForTokenClassification(TaskModel):
-    answer = outputs.TokenClassifierOutput
+    output_class = outputs.TokenClassifierOutput
 
 
 class MacaronForMultipleChoice(TaskModel):
     pooled = True
-    heads = 1
+    num_scores = 1
 
     @can_return_tuple
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, **kwargs):
-        given = (input_ids, attention_mask, token_type_ids)  # (B, choices, L) each
-        rows = (None if ids is None else ids.flatten(0, 1) for ids in given)
+        inputs = (input_ids, attention_mask, token_type_ids)  # (B, choices, L) each
+        rows = (None if ids is None else ids.flatten(0, 1) for ids in inputs)
         logits, states = self.scores(*rows, **kwargs)
         logits = logits.view(input_ids.shape[:2])
         return outputs.MultipleChoiceModelOutput(cross_entropy(logits, labels), logits, states)
 
 
 class MacaronForQuestionAnswering(TaskModel):
-    heads = 2
+    num_scores = 2
 
     @can_return_tuple
     def forward(

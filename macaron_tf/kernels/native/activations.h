@@ -60,12 +60,13 @@ inline float SigmoidOfPower(float y) {
   return SigmoidOfPower(y, curve);
 }
 
-// Gate functions. `Value` returns the gate at z. `Both` also sets `slope` to its derivative.
+// Gate functions. `Value` returns the gate at z. `ValueAndSlope` also sets `slope` to the gate's
+// derivative.
 struct NoGate {};
 
 struct SigmoidGate {
   static float Value(float z) { return SigmoidOfPower(-kLog2E * z); }
-  static float Both(float z, float& slope) { return SigmoidOfPower(-kLog2E * z, slope); }
+  static float ValueAndSlope(float z, float& slope) { return SigmoidOfPower(-kLog2E * z, slope); }
 };
 
 // GELU by tanh: z / 2 (1 + tanh(w)) = z sigmoid(2 w) with w = sqrt(2 / pi) (z + 0.044715 z^3).
@@ -75,7 +76,7 @@ struct TanhGelu {
 
   static float Exponent(float z) { return -kLog2E * z * (kLinear + kCubic * z * z); }
   static float Value(float z) { return z * SigmoidOfPower(Exponent(z)); }
-  static float Both(float z, float& slope) {
+  static float ValueAndSlope(float z, float& slope) {
     float curve;
     const float s = SigmoidOfPower(Exponent(z), curve);
     slope = s + z * curve * (kLinear + 3.0f * kCubic * z * z);
@@ -112,7 +113,7 @@ struct ErfGelu {
     float bell;
     return z * Phi(z, bell);
   }
-  static float Both(float z, float& slope) {
+  static float ValueAndSlope(float z, float& slope) {
     float bell;
     const float phi = Phi(z, bell);
     slope = phi + z * (0.398942280f * bell);

@@ -34,13 +34,13 @@ inline float MaximumOf(int64_t n, const T* x) {
 
 // Writes the loss, nll = -log p[label], and the statistics (top, sum).
 template <class T>
-MACARON_TF_ALONE void CrossEntropyRow(int64_t n, float smoothing, const T* x, int64_t label,
-                                      float* loss, float* nll, float* statistics) {
-  const float top = MaximumOf(n, x), own = Load(x[label]);
+MACARON_TF_NOINLINE void CrossEntropyRow(int64_t n, float smoothing, const T* x, int64_t label,
+                                         float* loss, float* nll, float* statistics) {
+  const float top = MaximumOf(n, x), label_score = Load(x[label]);
   const float sum = SumOf(n, [=](int64_t j) { return ExpOfNegative(Load(x[j]) - top); });
-  *nll = *loss = std::log(sum) - (own - top);
+  *nll = *loss = std::log(sum) - (label_score - top);
   if (smoothing > 0.0f) {
-    const float spread = SumOf(n, [=](int64_t j) { return own - Load(x[j]); });
+    const float spread = SumOf(n, [=](int64_t j) { return label_score - Load(x[j]); });
     *loss += smoothing * spread / static_cast<float>(n);
   }
   statistics[0] = top;
@@ -49,14 +49,16 @@ MACARON_TF_ALONE void CrossEntropyRow(int64_t n, float smoothing, const T* x, in
 
 // Writes the gradient dx. dx may be the same array as x.
 template <class T>
-MACARON_TF_ALONE void CrossEntropyRowBack(int64_t n, float smoothing, const T* x, int64_t label,
-                                          const float* statistics, float dloss, T* dx) {
+MACARON_TF_NOINLINE void CrossEntropyRowBack(int64_t n, float smoothing, const T* x, int64_t label,
+                                             const float* statistics, float dloss, T* dx) {
   const float top = statistics[0], scale = dloss / statistics[1];
-  const float even = dloss * smoothing / static_cast<float>(n);
-  const float own = scale * ExpOfNegative(Load(x[label]) - top) - even;
+  const float uniform_share = dloss * smoothing / static_cast<float>(n);
+  const float label_gradient = scale * ExpOfNegative(Load(x[label]) - top) - uniform_share;
   MACARON_TF_INDEPENDENT
-  for (int64_t j = 0; j < n; ++j) Store(scale * ExpOfNegative(Load(x[j]) - top) - even, dx[j]);
-  Store(own - dloss * (1.0f - smoothing), dx[label]);
+  for (int64_t j = 0; j < n; ++j) {
+    Store(scale * ExpOfNegative(Load(x[j]) - top) - uniform_share, dx[j]);
+  }
+  Store(label_gradient - dloss * (1.0f - smoothing), dx[label]);
 }
 
 }  // namespace macaron_tf

@@ -16,7 +16,7 @@ namespace macaron_tf {
 // Number of elements whose bits are generated together: 16 blocks of Philox have 8 x 16 bits each.
 constexpr int64_t kDropoutChunk = 128;
 
-struct Dropped {
+struct DropoutParameters {
   uint32_t key[2];
   uint32_t threshold;  // dropout rate times 2^16
   float scale;         // factor of kept elements
@@ -24,7 +24,7 @@ struct Dropped {
 
 // Generates the random words of a chunk. Block i of the chunk has the counter 16 chunk + i, and
 // word w of block i is words[16 w + i].
-MACARON_TF_ALONE inline void DrawWords(const uint32_t* key, uint64_t chunk, uint32_t* words) {
+MACARON_TF_NOINLINE inline void DrawWords(const uint32_t* key, uint64_t chunk, uint32_t* words) {
   constexpr int kBlocks = 16;
   uint32_t *a = words, *b = words + kBlocks, *c = words + 2 * kBlocks, *d = words + 3 * kBlocks;
   for (int i = 0; i < kBlocks; ++i) {
@@ -37,11 +37,12 @@ MACARON_TF_ALONE inline void DrawWords(const uint32_t* key, uint64_t chunk, uint
   for (int round = 0; round < 10; ++round) {
     MACARON_TF_INDEPENDENT
     for (int i = 0; i < kBlocks; ++i) {
-      const uint64_t one = uint64_t{0xD2511F53u} * a[i], two = uint64_t{0xCD9E8D57u} * c[i];
-      a[i] = static_cast<uint32_t>(two >> 32) ^ b[i] ^ first;
-      b[i] = static_cast<uint32_t>(two);
-      c[i] = static_cast<uint32_t>(one >> 32) ^ d[i] ^ second;
-      d[i] = static_cast<uint32_t>(one);
+      const uint64_t product_a = uint64_t{0xD2511F53u} * a[i];
+      const uint64_t product_c = uint64_t{0xCD9E8D57u} * c[i];
+      a[i] = static_cast<uint32_t>(product_c >> 32) ^ b[i] ^ first;
+      b[i] = static_cast<uint32_t>(product_c);
+      c[i] = static_cast<uint32_t>(product_a >> 32) ^ d[i] ^ second;
+      d[i] = static_cast<uint32_t>(product_a);
     }
     first += 0x9E3779B9u;
     second += 0xBB67AE85u;
@@ -51,13 +52,13 @@ MACARON_TF_ALONE inline void DrawWords(const uint32_t* key, uint64_t chunk, uint
 // Computes elements [128 chunk, 128 chunk + n) of y. The first 64 elements use the lower halves of
 // the random words, and the other elements use the upper halves.
 template <class T>
-MACARON_TF_ALONE void DropChunk(const Dropped& dropped, int64_t chunk, int64_t n, const T* x,
-                                T* y) {
+MACARON_TF_NOINLINE void DropChunk(const DropoutParameters& parameters, int64_t chunk, int64_t n,
+                                   const T* x, T* y) {
   constexpr int64_t kWords = kDropoutChunk / 2;
   alignas(64) uint32_t words[kWords];
-  DrawWords(dropped.key, static_cast<uint64_t>(chunk), words);
-  const uint32_t threshold = dropped.threshold;
-  const float scale = dropped.scale;
+  DrawWords(parameters.key, static_cast<uint64_t>(chunk), words);
+  const uint32_t threshold = parameters.threshold;
+  const float scale = parameters.scale;
   const auto drop = [&](uint32_t bits, int64_t j) {
     const float value = Load(x[j]) * scale;
     Store(bits < threshold ? 0.0f : value, y[j]);
@@ -75,10 +76,11 @@ MACARON_TF_ALONE void DropChunk(const Dropped& dropped, int64_t chunk, int64_t n
 
 // Computes the chunks [first, last) of y, which has `size` elements. y may be the same array as x.
 template <class T>
-void Drop(const Dropped& dropped, int64_t first, int64_t last, int64_t size, const T* x, T* y) {
+void Drop(const DropoutParameters& parameters, int64_t first, int64_t last, int64_t size,
+          const T* x, T* y) {
   for (int64_t chunk = first; chunk < last; ++chunk) {
     const int64_t start = chunk * kDropoutChunk;
-    DropChunk(dropped, chunk, std::min(kDropoutChunk, size - start), x + start, y + start);
+    DropChunk(parameters, chunk, std::min(kDropoutChunk, size - start), x + start, y + start);
   }
 }
 

@@ -36,7 +36,7 @@ class DropoutKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckShape("key", key, TensorShape({2})));
     const uint32_t* words = Read<uint32_t>(key);
     // The scale uses the rate rounded to 16 bits, so that the expected value of y is exactly x.
-    const Dropped dropped = {
+    const DropoutParameters parameters = {
         {words[0], words[1]}, threshold_, 65536.0f / static_cast<float>(65536u - threshold_)};
     Tensor* y;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
@@ -49,7 +49,7 @@ class DropoutKernel : public OpKernel {
     threads.workers->ParallelFor((size + kDropoutChunk - 1) / kDropoutChunk,
                                  kCyclesOfElement * kDropoutChunk,
                                  [&](int64_t first, int64_t last) {
-                                   Drop(dropped, first, last, size, from, to);
+                                   Drop(parameters, first, last, size, from, to);
                                  });
   }
 

@@ -10,19 +10,19 @@
 namespace macaron_tf {
 
 template <class Gelu, class T>
-MACARON_TF_ALONE void GeluRow(int64_t n, const T* x, const float* bias, T* y) {
+MACARON_TF_NOINLINE void GeluRow(int64_t n, const T* x, const float* bias, T* y) {
   MACARON_TF_INDEPENDENT
   for (int64_t j = 0; j < n; ++j) Store(Gelu::Value(Load(x[j]) + bias[j]), y[j]);
 }
 
 // Writes dx = dy gelu'(x + bias), and adds dx to the sum for the bias gradient.
 template <class Gelu, class T>
-MACARON_TF_ALONE void GeluRowBack(int64_t n, const T* x, const float* bias, const T* dy, T* dx,
-                                  float* bias_sum) {
+MACARON_TF_NOINLINE void GeluRowBack(int64_t n, const T* x, const float* bias, const T* dy, T* dx,
+                                     float* bias_sum) {
   MACARON_TF_INDEPENDENT
   for (int64_t j = 0; j < n; ++j) {
     float slope;
-    Gelu::Both(Load(x[j]) + bias[j], slope);
+    Gelu::ValueAndSlope(Load(x[j]) + bias[j], slope);
     const float gradient = Load(dy[j]) * slope;
     Store(gradient, dx[j]);
     bias_sum[j] += gradient;

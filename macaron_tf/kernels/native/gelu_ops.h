@@ -55,23 +55,23 @@ class BiasGeluKernel : public OpKernel {
       OP_REQUIRES_OK(context,
                      context->allocate_temp(tensorflow::DT_FLOAT,
                                             TensorShape({blocks.count(), 1, blocks.width}), &sums));
-      const auto run = approximate_ ? GeluRowBack<TanhGelu, S> : GeluRowBack<ErfGelu, S>;
+      const auto row_function = approximate_ ? GeluRowBack<TanhGelu, S> : GeluRowBack<ErfGelu, S>;
       constexpr int64_t kCyclesOfElement = 5;
       blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
-        float* own = Write<float>(&sums) + block * blocks.width;
-        std::fill_n(own, blocks.width, 0.0f);
+        float* block_sum = Write<float>(&sums) + block * blocks.width;
+        std::fill_n(block_sum, blocks.width, 0.0f);
         for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
-          run(blocks.width, Read<S>(x) + at, Read<float>(bias), Read<S>(dy) + at,
-              Write<S>(output) + at, own);
+          row_function(blocks.width, Read<S>(x) + at, Read<float>(bias), Read<S>(dy) + at,
+                       Write<S>(output) + at, block_sum);
         }
       });
       Total(sums, 0, dbias);
     } else {
-      const auto run = approximate_ ? GeluRow<TanhGelu, S> : GeluRow<ErfGelu, S>;
+      const auto row_function = approximate_ ? GeluRow<TanhGelu, S> : GeluRow<ErfGelu, S>;
       constexpr int64_t kCyclesOfElement = 4;
       blocks.ForEach(context, kCyclesOfElement, [&](int64_t, int64_t first, int64_t last) {
         for (int64_t at = first * blocks.width; at < last * blocks.width; at += blocks.width) {
-          run(blocks.width, Read<S>(x) + at, Read<float>(bias), Write<S>(output) + at);
+          row_function(blocks.width, Read<S>(x) + at, Read<float>(bias), Write<S>(output) + at);
         }
       });
     }

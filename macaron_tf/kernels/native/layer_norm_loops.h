@@ -14,8 +14,8 @@ namespace macaron_tf {
 
 // Writes y, and the statistics (mean, r) of the row.
 template <class T>
-MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const float* scale,
-                                   const float* offset, T* y, float* statistics) {
+MACARON_TF_NOINLINE void NormalizeRow(int64_t n, float epsilon, const T* x, const float* scale,
+                                      const float* offset, T* y, float* statistics) {
   const float mean = SumOf(n, [=](int64_t j) { return Load(x[j]); }) / static_cast<float>(n);
   const float squares = SumOf(n, [=](int64_t j) {
     const float centered = Load(x[j]) - mean;
@@ -31,12 +31,12 @@ MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const f
 // Writes dx = r (g - mean(g) - z mean(g z)) with g = dy scale and z = (x - mean) r. Adds dy z to
 // the sum for the scale gradient, and dy to the sum for the offset gradient.
 template <class T>
-MACARON_TF_ALONE void NormalizeRowBack(int64_t n, const T* x, const float* scale,
-                                       const float* statistics, const T* dy, T* dx,
-                                       float* scale_sum, float* offset_sum) {
-  const float mean = statistics[0], r = statistics[1], share = 1.0f / static_cast<float>(n);
-  const float whole = share * SumOf(n, [=](int64_t j) { return Load(dy[j]) * scale[j]; });
-  const float along = share * SumOf(n, [=](int64_t j) {
+MACARON_TF_NOINLINE void NormalizeRowBack(int64_t n, const T* x, const float* scale,
+                                          const float* statistics, const T* dy, T* dx,
+                                          float* scale_sum, float* offset_sum) {
+  const float mean = statistics[0], r = statistics[1], inverse_n = 1.0f / static_cast<float>(n);
+  const float mean_g = inverse_n * SumOf(n, [=](int64_t j) { return Load(dy[j]) * scale[j]; });
+  const float mean_gz = inverse_n * SumOf(n, [=](int64_t j) {
     return Load(dy[j]) * scale[j] * ((Load(x[j]) - mean) * r);
   });
   MACARON_TF_INDEPENDENT
@@ -45,7 +45,7 @@ MACARON_TF_ALONE void NormalizeRowBack(int64_t n, const T* x, const float* scale
     const float z = (Load(x[j]) - mean) * r;
     scale_sum[j] += gradient * z;
     offset_sum[j] += gradient;
-    Store(r * (gradient * scale[j] - whole - z * along), dx[j]);
+    Store(r * (gradient * scale[j] - mean_g - z * mean_gz), dx[j]);
   }
 }
 

@@ -69,13 +69,13 @@ class LayerNormKernel : public OpKernel {
                                             TensorShape({blocks.count(), 2, blocks.width}), &sums));
       constexpr int64_t kCyclesOfElement = 4;
       blocks.ForEach(context, kCyclesOfElement, [&](int64_t block, int64_t first, int64_t last) {
-        float* own = Write<float>(&sums) + 2 * block * blocks.width;
-        std::fill_n(own, 2 * blocks.width, 0.0f);
+        float* block_sums = Write<float>(&sums) + 2 * block * blocks.width;
+        std::fill_n(block_sums, 2 * blocks.width, 0.0f);
         for (int64_t row = first; row < last; ++row) {
           const int64_t at = row * blocks.width;
           NormalizeRowBack(blocks.width, Read<S>(x) + at, Read<float>(scale),
                            Read<float>(statistics) + 2 * row, Read<S>(dy) + at, Write<S>(dx) + at,
-                           own, own + blocks.width);
+                           block_sums, block_sums + blocks.width);
         }
       });
       for (int i = 0; i < 2; ++i) {

@@ -51,7 +51,7 @@ inline float SumOf(int64_t n, Term term) {
   return lanes[0];
 }
 
-// MACARON_TF_INDEPENDENT marks a loop with independent iterations. MACARON_TF_ALONE prevents
+// MACARON_TF_INDEPENDENT marks a loop with independent iterations. MACARON_TF_NOINLINE prevents
 // inlining of a function: GCC 12 does not vectorize some of the loops after inlining, and they then
 // take eight times as long.
 #if defined(__clang__)
@@ -59,7 +59,7 @@ inline float SumOf(int64_t n, Term term) {
 #else
 #define MACARON_TF_INDEPENDENT _Pragma("GCC ivdep")
 #endif
-#define MACARON_TF_ALONE __attribute__((noinline))
+#define MACARON_TF_NOINLINE __attribute__((noinline))
 
 }  // namespace macaron_tf
 

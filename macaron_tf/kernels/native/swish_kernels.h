@@ -102,19 +102,19 @@ class SwishKernel : public OpKernel {
       TF_RETURN_IF_ERROR(CheckShape(names[i], vector, TensorShape({in.width})));
       *vectors[i] = Read<float>(vector);
     }
-    OpInputList given;
-    TF_RETURN_IF_ERROR(context->input_list("mask", &given));
-    if (given.size() > 0) {
-      TF_RETURN_IF_ERROR(CheckShape("mask", given[0], TensorShape({call->batch, in.length})));
-      in.mask = Read<uint8_t>(given[0]);
+    OpInputList tensors;
+    TF_RETURN_IF_ERROR(context->input_list("mask", &tensors));
+    if (tensors.size() > 0) {
+      TF_RETURN_IF_ERROR(CheckShape("mask", tensors[0], TensorShape({call->batch, in.length})));
+      in.mask = Read<uint8_t>(tensors[0]);
     }
     if (kGated) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(context->input_list("start", &given));
-    if (given.size() > 0) {
+    TF_RETURN_IF_ERROR(context->input_list("start", &tensors));
+    if (tensors.size() > 0) {
       const TensorShape start_shape({call->batch, in.step_size, in.width});
-      TF_RETURN_IF_ERROR(CheckShape("start", given[0], start_shape));
-      call->start = &given[0];
-      in.start = Read<float>(given[0]);
+      TF_RETURN_IF_ERROR(CheckShape("start", tensors[0], start_shape));
+      call->start = &tensors[0];
+      in.start = Read<float>(tensors[0]);
     }
     return absl::OkStatus();
   }
@@ -126,10 +126,11 @@ class SwishKernel : public OpKernel {
   template <class Loop>
   void ForSequences(OpKernelContext* context, const Call& call, Loop loop) const {
     const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
-    constexpr int64_t kLeast = 128;
+    constexpr int64_t kMinColumns = 128;
     int64_t parts = 1;
     while (call.batch * parts % threads.num_threads != 0 &&
-           call.batch * parts < 4 * threads.num_threads && call.in.width / (2 * parts) >= kLeast) {
+           call.batch * parts < 4 * threads.num_threads &&
+           call.in.width / (2 * parts) >= kMinColumns) {
       parts *= 2;
     }
     // The columns fill whole cache lines, even in bfloat16.

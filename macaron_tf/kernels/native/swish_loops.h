@@ -44,8 +44,8 @@ class Rows {
       : stride_((n + kLine - 1) / kLine * kLine + 7 * kLine),
         values_(rows * stride_ + kLine, 0.0f),
         first_(values_.data()) {
-    const uintptr_t beyond = reinterpret_cast<uintptr_t>(first_) / sizeof(float) % kLine;
-    first_ += (kLine - static_cast<int64_t>(beyond)) % kLine;
+    const uintptr_t offset = reinterpret_cast<uintptr_t>(first_) / sizeof(float) % kLine;
+    first_ += (kLine - static_cast<int64_t>(offset)) % kLine;
   }
   Rows(const Rows&) = delete;
   float* operator[](int64_t row) { return first_ + row * stride_; }
@@ -81,15 +81,15 @@ struct Parameters {
 
 // Computes one position. `state` is c[i-k] before the call, and c[i] after the call. Without a
 // gate, x2 and y are unused.
-template <bool kHeld, class Gate, class T>
-MACARON_TF_ALONE void ForwardRow(int64_t n, const Parameters& parameters, const T* x, const T* x2,
-                                 float* state, T* c, T* y) {
+template <bool kPadded, class Gate, class T>
+MACARON_TF_NOINLINE void ForwardRow(int64_t n, const Parameters& parameters, const T* x,
+                                    const T* x2, float* state, T* c, T* y) {
   const float *power_alpha = parameters.power_alpha, *power_beta = parameters.power_beta;
   const float *state_bias = parameters.state_bias, *gate_bias = parameters.gate_bias;
   MACARON_TF_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) {
     float next = state[i];
-    if constexpr (!kHeld) {
+    if constexpr (!kPadded) {
       const float value = Load(x[i]);
       const float u = next - value;
       next = u * SigmoidOfPower(power_alpha[i] * u + power_beta[i]) + value;
@@ -108,10 +108,10 @@ enum Sum { kAlphaSum, kBetaSum, kStateBiasSum, kGateBiasSum };
 // Computes the gradients for one position. Before the call, `carried` is the gradient that c[i]
 // receives from c[i+k]. After the call, it is the gradient for c[i-k], whose value is `past`. `dy`
 // is the gradient of y or, without a gate, of c.
-template <bool kHeld, class Gate, class T, class Past>
-MACARON_TF_ALONE void BackwardRow(int64_t n, const Parameters& parameters, const T* x, const T* x2,
-                                  const T* c, const Past* past, const T* dy, float* carried, T* dx,
-                                  T* dx2, Rows& sums) {
+template <bool kPadded, class Gate, class T, class Past>
+MACARON_TF_NOINLINE void BackwardRow(int64_t n, const Parameters& parameters, const T* x,
+                                     const T* x2, const T* c, const Past* past, const T* dy,
+                                     float* carried, T* dx, T* dx2, Rows& sums) {
   const float *alpha = parameters.alpha, *power_alpha = parameters.power_alpha;
   const float *power_beta = parameters.power_beta;
   const float *state_bias = parameters.state_bias, *gate_bias = parameters.gate_bias;
@@ -122,15 +122,15 @@ MACARON_TF_ALONE void BackwardRow(int64_t n, const Parameters& parameters, const
     float gradient = Load(dy[i]);
     if constexpr (!std::is_same_v<Gate, NoGate>) {
       float slope;
-      const float gate = Gate::Both(Load(x2[i]) + gate_bias[i], slope);
-      const float inner = gradient * (Load(c[i]) + state_bias[i]) * slope;
+      const float gate = Gate::ValueAndSlope(Load(x2[i]) + gate_bias[i], slope);
+      const float gate_gradient = gradient * (Load(c[i]) + state_bias[i]) * slope;
       gradient *= gate;
-      Store(inner, dx2[i]);
-      gate_bias_sum[i] += inner;
+      Store(gate_gradient, dx2[i]);
+      gate_bias_sum[i] += gate_gradient;
       state_bias_sum[i] += gradient;
     }
     gradient += carried[i];
-    if constexpr (kHeld) {
+    if constexpr (kPadded) {
       carried[i] = gradient;
       Store(0.0f, dx[i]);
     } else {
@@ -141,9 +141,9 @@ MACARON_TF_ALONE void BackwardRow(int64_t n, const Parameters& parameters, const
       const float passed = gradient * (s + alpha[i] * curve);
       carried[i] = passed;
       Store(gradient - passed, dx[i]);
-      const float bent = gradient * curve;
-      beta_sum[i] += bent;
-      alpha_sum[i] += bent * u;
+      const float curve_gradient = gradient * curve;
+      beta_sum[i] += curve_gradient;
+      alpha_sum[i] += curve_gradient * u;
     }
   }
 }
@@ -163,9 +163,9 @@ void Forward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, T* c, 
   for (int64_t t = 0; t < in.length; ++t) {
     const int64_t position = b * in.length + t;
     const int64_t row = position * in.width + first;
-    const bool held = in.mask != nullptr && in.mask[position] == 0;
+    const bool padded = in.mask != nullptr && in.mask[position] == 0;
     if (in.mask != nullptr && in.mask[position] == 2) std::fill_n(states[t % k], n, 0.0f);
-    const auto forward = held ? ForwardRow<true, Gate, T> : ForwardRow<false, Gate, T>;
+    const auto forward = padded ? ForwardRow<true, Gate, T> : ForwardRow<false, Gate, T>;
     const T* x = in.x + position * in.stride + first;
     if constexpr (std::is_same_v<Gate, NoGate>) {
       forward(n, parameters, x, nullptr, states[t % k], c + row, nullptr);
@@ -191,10 +191,10 @@ void Backward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, const
     const int64_t row = position * in.width + first, x_row = position * in.stride + first;
     const T* x2 = kGated ? in.x + x_row + in.width : nullptr;
     T* dx2 = kGated ? dx + x_row + in.width : nullptr;
-    const auto backward = [&](auto held, const auto* past) {
-      BackwardRow<decltype(held)::value, Gate>(n, parameters, in.x + x_row, x2, c + row, past,
-                                               dy + row, carried[t % k], dx + x_row, dx2,
-                                               sum_rows);
+    const auto backward = [&](auto padded, const auto* past) {
+      BackwardRow<decltype(padded)::value, Gate>(n, parameters, in.x + x_row, x2, c + row, past,
+                                                 dy + row, carried[t % k], dx + x_row, dx2,
+                                                 sum_rows);
     };
     if (in.mask != nullptr && in.mask[position] == 0) {
       backward(std::true_type(), c + row);

@@ -30,16 +30,16 @@ def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Splits a seed, `(2,)` or `(B, 2)` int, into `count` independent seeds of the same shape."""
-    seeds = _by_seed(lambda own: tf.random.split(own, count, alg=_ALGORITHM), seed)
+    seeds = _by_seed(lambda row_seed: tf.random.split(row_seed, count, alg=_ALGORITHM), seed)
     return tf.unstack(seeds, count, axis=-2)
 
 
-def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+def fold_in(seed: tf.Tensor, value: tf.Tensor | int) -> tf.Tensor:
     """Derives a new seed of the same shape, `(2,)` or `(B, 2)` int, from a seed and an integer."""
     seed = tf.convert_to_tensor(seed)
-    number = number if seed.shape.rank == 1 else tf.cast(number, seed.dtype)
+    value = value if seed.shape.rank == 1 else tf.cast(value, seed.dtype)
     fold = tf.random.experimental.stateless_fold_in
-    return _by_seed(lambda own: fold(own, number, _ALGORITHM), seed)
+    return _by_seed(lambda row_seed: fold(row_seed, value, _ALGORITHM), seed)
 
 
 def uniform(
@@ -85,31 +85,31 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     """
     rows, length = tf.unstack(tf.shape(maskable))
     # Draws per round. At a masking rate of 15%, one round is nearly always enough.
-    number_drawn = max(8, maskable.shape[1] // 4)
+    num_draws = max(8, maskable.shape[1] // 4)
     # Do not draw columns after each row's last maskable column, because they would be skipped.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
     starts = length * tf.range(rows)[:, None]  # (B, 1), each row's first index in (B L,)
 
-    def round_(number, missing, used, first):
-        draw = uniform(fold_in(seed, number), rows, number_drawn)
+    def round_(round_index, missing, used, first):
+        draw = uniform(fold_in(seed, round_index), rows, num_draws)
         drawn = starts + tf.cast(draw * span, tf.int32)  # (B, N)
-        order = number * number_drawn + tf.range(number_drawn)  # (N,)
-        orders = tf.broadcast_to(order, [rows, number_drawn])
+        order = round_index * num_draws + tf.range(num_draws)  # (N,)
+        orders = tf.broadcast_to(order, [rows, num_draws])
         first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
         new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
         # tf.while_loop requires the static shape, which tf.gather loses.
-        new = tf.ensure_shape(new, [counts.shape[0], number_drawn])
+        new = tf.ensure_shape(new, [counts.shape[0], num_draws])
         needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
         used += tf.reduce_sum(tf.cast(needed, tf.int32), axis=-1)
         missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))
-        return number + 1, missing, used, first
+        return round_index + 1, missing, used, first
 
     # (B L,): index of the first draw of each token; -1 at tokens that are not maskable, so that
     # no draw of such a token counts as new.
     first = tf.reshape(tf.where(maskable, tf.int32.max, -1), [-1])
     _, _, used, first = tf.while_loop(
-        lambda number, missing, used, first: tf.reduce_any(missing > 0),
+        lambda round_index, missing, used, first: tf.reduce_any(missing > 0),
         round_,
         (0, counts, tf.zeros_like(counts), first),
     )
@@ -162,32 +162,34 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 
 def reduced_by_row(
-    values: tf.Tensor, groups: tf.Tensor, room: int, reduce=tf.math.unsorted_segment_sum
+    values: tf.Tensor, groups: tf.Tensor, num_groups: int, reduce=tf.math.unsorted_segment_sum
 ) -> tf.Tensor:
-    """Reduces the values of each group in each row, from `(B, N)` to `(B, room)`.
+    """Reduces the values of each group in each row: `(B, N)` to `(B, num_groups)`.
 
     Args:
         values: `(B, N)`, with N values per row.
-        groups: `(B, N)` int32, the group index of each value, from 0 to `room` - 1 in each row.
-        room: number of groups per row.
+        groups: `(B, N)` int32, the group index of each value, from 0 to `num_groups` - 1 in each
+            row.
+        num_groups: number of groups per row.
         reduce: function with the signature of `tf.math.unsorted_segment_sum`.
     """
     rows = tf.shape(values)[0]
-    groups = tf.reshape(groups + room * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
-    return tf.reshape(reduce(tf.reshape(values, [-1]), groups, rows * room), [rows, room])
+    groups = tf.reshape(groups + num_groups * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
+    reduced = reduce(tf.reshape(values, [-1]), groups, rows * num_groups)
+    return tf.reshape(reduced, [rows, num_groups])
 
 
-def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
+def lookup_by_count(table: np.ndarray, mask: tf.Tensor) -> tf.Tensor:
     """Returns the table entry for the number of True values in each row.
 
     Args:
         table: `(L + 1, ...)`, one entry for each count from 0 to L.
-        counted: `(B, L)` bool.
+        mask: `(B, L)` bool.
 
     Returns:
         `(B, ...)`.
     """
-    return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(counted, tf.int32), axis=-1))
+    return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(mask, tf.int32), axis=-1))
 
 
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
@@ -204,44 +206,44 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         `(B, L)` bool, True at taken words.
     """
 
-    def round_(taken, open_, left):
-        running = tf.cumsum(tf.where(open_, sizes, 0), axis=-1)
-        prefix = open_ & (running <= left[:, None])
-        left -= tf.reduce_sum(tf.where(prefix, sizes, 0), axis=-1)
-        return taken | prefix, open_ & ~prefix & (sizes <= left[:, None]), left
+    def round_(taken, candidates, remaining):
+        running = tf.cumsum(tf.where(candidates, sizes, 0), axis=-1)
+        prefix = candidates & (running <= remaining[:, None])
+        remaining -= tf.reduce_sum(tf.where(prefix, sizes, 0), axis=-1)
+        return taken | prefix, candidates & ~prefix & (sizes <= remaining[:, None]), remaining
 
-    open_ = (sizes > 0) & (sizes <= counts[:, None])
+    candidates = (sizes > 0) & (sizes <= counts[:, None])
     taken, _, _ = tf.while_loop(
-        lambda taken, open_, left: tf.reduce_any(open_),
+        lambda taken, candidates, remaining: tf.reduce_any(candidates),
         round_,
-        (tf.zeros_like(open_), open_, counts),
+        (tf.zeros_like(candidates), candidates, counts),
     )
     return taken
 
 
-def ngram_lengths(longest: int = 3) -> np.ndarray:
-    """Returns the probabilities of n-gram lengths n = 1 to `longest`, proportional to 1/n.
+def ngram_lengths(max_length: int = 3) -> np.ndarray:
+    """Returns the probabilities of n-gram lengths n = 1 to `max_length`, proportional to 1/n.
 
     Args:
-        longest: maximum number of words in an n-gram.
+        max_length: maximum number of words in an n-gram.
 
     Returns:
         `(longest,)` float64.
 
     References: Lan et al. 2020 (ALBERT), section 4.1.
     """
-    weights = 1.0 / np.arange(1, longest + 1)
+    weights = 1.0 / np.arange(1, max_length + 1)
     return weights / weights.sum()
 
 
-def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
-    """Returns the probabilities of span lengths from 1 to `longest` words.
+def span_lengths(max_length: int = 10, p: float = 0.2) -> np.ndarray:
+    """Returns the probabilities of span lengths from 1 to `max_length` words.
 
     The span length has a truncated geometric distribution. With the defaults, the mean is 3.8
     words.
 
     Args:
-        longest: maximum number of words in a span.
+        max_length: maximum number of words in a span.
         p: parameter of the geometric distribution.
 
     Returns:
@@ -249,7 +251,7 @@ def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
 
     References: Joshi et al. 2020 (SpanBERT), section 3.1.
     """
-    weights = p * (1.0 - p) ** np.arange(longest)
+    weights = p * (1.0 - p) ** np.arange(max_length)
     return weights / weights.sum()
 
 
@@ -285,60 +287,64 @@ def choose_spans(
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
-    before = _before(sizes)  # (B, L + 1), tokens before each word
+    before = _exclusive_cumsum(sizes)  # (B, L + 1), tokens before each word
     limits = tf.constant(np.cumsum(lengths)[:-1], tf.float32)  # (N - 1,)
-    order, gap = tf.range(length), int(apart)
+    word_indices, gap = tf.range(length), int(apart)
     # Each round chooses a word or lowers the maximum length, so there are at most L + N rounds.
-    most = length + len(lengths)
-    draw = tf.transpose(uniform(seed, rows, 2 * most))  # (2 (L + N), B)
-    for_length, for_first = draw[:most, :, None], draw[most:]  # (L + N, B, 1), (L + N, B)
+    max_rounds = length + len(lengths)
+    uniform_draws = tf.transpose(uniform(seed, rows, 2 * max_rounds))  # (2 (L + N), B)
+    length_draws = uniform_draws[:max_rounds, :, None]  # (L + N, B, 1)
+    first_draws = uniform_draws[max_rounds:]  # (L + N, B)
 
-    def round_(number, left, longest, free, runs):
-        drawn = 1 + tf.reduce_sum(tf.cast(for_length[number] >= limits, tf.int32), axis=-1)
-        drawn = tf.minimum(drawn, longest)  # (B,)
-        # (B, L): free words among the `drawn` words from each word on
-        free_before = _before(tf.cast(free, tf.int32))
-        ends = tf.minimum(order + drawn[:, None], length)
-        ahead = tf.gather(free_before, ends, batch_dims=1) - free_before[:, :-1]
-        fits = (ahead == drawn[:, None]) & free & (sizes <= left[:, None])
-        numbers = tf.cumsum(tf.cast(fits, tf.int32), axis=-1)
-        found = numbers[:, -1]
-        at = tf.cast(for_first[number] * tf.cast(found, tf.float32), tf.int32)  # (B,)
-        # Index of the fitting word number `at`; L if no word fits.
-        first = tf.reduce_sum(tf.cast(numbers <= at[:, None], tf.int32), axis=-1)
+    def round_(round_index, remaining, max_length, free, span_ids):
+        above_limits = tf.cast(length_draws[round_index] >= limits, tf.int32)
+        num_words = 1 + tf.reduce_sum(above_limits, axis=-1)
+        num_words = tf.minimum(num_words, max_length)  # (B,)
+        # (B, L): free words among the `num_words` words from each word on
+        free_before = _exclusive_cumsum(tf.cast(free, tf.int32))
+        ends = tf.minimum(word_indices + num_words[:, None], length)
+        free_ahead = tf.gather(free_before, ends, batch_dims=1) - free_before[:, :-1]
+        fits = (free_ahead == num_words[:, None]) & free & (sizes <= remaining[:, None])
+        ranks = tf.cumsum(tf.cast(fits, tf.int32), axis=-1)
+        num_fitting = ranks[:, -1]
+        pick = first_draws[round_index] * tf.cast(num_fitting, tf.float32)
+        pick = tf.cast(pick, tf.int32)  # (B,)
+        # Index of the fitting word number `pick`; L if no word fits.
+        first = tf.reduce_sum(tf.cast(ranks <= pick[:, None], tf.int32), axis=-1)
         # (B, N): number of tokens in the span's first 1, 2, ... words
         ends = tf.minimum(first[:, None] + tf.range(1, len(lengths) + 1), length)
         tokens = tf.gather(before, ends, batch_dims=1)
         tokens -= tf.gather(before, first[:, None], batch_dims=1)
-        taken = (tokens <= left[:, None]) & (tf.range(len(lengths)) < drawn[:, None])
-        taken &= found[:, None] > 0
-        left -= tf.reduce_max(tf.where(taken, tokens, 0), axis=-1)
+        taken = (tokens <= remaining[:, None]) & (tf.range(len(lengths)) < num_words[:, None])
+        taken &= num_fitting[:, None] > 0
+        remaining -= tf.reduce_max(tf.where(taken, tokens, 0), axis=-1)
         # If not even a span of one word fits, the row is done.
-        left = tf.where((found > 0) | (drawn > 1), left, 0)
+        remaining = tf.where((num_fitting > 0) | (num_words > 1), remaining, 0)
         last = first + tf.reduce_sum(tf.cast(taken, tf.int32), axis=-1)  # the word after the span
-        inside = (order >= first[:, None]) & (order < last[:, None])  # (B, L)
-        near = (order >= first[:, None] - gap) & (order < last[:, None] + gap)
-        free &= ~(near & (found[:, None] > 0))
-        longest = tf.where(found > 0, longest, tf.maximum(drawn - 1, 1))
-        return number + 1, left, longest, free, tf.where(inside, number + 1, runs)
+        inside = (word_indices >= first[:, None]) & (word_indices < last[:, None])  # (B, L)
+        blocked = (word_indices >= first[:, None] - gap) & (word_indices < last[:, None] + gap)
+        free &= ~(blocked & (num_fitting[:, None] > 0))
+        max_length = tf.where(num_fitting > 0, max_length, tf.maximum(num_words - 1, 1))
+        span_ids = tf.where(inside, round_index + 1, span_ids)
+        return round_index + 1, remaining, max_length, free, span_ids
 
-    _, _, _, _, runs = tf.while_loop(
-        lambda number, left, longest, free, runs: tf.reduce_any(left > 0),
+    _, _, _, _, span_ids = tf.while_loop(
+        lambda round_index, remaining, max_length, free, span_ids: tf.reduce_any(remaining > 0),
         round_,
         (0, counts, tf.fill([rows], len(lengths)), sizes > 0, tf.zeros_like(sizes)),
     )
-    return tf.where(maskable, tf.gather(runs, words, batch_dims=1), 0)
+    return tf.where(maskable, tf.gather(span_ids, words, batch_dims=1), 0)
 
 
 def outer_boundaries(
-    runs: tf.Tensor, columns: tf.Tensor, real: tf.Tensor, length: int
+    span_ids: tf.Tensor, columns: tf.Tensor, real: tf.Tensor, length: int
 ) -> dict[str, tf.Tensor]:
     """Finds the boundary tokens of each masked span, and each masked token's position in its span.
 
     P is the maximum number of masked tokens in a row.
 
     Args:
-        runs: `(B, P)` int32, the span index of each masked token, from 0 in each row.
+        span_ids: `(B, P)` int32, the span index of each masked token, from 0 in each row.
         columns: `(B, P)` int32, the masked tokens' positions in the row, ascending.
         real: `(B, P)` bool, False at padding.
         length: L, the row length.
@@ -353,7 +359,9 @@ def outer_boundaries(
         (tf.math.unsorted_segment_max, tf.where(real, columns, -1)),
     )
     first, last = (  # (B, P) each
-        tf.gather(reduced_by_row(values, runs, runs.shape[1], reduce), runs, batch_dims=1)
+        tf.gather(
+            reduced_by_row(values, span_ids, span_ids.shape[1], reduce), span_ids, batch_dims=1
+        )
         for reduce, values in ends
     )
     boundaries = {
@@ -364,6 +372,6 @@ def outer_boundaries(
     return {name: tf.where(real, values, 0) for name, values in boundaries.items()}
 
 
-def _before(counts: tf.Tensor) -> tf.Tensor:
+def _exclusive_cumsum(counts: tf.Tensor) -> tf.Tensor:
     """Computes cumulative sums `(B, L + 1)` of `(B, L)`, with a leading 0 in each row."""
     return tf.pad(tf.cumsum(counts, axis=-1), [[0, 0], [1, 0]])

@@ -16,8 +16,8 @@ from macaron_tf.objectives.masking.choice import (
     choose_spans,
     choose_tokens,
     choose_words,
+    lookup_by_count,
     ngram_lengths,
-    numbers_by_count,
     outer_boundaries,
     span_lengths,
 )
@@ -102,9 +102,9 @@ def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
     return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
 
 
-def multiple_of_8(number: int) -> int:
+def multiple_of_8(value: int) -> int:
     """Rounds up to a multiple of 8."""
-    return -(-number // 8) * 8
+    return -(-value // 8) * 8
 
 
 def mask_tokens(
@@ -144,40 +144,42 @@ def mask_tokens(
     """
     token_ids = batch["token_ids"]
     length = static_length(token_ids)
-    which, fate, pieces = draws.split(seed, 3)
+    choice_seed, fate_seed, piece_seed = draws.split(seed, 3)
 
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    counts = numbers_by_count(config.counts(length), maskable)  # (B,)
-    chosen = _chosen(config, vocabulary, token_ids, maskable, counts, which)  # (B, L)
+    counts = lookup_by_count(config.counts(length), maskable)  # (B,)
+    chosen = _chosen(config, vocabulary, token_ids, maskable, counts, choice_seed)  # (B, L)
 
     flat, real = flat_positions(chosen > 0, config.positions(length))  # (B, P)
     masked = masked_features(token_ids, flat, real)
     labels = masked["masked_labels"]
-    number = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a span
-    other = tf.cast(number[:, 1:] != number[:, :-1], tf.int32)
-    runs = tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])  # (B, P), from 0 in each row
-    rows, room = tf.shape(flat)[0], flat.shape[1]
-    drawn = draws.uniform(fate, rows, room)  # (B, P), in [0, 1)
+    chosen_ids = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a span
+    is_new_span = tf.cast(chosen_ids[:, 1:] != chosen_ids[:, :-1], tf.int32)
+    # (B, P), from 0 in each row
+    span_ids = tf.pad(tf.cumsum(is_new_span, axis=-1), [[0, 0], [1, 0]])
+    rows, columns = tf.shape(flat)[0], flat.shape[1]
+    drawn = draws.uniform(fate_seed, rows, columns)  # (B, P), in [0, 1)
     if config.fate == "span":
-        drawn = tf.gather(drawn, runs, batch_dims=1)
-    ordinary = np.setdiff1d(np.arange(vocabulary.pieces), _special_ids(vocabulary))
+        drawn = tf.gather(drawn, span_ids, batch_dims=1)
+    ordinary_ids = np.setdiff1d(np.arange(vocabulary.pieces), _special_ids(vocabulary))
     random_pieces = tf.gather(
-        tf.constant(ordinary, token_ids.dtype), draws.uniform(pieces, rows, room, len(ordinary))
+        tf.constant(ordinary_ids, token_ids.dtype),
+        draws.uniform(piece_seed, rows, columns, len(ordinary_ids)),
     )
     replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
     replaced = tf.where(drawn < config.mask, vocabulary.mask_id, replaced)
 
-    more = {}
+    extra = {}
     if config.choice == "spans":
-        more = outer_boundaries(runs, masked["masked_positions"], real, length)
+        extra = outer_boundaries(span_ids, masked["masked_positions"], real, length)
     if "pair_label" in batch:
         rows = tf.cast(tf.reduce_any(token_ids != PAD, axis=-1), tf.float32)  # (B,)
         tokens = tf.reduce_sum(tf.cast(real, tf.float32))
-        more["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
+        extra["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
     return {
         **batch,
         **masked,
-        **more,
+        **extra,
         "token_ids": put_tokens(token_ids, flat, replaced, real),
     }
 
@@ -203,7 +205,7 @@ def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
     """Returns a `(B, L)` bool tensor that is False at special tokens such as [CLS] and [PAD]."""
     special = _special_ids(vocabulary)
-    return functools.reduce(tf.logical_and, [token_ids != one for one in special])
+    return functools.reduce(tf.logical_and, [token_ids != token_id for token_id in special])
 
 
 def _chosen(
@@ -230,22 +232,22 @@ def _chosen(
     return choose_spans(maskable, starts, counts, seed, span_lengths(), apart=True)
 
 
-def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
+def flat_positions(masked: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the masked positions of each row as indices into the flattened `(B L,)`.
 
     Args:
         masked: `(B, L)` bool.
-        room: P, the number of indices per row, at least the number of True values in each row.
+        count: P, the number of indices per row, at least the number of True values in each row.
 
     Returns:
         Indices `(B, P)` int32, ascending in each row, and `(B, P)` bool, True at valid indices. The
         indices after a row's last masked position are arbitrary.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
-    columns = tf.range(room)
-    found = tf.cast(tf.where(tf.reshape(masked, [-1]))[:, 0], tf.int32)
+    columns = tf.range(count)
+    indices = tf.cast(tf.where(tf.reshape(masked, [-1]))[:, 0], tf.int32)
     firsts = tf.cumsum(counts, exclusive=True)[:, None]  # (B, 1)
-    flat = tf.gather(tf.pad(found, [[0, room]]), firsts + columns)
+    flat = tf.gather(tf.pad(indices, [[0, count]]), firsts + columns)
     return flat, columns < counts[:, None]
 
 

@@ -186,7 +186,7 @@ def test_parts_make_up_a_source(tmp_path):
 
 
 def test_parts_of_a_tfds_split(tfds, monkeypatch):
-    monkeypatch.setattr(corpus_documents, "_RECORDS", 200)
+    monkeypatch.setattr(corpus_documents, "_RECORDS_PER_PART", 200)
     source = CorpusSource("tfds:wikipedia/20230601.en")
     assert texts_of(source, tfds) == list(open_source(source, tfds))
     assert len(source_parts(source, tfds)) == 4
@@ -205,7 +205,7 @@ def lists(document):
 
 @pytest.mark.parametrize("group", [1, 20, 1 << 20])
 def test_documents_of_ids(vocabulary, monkeypatch, group):
-    monkeypatch.setattr("macaron_tf.data.corpus.documents._GROUP", group)
+    monkeypatch.setattr("macaron_tf.data.corpus.documents._GROUP_CHARACTERS", group)
     texts = ["one two. three.\n\ntwo", "\x00\n\u200b", "three"]
     lines = [lists(d) for d in tokenized_documents(iter(texts), vocabulary, None)]
     assert lines == [[[5, 6, 8, 7, 8], [6]], [], [[7]]]

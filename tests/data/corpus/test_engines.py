@@ -43,7 +43,7 @@ def settings(request, sources, monkeypatch):
     Tokenizes only about 600 characters per tokenizer call, so that the toy corpus needs several
     calls.
     """
-    monkeypatch.setattr(documents, "_GROUP", 600)
+    monkeypatch.setattr(documents, "_GROUP_CHARACTERS", 600)
     found = dict(KINDS[request.param])
     return found | {"sources": sources} if "sources" in found else found
 

@@ -244,10 +244,10 @@ def test_translations_are_a_row_each_or_left_out():
 
 
 def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
-    record = RecordFormat.of(config, vocabulary_size)
-    encoded = record.encoded(rows, np.array(languages))
-    assert {len(one) + 16 for one in encoded} == {record.file_bytes}
-    features = record.features(record.table(tf.constant(encoded)))
+    record_format = RecordFormat.of(config, vocabulary_size)
+    encoded = record_format.encode(rows, np.array(languages))
+    assert {len(one) + 16 for one in encoded} == {record_format.file_bytes}
+    features = record_format.features(record_format.decode(tf.constant(encoded)))
     return {name: value.numpy().tolist() for name, value in features.items()}
 
 

@@ -133,7 +133,7 @@ def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
     elif harm == "changed":
         path.write_bytes(content[:20] + b"!" + content[21:])
     elif harm != "removed":
-        path.write_bytes(content[: harmed.record.file_bytes - (harm == "cut")])
+        path.write_bytes(content[: harmed.record_format.file_bytes - (harm == "cut")])
     with pytest.raises(tf.errors.OpError) as raised:
         list(dataset)
     sentence = str(harmed.shard_error(raised.value))
@@ -250,7 +250,7 @@ def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
 )
 def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, seed):
     order = RowOrder(paths, SHARDS, FIRST_ROWS, shuffled_rows, seed)
-    assert order.groups == groups
+    assert order.group_count == groups
     whole = order_of(order, 0, True, 3 * TOTAL)
     epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
     assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
@@ -362,7 +362,7 @@ def test_it_begins_at_any_step(stream_corpus, both):
 def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
     """Three micro-batches of two rows contain the same rows as one batch of six rows."""
     whole = batches(stream_dataset(stream_corpus, "train", 6), 5)
-    dataset = stream_dataset(stream_corpus, "train", 2, start, turns=3)
+    dataset = stream_dataset(stream_corpus, "train", 2, start, micro_batches=3)
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     for number, batch in enumerate(batches(dataset, 8), start):
         step, turn = divmod(number, 3)
@@ -389,7 +389,7 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
     Updates alternate between text and translation pairs. A reader that starts at a later batch
     returns the same batches.
     """
-    monkeypatch.setattr(reading, "_DRAWS", 64)
+    monkeypatch.setattr(reading, "_DRAWS_PER_CHUNK", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
     drawn = [language_of(batch) for batch in whole]
     assert all((len(one) == 2) == bool(number // 2 % 2) for number, one in enumerate(drawn))

@@ -413,10 +413,10 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
         assert make().fingerprint == corpus.fingerprint
 
     # The first writer ends while the second waits for the lock.
-    finished, asked = writing._finished, []
+    finished, asked = writing._is_finished, []
     monkeypatch.setattr(
         writing,
-        "_finished",
+        "_is_finished",
         lambda *given: asked.append(given) or (len(asked) > 1 and finished(*given)),
     )
     monkeypatch.setattr(writing, "_write", None)

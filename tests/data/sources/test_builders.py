@@ -33,8 +33,8 @@ def published(tmp_path, monkeypatch):
     """
     folder = tmp_path / "published"
     folder.mkdir()
-    for builder in builders.OWN.values():
-        monkeypatch.setattr(builder, "PLACE", str(folder))
+    for builder in builders.BUILDERS.values():
+        monkeypatch.setattr(builder, "URL", str(folder))
     for part in ("train", "val", "test_2016_flickr"):
         for side, code in enumerate(("de", "en")):
             lines = "".join(f"{part} {pair[side]}\n" for pair in CAPTIONS)
@@ -144,7 +144,7 @@ def test_features_and_splits_are_those_of_the_prepared_sets(published, tmp_path,
 
 def test_iwslt14_is_tokenized_and_cut_as_the_prepared_set(tfds):
     pairs = read_pairs("tfds:iwslt14/de-en", "validation", "de", "en", tfds)
-    assert all(builders._fits(*pair) for pair in pairs)
+    assert all(builders._has_fitting_lengths(*pair) for pair in pairs)
     tools = [sacremoses.MosesDetokenizer(code) for code in ("de", "en")]
     plain = [
         tuple(tool.detokenize(side.split()) for tool, side in zip(tools, pair, strict=True))
@@ -180,11 +180,11 @@ def test_sides_of_unequal_length(published, tmp_path):
     refuses("val.de.gz has 3 lines, but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
 
 
-@pytest.mark.parametrize("name", builders.OWN)
+@pytest.mark.parametrize("name", builders.BUILDERS)
 def test_without_the_flag_the_error_says_how(name, tmp_path):
     said = refuses("give --download .in Python Tfds", open_set, name, "train", Tfds(tmp_path))
-    builder = builders.OWN[name]
-    assert f"{builder.SIZE} from {builder.PLACE} to {tmp_path}" in said
+    builder = builders.BUILDERS[name]
+    assert f"{builder.SIZE} from {builder.URL} to {tmp_path}" in said
     for file in builder.file_names():
         assert file in said
     assert f"into {tmp_path}/downloads/manual/{name}" in said

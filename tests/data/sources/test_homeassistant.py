@@ -162,7 +162,7 @@ def fake_pip(monkeypatch, script):
     ids=["no network", "another file", "slow"],
 )
 def test_a_download_that_fails_leaves_nothing(cache, monkeypatch, capfd, script, message):
-    monkeypatch.setattr(corpora, "_PATIENCE", 0.05)
+    monkeypatch.setattr(corpora, "_PROGRESS_SECONDS", 0.05)
     fake_pip(monkeypatch, script)
     refuses(message, corpora.fetch_homeassistant)
     assert list(cache.iterdir()) == []

@@ -42,7 +42,7 @@ def files(disk_or_bucket) -> epath.Path:
         "b.txt": "\ufeffOne.\nTwo.\n\n\nThree.\n".encode(),
         "a.txt.gz": gzip.compress("Vier\u2028hier.\r\n".encode()),
     }.items():
-        storage.write_aside(folder / name, content)
+        storage.write_atomic(folder / name, content)
     return folder
 
 
@@ -62,7 +62,7 @@ def test_plain_gzip_and_split_names(files):
 
 def test_which_sources_have_splits():
     def has_splits(name):
-        return names.parse_source(name, names.PAIRS).has_splits
+        return names.parse_source(name, names.PAIR_FORMS).has_splits
 
     assert has_splits("tfds:multi30k") and has_splits("homeassistant")
     assert has_splits("text:{split}.en,{split}.de") and has_splits("tsv:{split}.tsv")

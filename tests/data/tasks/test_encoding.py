@@ -170,7 +170,7 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, table):
     assert found.texts == (["a b", "c", "e"], ["c", "a", "d d d"], ["d e", "b", "a"])
     assert found.labels.tolist() == [1, 0, 0]
     rows = encode_examples(vocabulary, found, 16, causal=True)
-    assert rows.count == 2
+    assert rows.rows_per_example == 2
     data = ExampleBatches(rows, 2, shapes=1)
     assert (len(data), data.steps_per_epoch) == (3, 2)
     assert data.row_lengths.tolist() == [7, 5, 7]

@@ -256,17 +256,19 @@ def test_tags_of_entities_and_of_words(tmp_path):
 
 def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     labels = np.repeat([0, 1, 2], [60, 30, 10])
-    held = TableSettings(held_out=0.2).held(labels, "tsv:x")
+    held = TableSettings(held_out=0.2).held_out_mask(labels, "tsv:x")
     assert np.bincount(labels[held]).tolist() == [12, 6, 2]
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
-    np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
-    assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
-    refuses("has 3 examples, so table.held_out=0.1", TableSettings().held, labels[:3], "x")
+    np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held_out_mask(labels, ""))
+    assert (held != TableSettings(held_out=0.2, seed=2).held_out_mask(labels, "")).any()
+    refuses("has 3 examples, so table.held_out=0.1", TableSettings().held_out_mask, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():
     scores = np.random.default_rng(0).normal(size=100)
-    held = [TableSettings(held_out=0.2, seed=seed).held(scores, "x") for seed in range(1, 21)]
+    held = [
+        TableSettings(held_out=0.2, seed=seed).held_out_mask(scores, "x") for seed in range(1, 21)
+    ]
     ranks = np.argsort(np.argsort(scores))
     for mask in held:  # one example of each five neighbours
         np.testing.assert_array_equal(np.sort(ranks[mask]) // 5, np.arange(20))

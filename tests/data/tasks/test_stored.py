@@ -46,7 +46,7 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
         return encoded, texts, given, [one.fingerprint() for one in batches]
 
     encoded, texts, batches, prints = found()
-    monkeypatch.setattr(stored, "_KEPT", 1 << 9)
+    monkeypatch.setattr(stored, "_MAX_MEMORY_BYTES", 1 << 9)
     on_disk, same_texts, same_batches, same_prints = found()
     assert isinstance(on_disk[0].rows, JoinedRows) and not isinstance(encoded[0].rows, JoinedRows)
     assert texts == same_texts and prints == same_prints
@@ -60,6 +60,6 @@ def test_texts_keep_what_no_encoding_has():
     texts = stored.Texts()
     for text in ("a", "", "\ud800", "ü\n"):
         texts.append(text)
-    assert list(texts) == ["a", "", "\ud800", "ü\n"] == texts.settled()
+    assert list(texts) == ["a", "", "\ud800", "ü\n"] == texts.list_if_small()
     assert texts[-1] == "ü\n" and texts[1:3] == ["", "\ud800"]
-    assert texts.taken(np.array([3, 0])).taken(np.array([1])).tolist() == ["a"]
+    assert texts.take(np.array([3, 0])).take(np.array([1])).tolist() == ["a"]

@@ -14,7 +14,7 @@ import macaron_tf
 from experiments import registry
 from experiments.pretrain import train as training
 from experiments.pretrain.__main__ import main
-from experiments.pretrain.corpus import described, vocabulary_lines
+from experiments.pretrain.corpus import vocabulary_config, vocabulary_lines
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import train_recipe
 from experiments.recipe import override, recipe_from_json
@@ -122,7 +122,7 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
     if recipe != "bert_tiny":
         whole, settings = tmp_path / "whole", long_run(30)
         assert train(recipe, whole, corpus, settings) == 0
-    validation = training.measured
+    validation = training.evaluate_model
     stop = read_lines(whole / "metrics.jsonl")[-1]["step"] // 3
 
     def terminated(model, dataset):
@@ -131,7 +131,7 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
         return validation(model, dataset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "measured", terminated)
+        patch.setattr(training, "evaluate_model", terminated)
         with pytest.raises(SystemExit) as exit_:
             train(recipe, parts, corpus, settings)
     assert exit_.value.code == 143
@@ -151,13 +151,13 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     monkeypatch.setattr(
         module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
     )
-    validation = training.measured
+    validation = training.evaluate_model
 
-    def measured(model, dataset):
+    def evaluate_model(model, dataset):
         memory[model.step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return validation(model, dataset)
 
-    monkeypatch.setattr(training, "measured", measured)
+    monkeypatch.setattr(training, "evaluate_model", evaluate_model)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
@@ -294,7 +294,7 @@ def test_every_kind_of_vocabulary_is_trained_and_used(
         assert main(["vocabulary", "bert_tiny", str(tmp_path / "few"), *settings, *few]) == 0
         assert sum(len(word) == 1 for word in load_encoder_vocabulary(tmp_path / "few").words) == 6
         assert float(capsys.readouterr().out.partition(": ")[2].partition("%")[0]) > 5
-    found = described(vocabulary)
+    found = vocabulary_config(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case

@@ -29,7 +29,7 @@ def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> 
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
-    return TASKS[name].open(options, recipe)
+    return TASKS[name].read_data(options, recipe)
 
 
 def write_pieces(path, tunes: str, **changes) -> None:

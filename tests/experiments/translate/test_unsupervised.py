@@ -10,7 +10,7 @@ from experiments.pretrain.run import PretrainingRun
 from experiments.translate.__main__ import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
-from experiments.translate.train import _warn_unread
+from experiments.translate.train import _warn_unequal_lengths
 from macaron_tf.data.batches import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
@@ -121,12 +121,12 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     rows = Batch(np.arange(len(both)), 40)
     np.testing.assert_array_equal(both.gather(rows)["source"], train.gather(rows)["source"])
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
-    _warn_unread(made.data, None)
+    _warn_unequal_lengths(made.data, None)
     warning = capsys.readouterr().err
     assert (
         warning.startswith("warning: ") and " line(s) of 'train' are not read, because " in warning
     )
-    _warn_unread(dataclasses.replace(made.data, target_split="train"), None)
+    _warn_unequal_lengths(dataclasses.replace(made.data, target_split="train"), None)
     assert not capsys.readouterr().err
 
 
