@@ -270,6 +270,8 @@ def recipes(recipe_class: str) -> Command:
 def settings_of(recipe_class: str) -> Command:
     """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
 
+    With words, the command prints only settings whose path or meaning contains one of them.
+
     Args:
         recipe_class: class of the recipes, as `module:class`.
     """
@@ -326,9 +328,9 @@ def finetuning(*tasks: str) -> Part:
 
 def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | None:
     """Adds `--data-dir`. The help mentions a run only if the parser has the argument `run`."""
-    default = "the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets"
+    default = "the environment variable TFDS_DATA_DIR, or else ~/tensorflow_datasets"
     if any(action.dest == "run" for action in parser._actions):
-        default = f"the folder that an existing run was trained with, or else {default}"
+        default = f"for an existing run, the folder that it was trained with; otherwise {default}"
     text = f"folder that contains the data sets of TensorFlow Datasets (default: {default})"
     return path_argument("--data-dir DIR", text)(parser)
 

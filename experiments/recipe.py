@@ -414,7 +414,10 @@ def _has_constant_warm_up(training: TrainingConfig) -> bool:
 
 
 def _check_warm_up(training: TrainingConfig) -> None:
-    """Raises a `UserError` if the warm-up is as long as the run or longer."""
+    """Raises a `UserError` if the warm-up is as long as the run or longer.
+
+    A constant warm-up may have any length (see `_has_constant_warm_up`).
+    """
     warm_up, steps = training.warmup_steps, training.max_steps
     if warm_up >= steps and warm_up and not _has_constant_warm_up(training):
         raise UserError(

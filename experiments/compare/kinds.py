@@ -549,7 +549,7 @@ class Translation(Trainer):
         return max(scores), f"the best of {len(candidates)} references as the answer to every line"
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Compares the translations of each seed by a paired bootstrap test."""
+        """Compares two arms' translations of each seed by a paired bootstrap test."""
         results = []
         for first_row, other_row in zip(first, others, strict=True):
             metric = TranslationMetric(**first_row["metric"])

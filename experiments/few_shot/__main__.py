@@ -8,9 +8,9 @@
     python -m experiments.few_shot runs/gpt2 --prompts gpt2 --task summarization squad \\
         translation:en-fr:tfds:multi30k/fr-en --shots 0 4 --data-dir DIR --out scores
 
-As in Brown et al. 2020 (GPT-3), a prompt consists of K solved examples and a question. The command
-scores the model's answers to the questions. OUT/few_shot.md has a table of the scores, with the
-scores of random guessing and of the majority class for comparison. OUT/few_shot.png shows the
+As in Brown et al. 2020 (GPT-3), a prompt consists of K shots (solved examples) and a question. The
+command scores the model's answers to the questions. OUT/few_shot.md has a table of the scores, with
+the scores of random guessing and of the majority class for comparison. OUT/few_shot.png shows the
 scores over K. With models of several sizes, OUT/sizes.png shows the scores over the number of
 parameters.
 """
@@ -71,7 +71,7 @@ main = cli.single_program(
     ),
     cli.count(
         "--seeds N",
-        "random seeds for drawing the solved examples; the command reports the mean and the "
+        "random seeds for drawing the shots; the command reports the mean and the "
         "standard deviation over the seeds (default: 1 2 3)",
         [1, 2, 3],
         minimum=0,

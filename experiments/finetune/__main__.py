@@ -69,8 +69,8 @@ sources of examples:
                                 For other tasks, the set must have the fields of the task
   tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
                                 The header names the columns of the task and the column `label`
-  jsonl:FILE                    file with one JSON object per line. The objects have the columns of
-                                the task and the column `label` as fields
+  jsonl:FILE                    file with one JSON object per line. The fields of an object are the
+                                columns of the task and `label`
   parquet:FILE                  Parquet file with the columns of the task and the column `label`
   datasets:DIR                  folder written by Hugging Face `Dataset.save_to_disk`, with the
                                 columns of the task and the column `label`

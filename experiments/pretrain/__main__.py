@@ -62,8 +62,8 @@ main = cli.program(
         ),
         cli.argument(
             "--beam OPTION",
-            "options of an Apache Beam pipeline, such as runner=DataflowRunner project=NAME, which "
-            "then prepares the corpus (default: prepare the corpus without Beam)",
+            "prepare the corpus with Apache Beam, and pass these options to the pipeline, such as "
+            "runner=DataflowRunner project=NAME (default: prepare the corpus without Beam)",
             nargs="+",
             default=(),
         ),

@@ -126,11 +126,12 @@ def modern_bert_base() -> PretrainingRecipe:
     layers. The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the
     layers with full attention.
 
-    Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. There is no dropout,
-    while the paper has a dropout of 0.1 on the attention outputs, because `model.dropout` applies
-    to all sub-layers. The batch size is constant, while the paper's batch size grows over the first
-    50 billion tokens. Text and vocabulary equal `roberta_base`, with 50,368 subword pieces. For
-    `--set model=modern_bert_large`, the paper's peak learning rate is 5e-4.
+    Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. The paper
+    has a dropout of 0.1 on the attention outputs only. This recipe has no dropout, because
+    `model.dropout` would apply to all sub-layers. The batch size is constant, while the paper's
+    batch size grows over the first 50 billion tokens. The text and the vocabulary are those of
+    `roberta_base`, but with 50,368 subword pieces. For `--set model=modern_bert_large`, the paper's
+    peak learning rate is 5e-4.
     """
     return roberta_base().changed(
         model="modern_bert_base",

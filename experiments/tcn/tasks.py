@@ -370,8 +370,9 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
     Args:
         ids: token ids of the text, `(N,)`.
         streams: maximum number of streams. A short text has fewer streams, so that a window fits.
-        window: window length L, and number of scored positions at the end of a window. The earlier
-            positions were scored in the previous window and serve as context.
+        window: pair of the window length L and the number of scored positions at the end of a
+            window. The other positions were scored in earlier windows and serve as context. All
+            positions of the first window are scored, and the last window may have fewer.
 
     Returns:
         Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1 at

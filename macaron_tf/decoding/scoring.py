@@ -108,7 +108,7 @@ class TextScorer:
                 `starts` is False.
         """
         rows, first_scored = [], []
-        for context, continuation in pairs:
+        for number, (context, continuation) in enumerate(pairs, 1):
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
                 raise UserError(
@@ -117,9 +117,9 @@ class TextScorer:
                 )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"an answer has {len(continuation)} tokens, but must have 1 to "
-                    f"{self.window - 1} tokens to fit into a sequence of {self.window}: give a "
-                    "longer or shorter answer"
+                    f"answer {number} to score has {len(continuation)} tokens, but must have 1 to "
+                    f"{self.window - 1} tokens to fit into a sequence of {self.window}: "
+                    f"{'shorten the answer' if continuation else 'give an answer with a token'}"
                 )
             max_context = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - max_context, 0) :]]

@@ -186,7 +186,7 @@ class TextGenerator:
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Returns whether the model can continue a row of `length` ids.
 
-        The row must have at least one id and must leave room for one new token.
+        The model can do so if the row has at least one id and leaves room for one new token.
         """
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 

@@ -56,8 +56,8 @@ def limit_memory() -> None:
 def _machine_memory(*entries: str) -> int | None:
     """Returns the sum of `entries` in /proc/meminfo, in bytes.
 
-    If the process's control group has a lower memory limit, returns this limit. Returns `None` on
-    systems without /proc/meminfo and control groups.
+    If the process's control group has a lower memory limit, returns this limit. Returns `None` if
+    the system has neither /proc/meminfo nor such a limit.
     """
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))

@@ -232,8 +232,7 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
         raise UserError(
-            f"{where} is quantized to int8, but must have float weights: use the model before "
-            "quantization"
+            f"{where} is quantized to int8, but must have float weights: use the unquantized model"
         )
     policies = [layer.dtype_policy for layer in layers]
     try:
@@ -293,7 +292,8 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         [examples] = arguments
         is_single = isinstance(examples, str | bytes | dict)
         is_single |= isinstance(examples, tuple) and len(names) > 1
-        rows = [_row(names, r) for r in ([examples] if is_single else _examples_of(examples))]
+        found = [examples] if is_single else _examples_of(examples)
+        rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
@@ -328,11 +328,11 @@ def _examples_of(examples: Any) -> Iterable[Any]:
     return rows.as_numpy_iterator()
 
 
-def _row(names: Sequence[str], example: Any) -> list[Any]:
+def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
             raise UserError(
-                f"an example lacks the text {missing[0]!r}: pass a dict with "
+                f"example {number} lacks the text {missing[0]!r}: pass a dict with "
                 f"{', '.join(map(repr, names))} for each example"
             )
         values = [example[name] for name in names]

@@ -95,7 +95,7 @@ def score(
         )
     if not len(labels):
         raise UserError(
-            f"the split contains no examples of the task {task.name!r}: give a larger split"
+            f"there are no examples of the task {task.name!r} to score: give a larger split"
         )
     values = {
         name: exact_match(predictions, labels, groups)

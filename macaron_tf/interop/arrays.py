@@ -172,8 +172,8 @@ class ForeignConfig:
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
             raise UserError(
-                f"{self.where} has {field}={name!r}, but only {', '.join(choices)} can be read: "
-                "give another model"
+                f"{self.where} has {field}={name!r}, but only {', '.join(choices)} can be "
+                "used: give another model"
             )
         return choices[name]
 
@@ -187,7 +187,7 @@ class ForeignConfig:
             if self.fields.get(field, value) != value:
                 raise UserError(
                     f"{self.where} has {field}={self.fields[field]!r}, but only {value!r} can be "
-                    "read: give another model"
+                    "used: give another model"
                 )
 
     def _required(self, field: str, default) -> Any:

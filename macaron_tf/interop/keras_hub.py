@@ -185,8 +185,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         self.kind = vocabulary.kind if vocabulary else kind
         if self.kind not in Vocabulary.classes:
             raise UserError(
-                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.classes)} if no "
-                "vocabulary is passed"
+                f"kind={self.kind!r} is not a type of vocabulary: pass a vocabulary, or set kind "
+                f"to one of {', '.join(Vocabulary.classes)}"
             )
         self.file_assets = [Vocabulary.classes[self.kind].contents_name, RECORD]
         self.vocabulary = None

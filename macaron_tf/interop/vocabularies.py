@@ -283,7 +283,7 @@ def _with_added(
     if absent:
         raise UserError(
             f"{tokenizer.directory} adds the token {absent[0]!r} with id "
-            f"{tokenizer.added[absent[0]]}, but no smaller id may be unused: give a tokenizer "
+            f"{tokenizer.added[absent[0]]}, but a smaller id has no token: give a tokenizer "
             "whose ids have no gaps"
         )
     added = {name: new_ids[old_id] for name, old_id in tokenizer.added.items()}

@@ -41,7 +41,7 @@ PADDING = -math.inf
 def recurrence(x, alpha, beta, step_size, mask, start):
     """Computes SwishRNN's recurrence (see `swish_recurrence`).
 
-    The arrays `alpha`, `beta` and the initial state `start`, `(B, k, R)`, must be float32.
+    `alpha` and `beta`, both `(R,)`, and the initial state `start`, `(B, k, R)`, must be float32.
     """
     batch, length, _ = ops.shape(x)
     c = recurrence_over_chunks(to_chunks(x, step_size), length, alpha, beta, step_size, mask, start)

@@ -14,9 +14,9 @@ class AlibiAttention(MultiHeadAttention):
     """Self-attention with linear biases (ALiBi).
 
     The score of key j for query i is `q_i k_j / sqrt(d) - slope |i - j|`. Each head has a fixed
-    slope. No weight depends on a position, so inference texts may be longer than training texts.
-    The paper's models are causal. In an encoder, an earlier key and a later key at the same
-    distance get the same bias.
+    slope. The layer has no trained weights for positions, so texts may be longer at inference than
+    in training. The paper's models are causal. In an encoder, an earlier key and a later key at the
+    same distance get the same bias.
 
     Args:
         kwargs: the arguments of `MultiHeadAttention` except `cross`.

@@ -168,10 +168,10 @@ class MergedPieceVocabulary(PieceVocabulary):
         return [self.ranks]
 
     def _apply_merges(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Applies the merges within words, in the order of training.
+        """Applies the merges within words, in the order in which training learned them.
 
-        Each round applies, in all words in parallel, the earliest merge that occurs in the word.
-        English text takes about ten rounds.
+        Each round processes all words in parallel. In each word, it applies the earliest-learned
+        merge that occurs there, at all of its positions. English text takes about ten rounds.
 
         Args:
             ids: unit ids of all N words, a flat int64 array.

@@ -111,7 +111,7 @@ def test_other_input_is_refused(classifier, texts, options, words):
 
 
 def test_the_texts_of_an_example_are_all_there(pairs):
-    refuses("an example lacks the text 'second'", pairs.predict, [{"first": "a"}])
+    refuses("example 1 lacks the text 'second'", pairs.predict, [{"first": "a"}])
     refuses("an example has 1 text, but the task takes 2", pairs.predict, ["a"])
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])

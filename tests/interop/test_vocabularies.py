@@ -329,7 +329,7 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
     assert rows == [[*the, 75, *dog, 76, *the], [75], [76, 75, *the]]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 99}))
     refuses(
-        "adds the token '<e1>' with id 99, but no smaller id may be unused",
+        "adds the token '<e1>' with id 99, but a smaller id has no token",
         read_vocabulary,
         tmp_path,
     )

@@ -1,4 +1,4 @@
-"""The command `slides sentences`, which repeats table 6 of the Sentence-BERT paper."""
+"""The command `slides sentences`, which reproduces table 6 of the Sentence-BERT paper."""
 
 import argparse
 import functools

@@ -167,8 +167,8 @@ class RowOrder:
         paths: paths of the non-empty shards.
         rows: number of rows in each shard.
         first_rows: index in the corpus of the first row of each shard.
-        shuffled_rows: approximate maximum number of rows in a group. A shard with more rows forms a
-            group of its own.
+        shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
+            forms a group of its own.
         seed: two integers that seed the order. `None` means the order of the files.
     """
 

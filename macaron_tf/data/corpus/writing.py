@@ -300,8 +300,8 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(
-            f"the files of the sources have changed since the preparation of the corpus in {out} "
-            f"began: choose another folder, or remove {out} to prepare the corpus again"
+            "the source files have changed since the command began to prepare the corpus in "
+            f"{out}: choose another folder, or remove {out} to prepare the corpus again"
         )
 
 

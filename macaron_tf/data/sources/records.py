@@ -134,10 +134,8 @@ def _value(
 
 def _no_field_error(where: str, fields, field: str) -> UserError:
     names = ", ".join(repr(str(name)[:40]) for name in list(fields)[:20])
-    return UserError(
-        f"{where} has no field {field!r}: give one of the fields {names or '(none)'}"
-        f"{nearest(field, map(str, fields))}"
-    )
+    advice = f"give one of the fields {names}" if names else "give records with this field"
+    return UserError(f"{where} has no field {field!r}: {advice}{nearest(field, map(str, fields))}")
 
 
 def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -154,8 +152,8 @@ def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
             ) from error
         if not isinstance(record, dict):
             raise UserError(
-                f"{path}, line {number} is {line.strip()[:40]}, not a JSON object: write one JSON "
-                'object per line, such as {"text": "..."}'
+                f"{path}, line {number} contains {line.strip()[:40]!r}, which is not a JSON "
+                'object: write one JSON object per line, such as {"text": "..."}'
             )
         yield number, record
 

@@ -175,11 +175,12 @@ def encode_choices(
     max_length: int,
     causal: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encodes pairs of a context and a choice by `encode_pairs`.
+    """Encodes pairs of a context and a choice with `encode_pairs`.
 
-    The question precedes the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et al.
-    2019 (RoBERTa), section 5.3). For a causal model the question follows the context (Radford et
-    al. 2018, section 3.3). A choice that is empty or white space gives a row of padding.
+    The question is joined to the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et
+    al. 2019 (RoBERTa), section 5.3). For a causal model, the question is joined to the context
+    instead, as in `start context question delimiter choice extract` (Radford et al. 2018, section
+    3.3). A choice that is empty or white space gives a row of padding.
 
     Args:
         contexts, questions, choices: `(B,)` strings. `questions` may be `None`.

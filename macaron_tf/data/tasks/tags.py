@@ -324,13 +324,14 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
 class EncodedTaggedSentences(EncodedExamples):
     """Tokenized sentences, with one row per window.
 
-    The label at a word's first token is the tag index plus 1, in the window that tags the word. All
-    other labels are 0.
+    The windows of a sentence overlap, but each word is tagged in only one window (see
+    `encode_words`). In this window, the label at the word's first token is the tag index plus 1.
+    All other labels are 0.
 
     Attributes:
         positions: positions of all words as NumPy arrays.
-        splits: `(N + 1,)` int64 for N sentences. Sentence i has the words
-            `splits[i]:splits[i + 1]`.
+        splits: `(N + 1,)` int64 for N sentences. The words of sentence i have the
+            indices `splits[i]:splits[i + 1]`.
     """
 
     positions: WordPositions

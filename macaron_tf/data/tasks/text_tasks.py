@@ -63,7 +63,7 @@ def _prefixes(task: Task) -> tuple[str, str, bool]:
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
-    """Joins one or two texts of a task to a source line, as `as_texts` describes.
+    """Builds the source line of an example from its one or two texts, as `as_texts` describes.
 
     Args:
         task: task whose name and field names are added to the texts.

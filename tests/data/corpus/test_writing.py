@@ -310,7 +310,9 @@ def test_another_folder_is_asked_for(make, texts, vocabulary):
         "was prepared with sequence_length=16, not 32": {"sequence_length": 32},
         "prepared with seed=0, not 1": {"seed": 1},
         "was prepared with sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
-        "have changed since the preparation of the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
+        "have changed since the command began to prepare the corpus": {
+            "sources": (f"text:{texts}/b/*.txt",)
+        },
         "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
@@ -334,11 +336,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("have changed since the preparation of the corpus", again)
+    refuses("have changed since the command began to prepare the corpus", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("have changed since the preparation of the corpus", again)
+    refuses("have changed since the command began to prepare the corpus", again)
 
 
 def test_damage_is_named(make, out):

@@ -160,7 +160,7 @@ def test_refusals(folder):
     for name, content in files.items():
         (folder / name).write_bytes(content)
     refuses("bad.jsonl, line 2 is not JSON .* one JSON object per line", read, "jsonl:bad.jsonl")
-    refuses("list.jsonl, line 1 is .1., not a JSON object", read, "jsonl:list.jsonl")
+    refuses("list.jsonl, line 1 contains .*, which is not a JSON object", read, "jsonl:list.jsonl")
     refuses("empty.jsonl contains no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     refuses("number.jsonl, line 1: 'text' is 3, but must be a string", read, "jsonl:number.jsonl")
