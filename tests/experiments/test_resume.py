@@ -82,7 +82,7 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
 ):
     class OneOfTwo(Workers):
         def __init__(self, strategy):
-            self.several, self.number = True, 0
+            self.several, self.index = True, 0
 
     def broken_off(*_, **__):
         raise tf.errors.UnavailableError(None, None, "Collective ops is aborted")
