@@ -370,8 +370,8 @@ TFDS = together(
 EXAMPLES = together(
     path_argument(
         "--source",
-        "source of the examples, such as tsv:FILE (default: the source that the run was trained "
-        "on, or else the task's own set in TensorFlow Datasets)",
+        "source of the examples, such as tsv:FILE (default: for an existing run, the source that "
+        "it was trained on; otherwise the task's own set in TensorFlow Datasets)",
     ),
     TFDS,
 )

@@ -1,15 +1,16 @@
-"""Import of user code that a setting or a command names as `package.module:Name`.
+"""Import of user code that a setting or a command names.
 
-If the name is a class to instantiate, arguments may follow: `package.module:Name(rate=0.1)`.
+The name has the form `package.module:Name` or `FILE.py:Name`. If the name is a class to
+instantiate, arguments may follow: `package.module:Name(rate=0.1)`.
 
-A run records the name and not the code. Every process that opens the run imports the module, which
-must be in the working directory or on PYTHONPATH.
+A run records the name and not the code. Every process that opens the run imports the module. A
+`package.module` must be in the working directory or on PYTHONPATH.
 
 A model folder may come from a stranger. Therefore, this module imports a name only in three cases:
 
 - The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
 - A training run of the same user signed the name (see `macaron_tf.io.signatures`).
-- The user gave `--trust-code` or `trust_code=True` (see `trusting`).
+- The user gave `--trust-code` or `trust_code=True` (see `trusting`), and the name is no FILE.py.
 """
 
 import ast
@@ -238,7 +239,10 @@ def import_module(name: str) -> types.ModuleType:
         module, load = _files.get(file), lambda: _import_file(file)
     else:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{name!r} is not a module name: write package.module:Name")
+            raise UserError(
+                f"{name!r} is not a module name: write package.module:Name with names of letters, "
+                "digits and underscores"
+            )
         module, load = sys.modules.get(name), lambda: _import_name(name)
     if module is None:
         if origin := origin_of(name):

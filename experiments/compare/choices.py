@@ -82,8 +82,9 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
     if abs(count - target_count) > _COUNT_TOLERANCE * target_count:
         raise UserError(
             "--equal parameters cannot be applied, because no model.feed_forward_dim gives "
-            f"{arm.name} as many parameters as {first.name}: give {first.name} a larger "
-            "model.feed_forward_dim"
+            f"{arm.name} ({count:,} parameters) as many parameters as {first.name} "
+            f"({target_count:,}): change model.feed_forward_dim of {first.name}, or leave "
+            "--equal parameters out"
         )
     return resized(dim)
 

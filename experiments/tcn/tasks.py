@@ -420,8 +420,9 @@ def article_data(options: argparse.Namespace, recipe) -> TaskData:
     if min(len(train), len(validation)) <= WORDS[0]:
         raise UserError(
             f"each split needs more than {WORDS[0]} words, the length of a window, but the sources "
-            f"contain only {len(train)} for training and {len(validation)} for validation: add "
-            "documents with --set sources=SOURCE, or lower held_out"
+            f"contain only {len(train)} for training and {len(validation)} for validation: give "
+            "sources with more text by --set sources=SOURCE, or, if only the validation text is "
+            "too short, lower held_out"
         )
     splits = (
         windows(train, recipe.batch_size, WORDS),

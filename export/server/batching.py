@@ -233,9 +233,9 @@ def _split_batch(sizes: list[int], rows: set[int], halve: bool) -> list[list[int
     Args:
         sizes: number of rows of each request.
         rows: indices of the rows that the error names as faulty.
-        halve: whether to halve a batch of more than three requests if `rows` does not tell which
-            requests are faulty. If `halve` is False, or if there are three requests or fewer, each
-            request is a part.
+        halve: whether to halve a batch of more than three requests if `rows` names either none or
+            all of the requests as faulty. If `halve` is False, or if there are three requests or
+            fewer, each request is then a part.
 
     Returns:
         List of parts. Each part is a list of indices into `sizes`.

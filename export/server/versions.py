@@ -319,7 +319,7 @@ def _status(
 
 
 def _fingerprint(path: str) -> Fingerprint:
-    """Returns names, sizes and modification times of all files in a folder.
+    """Returns paths, sizes and modification times of all files and subfolders of a folder.
 
     The value changes while files are being copied into the folder.
     """

@@ -113,7 +113,7 @@ def _main(
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """Defines a command, for the arguments of `program`.
+    """Defines a command, to be passed to `program`.
 
     Args:
         name: name of the command.

@@ -20,7 +20,9 @@ Result = dict[str, np.ndarray]
 
 
 class ReplicaMap:
-    """Map of a function over batches. The replicas of all workers process one batch each.
+    """Map of a function over batches, in parallel on the replicas of all workers.
+
+    In each step, every replica processes one batch.
 
     Args:
         strategy: distribution strategy.

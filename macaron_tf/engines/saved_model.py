@@ -106,8 +106,8 @@ def write_version(
 
     Raises:
         UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
-            graph, the network cannot be converted to a format, or the outputs of a file differ too
-            much from the network.
+            graph, the network cannot be converted to a format, or the outputs of a written file
+            differ too much from the outputs of the network.
     """
     out, task, module = paths.as_path(out), graph.task, graph.saved_module()
     # TensorFlow reports a full disk as one of its own errors.

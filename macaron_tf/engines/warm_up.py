@@ -33,7 +33,7 @@ def write_warm_up(
         folder: folder of the version.
         functions: dict mapping signature name to concrete function. The `TensorSpec` of each input
             must have a name.
-        texts: texts to request. Each signature gets one request per text.
+        texts: texts for which to request predictions. Each signature gets one request per text.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2

@@ -630,8 +630,8 @@ def _read_wordpiece(tokenizer: _Tokenizer, lower_case: bool | None) -> WordPiece
     for name, piece_id in tokenizer.all_added.items():
         if pieces[piece_id : piece_id + 1] not in ((), ("",), (name,)):
             raise UserError(
-                f"{directory} adds the token {name!r} with the id of {pieces[piece_id]!r}: use the "
-                "tokenizer files that belong to the model"
+                f"{directory} gives the added token {name!r} the id {piece_id}, which belongs to "
+                f"{pieces[piece_id]!r}: use the tokenizer files that belong to the model"
             )
     vocabulary = WordPieceVocabulary(_in_id_order(piece_ids, directory), lower_case)
     return _with_added(vocabulary, tokenizer, np.arange(vocabulary.pieces))

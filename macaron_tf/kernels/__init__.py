@@ -1,4 +1,4 @@
-"""Fast implementations of operations that are slow in TensorFlow, and their selection."""
+"""Fast implementations of operations that are slow in TensorFlow or JAX, and their selection."""
 
 from macaron_tf.kernels.choice import (
     NAMES,

@@ -81,7 +81,8 @@ def find_compiler() -> list[str]:
     of g++, clang++ and c++ on the search path.
 
     Raises:
-        UserError: no compiler is on the search path.
+        UserError: the command in CXX is not on the search path, or CXX is not set and none of the
+            three compilers is on the search path.
     """
     cxx = shlex.split(os.environ.get("CXX", ""))
     for command in [cxx] if cxx else [[name] for name in _COMPILERS]:

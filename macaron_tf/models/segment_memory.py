@@ -19,8 +19,9 @@ class SegmentMemory:
     The memory is not a weight of the network. The same weights therefore work with any number of
     rows and any memory length. In data-parallel training, each replica has a separate memory.
 
-    With gradient accumulation, each micro-batch has separate texts and a separate memory. `read`
-    returns the memory at index 0. `write` removes the memory at index 0 and appends the new memory.
+    With gradient accumulation, each micro-batch has separate texts and a separate memory. The
+    memories form a queue: `read` returns the first memory, and `write` removes the first memory and
+    appends the new memory.
 
     Args:
         empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.

@@ -119,9 +119,10 @@ class TaskKind(abc.ABC):
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """Returns a copy of the task with changed options.
+        """Returns a task with changed options.
 
-        Subclasses with options override this method.
+        The base class has no options and returns the task itself. Subclasses with options return a
+        copy.
         """
         return self
 

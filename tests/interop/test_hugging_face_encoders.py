@@ -128,7 +128,11 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     vocabulary = read()
     assert list(vocabulary.words) == toys.WORDS and not vocabulary.lower_case
     for part, change, reason in (
-        (tokenizer, {"added_tokens": [{"id": 9, "content": "[ENT]"}]}, r"'\[ENT\]' with the id of"),
+        (
+            tokenizer,
+            {"added_tokens": [{"id": 9, "content": "[ENT]"}]},
+            r"'\[ENT\]' the id 9, which belongs",
+        ),
         (
             tokenizer,
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},

@@ -54,9 +54,10 @@ def write_pieces(
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes a vocabulary file for Joey NMT, with a line for each row of the embedding matrix.
+    """Writes a vocabulary file for Joey NMT.
 
-    The file omits the four special tokens, because Joey NMT adds these tokens itself.
+    The file has a line for each row of the embedding matrix except the rows of the four special
+    tokens, because Joey NMT adds these tokens itself.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]

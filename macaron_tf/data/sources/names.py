@@ -191,7 +191,7 @@ class Source:
         """Returns the path of a split's file, in which the split name replaces `{split}`.
 
         Raises:
-            UserError: the source has no splits, and `split` is neither "train" nor "all".
+            UserError: the source has no splits, and `split` is a name other than "train" or "all".
         """
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 

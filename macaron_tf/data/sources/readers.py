@@ -252,7 +252,7 @@ def _record_pairs(
     if len(fields) != 2:
         raise UserError(
             f"{source} names {len(fields)} {plural('field', len(fields))} instead of 2: "
-            f"give {source.kind}:FILE:FIELD,FIELD"
+            f"give two fields, as in {source.without_fields}:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))
 
