@@ -1,9 +1,8 @@
 """Recipes for masked language models: BERT, and the encoders of the SwishRNN and Macaron papers.
 
 Measured: the table has validation losses of the tiny models with seeds 1, 2 and 3
-(`experiments/results/encoders`). A training run took between 16 minutes (BERT) and 18 minutes
-(SwishRNN) on one core, while other programs were running. The recipes for the larger models were
-not run to the end.
+(`experiments/results/encoders`). A training run took 16 to 19 minutes on one core, while other
+programs were running. The recipes for the larger models were not run to the end.
 
     bert_tiny           5.32, 5.03, 5.56        swish_rnn_tiny      4.21, 4.19, 4.15
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
@@ -20,13 +19,15 @@ def bert_tiny() -> PretrainingRecipe:
 
     The model reads 12 million tokens, each only once, so it needs no dropout. The objective and the
     optimizer are from the SwishRNN paper (see `bert_base`). The learning rate, the schedule and the
-    initializer range (see the catalog) were chosen for this size. For the first 1,500 updates or
-    more, the loss of a Transformer stays at 6.5, which is the loss of predicting tokens by their
-    frequency. With a schedule of 4,000 updates, the loss of some models never falls below 6.5. With
-    a peak learning rate of 2e-3, the loss of most models never falls below 6.5.
+    initializer range (see the catalog) were chosen for this size. At first, the loss stays near
+    6.5, which is the loss of predicting tokens by their frequency. In three runs, the validation
+    loss fell below 6.4 after 2,000 to 3,000 updates. With a schedule of 4,000 updates, the loss of
+    some models never falls below 6.5. With a peak learning rate of 2e-3, the loss of most models
+    never falls below 6.5.
 
-    The other tiny encoders differ only in their blocks. The models of the papers can therefore be
-    compared on the same corpus, with equally large matrices and the same number of updates.
+    The other tiny recipes of this module differ from `bert_tiny` only in the model. The models of
+    the papers can therefore be compared on the same corpus, with equally large matrices and the
+    same number of updates.
     """
     return PretrainingRecipe(
         model="bert_tiny",
@@ -51,7 +52,8 @@ def bert_tiny() -> PretrainingRecipe:
     )
 
 
-# Settings of Devlin et al. 2019, appendix A.2: a million updates of 256 rows, Adam(0.9, 0.999).
+# Settings of Devlin et al. 2019, appendix A.2: a million updates, Adam(0.9, 0.999).
+# With micro-batches of 32 rows, an update has 256 rows.
 DEVLIN = dict(
     max_steps=1_000_000,
     learning_rate=1e-4,
@@ -68,10 +70,11 @@ def bert_base() -> PretrainingRecipe:
     tokens are replaced by [MASK], and there is no next-sentence prediction. Positions are learned
     embeddings.
 
-    Differences: the text is Wikipedia and PG-19, which replaces BookCorpus, because TensorFlow
-    Datasets does not include BookCorpus. The vocabulary has 30,522 WordPiece tokens, as in BERT,
-    but is trained on this text. The paper does not give Adam's epsilon; the recipe uses 1e-6, as
-    BERT does.
+    The paper does not give Adam's epsilon. The recipe uses 1e-6, as BERT does.
+
+    Differences: the text is Wikipedia and PG-19. PG-19 replaces BookCorpus, which TensorFlow
+    Datasets does not include. The vocabulary has 30,522 WordPiece tokens, as in BERT, but is
+    trained on this text.
     """
     return bert_tiny().changed(
         model="bert_base",
@@ -93,7 +96,7 @@ def bert_large() -> PretrainingRecipe:
     """Returns a recipe for the BERT large of the SwishRNN paper (BERT-orig).
 
     An update has 4,096 sequences (Lei et al. 2022, table 3). Except for the model, the batch size
-    and the learning rate, all settings equal `bert_base`.
+    and the learning rate, all settings are the same as in `bert_base`.
     """
     return bert_base().changed(
         model="bert_large",
@@ -112,12 +115,13 @@ def bert_devlin_128() -> PretrainingRecipe:
     These updates have rows of 128 tokens. The second command above runs the last 100,000 updates,
     which have rows of 512 tokens.
 
-    Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows. To save time, 90%
-    of the updates have rows of 128 tokens. The objectives are next-sentence prediction and masked
-    tokens (80% [MASK], 10% a random token, 10% unchanged). Adam's learning rate is 1e-4 after
-    10,000 updates, and then falls linearly to 0 at a million updates; `schedule_end` is the
-    learning rate at 900,000 updates. Adam's epsilon and the gradient clipping are from the released
-    code. The large model has the same updates: `--set model=bert_large`.
+    Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows. In the paper, 90%
+    of the updates have short rows of 128 tokens to save time. The objectives are next-sentence
+    prediction and masked tokens (80% [MASK], 10% a random token, 10% unchanged). Adam's learning
+    rate is 1e-4 after 10,000 updates, and then falls linearly to 0 at a million updates.
+    `schedule_end` is the learning rate at 900,000 updates. Adam's epsilon and the gradient clipping
+    are from the released code. The text and the vocabulary are the same as in `bert_base`. For the
+    large model, add `--set model=bert_large` to both commands.
     """
     return bert_base().changed(
         corpus=dict(sequence_length=128, pairs="next_sentence"),
@@ -131,8 +135,8 @@ def bert_devlin_128() -> PretrainingRecipe:
 def bert_devlin_512() -> PretrainingRecipe:
     """Returns a recipe for the last 100,000 updates of the original BERT base.
 
-    These updates have rows of 512 tokens. The recipe continues a training run of `bert_devlin_128`.
-    Adam's moments start from 0.
+    These updates have rows of 512 tokens. The recipe continues a training run of `bert_devlin_128`
+    (see the commands there), but Adam's moments start from 0.
     """
     first = bert_devlin_128()
     return first.changed(
@@ -182,9 +186,9 @@ def swish_rnn_base() -> PretrainingRecipe:
     """Returns a recipe for the base model of the SwishRNN paper.
 
     The model is BERT-rab with recurrences in place of feed-forward layers (Lei et al. 2022). The
-    layers cycle through the step sizes 1, 2 and 4. For step size 1 only, as in the first row of
-    table 2, use `--set model.rnn_step_sizes=1`. As the mean score over ten tasks, the paper reports
-    84.0 for this model, 81.0 for BERT-rab and 81.9 for BERT-orig (table 1).
+    layers cycle through the step sizes 1, 2 and 4. For step size 1 in all layers, as in the first
+    row of table 2, use `--set model.rnn_step_sizes=1`. As the mean score over ten tasks, the paper
+    reports 84.0 for this model, 81.0 for BERT-rab and 81.9 for BERT-orig (table 1).
     """
     return bert_base().changed(model="swish_rnn_base")
 
@@ -209,17 +213,19 @@ def macaron_bert_tiny() -> PretrainingRecipe:
 def macaron_bert_base() -> PretrainingRecipe:
     """Returns a recipe for the Macaron-BERT base of the paper.
 
-    Settings from Lu et al. 2019, appendix B.2, which follows BERT: the model predicts 15% of the
-    tokens. Of the predicted tokens, 80% are replaced by [MASK], 10% are replaced by a random token,
-    and 10% are unchanged. Masking is dynamic. In half of the pairs, the second segment is from
-    another document. The loss is the sum of the masked language model loss and the next-sentence
-    loss. The two feed-forward layers of each block have a width of 1,536. Settings from the
-    released script: pre-norm, 800,000 updates of 128K tokens (256 rows of 512), and a learning rate
-    of 3e-4. The warm-up takes 10,000 updates, as in BERT.
+    Settings from Lu et al. 2019, appendix B.2: as in BERT, the model predicts 15% of the tokens. Of
+    the predicted tokens, 80% are replaced by [MASK], 10% are replaced by a random token, and 10%
+    are unchanged. Masking is dynamic. In half of the pairs, the second segment is from another
+    document. The loss is the sum of the masked language model loss and the next-sentence loss. The
+    two feed-forward layers of each block have a width of 1,536.
 
-    Differences: the paper splits sentences with spaCy and tokenizes with Moses. In this recipe,
-    `corpus.sentence_splitter` splits sentences, and SentencePiece splits lower-cased text without a
-    tokenizer.
+    Settings from the released script: pre-norm, 800,000 updates of 128K tokens, and a peak learning
+    rate of 3e-4. In this recipe, an update has 256 rows of 512 tokens. The warm-up takes 10,000
+    updates, as in BERT.
+
+    Differences: PG-19 replaces BookCorpus. The paper splits sentences with spaCy and tokenizes with
+    Moses. In this recipe, `corpus.sentence_splitter` splits sentences, and SentencePiece splits
+    lower-cased text without a tokenizer.
 
     The paper reports a GLUE score of 79.7, and 77.4 for its BERT base (table 2).
     """
@@ -234,20 +240,21 @@ def macaron_bert_base() -> PretrainingRecipe:
 
 
 def macaron_bert_released() -> PretrainingRecipe:
-    """Returns a recipe for Macaron-BERT base, with the network and training of the released code.
+    """Returns a recipe for Macaron-BERT base with the network and training of the released code.
 
     In the repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py uses sinusoidal
-    positions. It multiplies token embeddings by sqrt(D) and applies no LayerNorm to the result.
-    LayerNorms have no scale and offset, except in the masked language model head. The first
-    feed-forward layer of a block uses ReLU, and the second uses GELU. The script train.sh uses rows
-    of at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning rate that
-    falls from the first update on.
+    positions. This file multiplies token embeddings by sqrt(D) and applies no LayerNorm to the
+    result. Only the LayerNorm in the masked language model head has a scale and an offset. The
+    first feed-forward layer of a block uses ReLU, and the second uses GELU. The script train.sh
+    uses rows of at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning
+    rate that falls from the first update on.
 
-    Differences: the sinusoidal positions have the frequencies of the Transformer paper instead of
-    the frequencies in tensor2tensor. All matrices are initialized with a standard deviation of
-    D^-1/2, as are the released embeddings and feed-forward layers. The released attention has
-    Xavier uniform initialization instead. The text is the same as in `macaron_bert_base`, and the
-    vocabulary has 32,768 subword pieces.
+    Differences: a micro-batch has 16 rows of 384 tokens, or 6,144 tokens. The sinusoidal positions
+    have the frequencies of the Transformer paper instead of the frequencies in tensor2tensor. All
+    matrices are initialized with a standard deviation of D^-1/2. The released code initializes
+    embeddings and feed-forward layers in this way, but has Xavier uniform initialization for
+    attention. The text is the same as in `macaron_bert_base`, and the vocabulary has 32,768 subword
+    pieces.
     """
     return macaron_bert_base().changed(
         model_options=(

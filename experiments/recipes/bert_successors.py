@@ -1,13 +1,14 @@
 """Recipes for BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
-The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`. Text
-that TensorFlow Datasets does not include is replaced as in `bert_base`.
+Unless a docstring says otherwise, the tiny models have the sizes, the number of training tokens and
+the schedule of `bert_tiny`, and Wikipedia and PG-19 replace the text of the papers.
 
 Measured: the table has results of the tiny models after 5,000 updates of 8 rows
-(`experiments/results/slides_encoders`). All models in the table used pre-norm and T5's relative
-attention bias. Rows with ± show three seeds, and other rows show one seed. For ELECTRA, the token
-loss is the loss of the generator. Fine-tuned scores are the accuracy on SST-2 and the F1 on
-CoNLL-2003. The recipes for the larger models were not run to the end.
+(`experiments/results/slides_encoders`). All models in the table used pre-norm, and all except gMLP
+and aMLP used T5's relative attention bias. Rows with ± show the mean and standard deviation over
+three seeds. The other rows show one seed. For ELECTRA, the token loss is the loss of the generator.
+Fine-tuned scores are the accuracy on SST-2 and the F1 on CoNLL-2003. The recipes for the larger
+models were not run to the end.
 
                      token loss       SST-2        CoNLL-2003   other results
     roberta_tiny     5.49             80.1         62.6
@@ -39,8 +40,9 @@ def roberta_tiny() -> PretrainingRecipe:
     masking.duplicates=10` gives each row ten static masks, as in BERT's released data, for a
     comparison of static with dynamic masking.
 
-    Measured on 1/40 of the text: a validation loss of 5.80 ± 0.05 with dynamic masking, and of 5.78
-    ± 0.01 with ten static masks.
+    Measured on 1,818 rows, which training read about 22 times
+    (`experiments/results/slides_encoders`): a validation loss of 5.80 ± 0.05 with dynamic masking,
+    and of 5.78 ± 0.01 with ten static masks.
     """
     return bert_tiny().changed(
         model="roberta_tiny",
@@ -73,9 +75,9 @@ def roberta_base() -> PretrainingRecipe:
 def roberta_8k_base() -> PretrainingRecipe:
     """Returns a recipe for the released RoBERTa base: 500,000 updates of 8,192 rows.
 
-    Settings from Liu et al. 2019, table 9: a peak learning rate of 6e-4 after 24,000 updates. Other
-    settings equal `roberta_base`. The paper's 160 GB of text are Wikipedia, books, news, web pages
-    and stories; set `corpus.sources` to your own text.
+    Settings from Liu et al. 2019, table 9: a peak learning rate of 6e-4 after 24,000 updates. All
+    other settings are the same as in `roberta_base`. The paper's 160 GB of text are Wikipedia,
+    books, news, web pages and stories. To train on such text, set `corpus.sources`.
     """
     return roberta_base().changed(
         training=dict(
@@ -87,8 +89,9 @@ def roberta_8k_base() -> PretrainingRecipe:
 def roberta_8k_large() -> PretrainingRecipe:
     """Returns a recipe for the released RoBERTa large.
 
-    The settings equal `roberta_8k_base`, except for a peak learning rate of 4e-4 after 30,000
-    updates (Liu et al. 2019, table 9).
+    The peak learning rate is 4e-4 after 30,000 updates (Liu et al. 2019, table 9). Except for the
+    model, these two settings and the size of micro-batches, all settings are the same as in
+    `roberta_8k_base`.
     """
     return roberta_8k_base().changed(
         model="roberta_large",
@@ -105,9 +108,9 @@ def modern_bert_tiny() -> PretrainingRecipe:
             macaron-modern=modern_bert_tiny:model.block=macaron --equal parameters
 
     The model follows Warner et al. 2024, section 2.1: rotary position embeddings, gated
-    feed-forward layers, no biases, pre-norm, and sliding-window attention in two of three layers.
-    Vocabulary, masking and schedule are as in `bert_tiny`, so that the two recipes differ only in
-    the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
+    feed-forward layers (here of width 256), no biases, pre-norm, and sliding-window attention in
+    two of three layers. Vocabulary, masking and schedule are as in `bert_tiny`, so that the two
+    recipes differ only in the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
 
     Measured: after 2,500 updates at a learning rate of 2e-3, a validation loss of 4.405 ± 0.051
     over three seeds, compared with 6.136 ± 0.231 for a pre-norm `bert_tiny`
@@ -126,12 +129,13 @@ def modern_bert_base() -> PretrainingRecipe:
     layers. The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the
     layers with full attention.
 
-    Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. The paper
-    has a dropout of 0.1 on the attention outputs only. This recipe has no dropout, because
+    Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. In the paper, only the
+    attention outputs have dropout, at a rate of 0.1. This recipe has no dropout, because
     `model.dropout` would apply to all sub-layers. The batch size is constant, while the paper's
-    batch size grows over the first 50 billion tokens. The text and the vocabulary are those of
-    `roberta_base`, but with 50,368 subword pieces. For `--set model=modern_bert_large`, the paper's
-    peak learning rate is 5e-4.
+    batch size grows over the first 50 billion tokens. The text is the same as in `roberta_base`.
+    The vocabulary is of the same type, with 50,368 subword pieces.
+
+    For `--set model=modern_bert_large`, the paper's peak learning rate is 5e-4.
     """
     return roberta_base().changed(
         model="modern_bert_base",
@@ -157,8 +161,8 @@ def albert_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny ALBERT, with shared weights and sentence-order prediction.
 
     Settings from Lan et al. 2020: all layers share weights. Masks cover n-grams of 1 to 3 whole
-    words. The probability of length n is proportional to 1/n. The embedding width is 64, because
-    the model is small (the paper compares widths of 64, 128, 256 and 768, and uses 128). For the
+    words. The probability of length n is proportional to 1/n. The paper compares embedding widths
+    of 64, 128, 256 and 768, and uses 128. This recipe uses 64, because the model is small. For the
     paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
     model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """
@@ -173,14 +177,14 @@ def albert_base() -> PretrainingRecipe:
     """Returns a recipe for ALBERT base, with 12 million parameters and sentence-order prediction.
 
     Settings from Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, masked n-grams of up to
-    3 words, 125,000 updates of 4,096 rows, and rows of 512 tokens (a tenth of the rows are
-    shorter).
+    3 words, 125,000 updates of 4,096 rows, and rows of up to 512 tokens. A tenth of the rows are
+    built with a shorter random length.
 
     Differences: the paper uses LAMB with a learning rate of 1.76e-3. This recipe uses Adam, for
     which that learning rate is too high. The learning rate of 1e-4, the betas and the weight decay
     are from BERT. The warm-up of 3,125 updates was chosen for this learning rate.
 
-    Other sizes: `--set model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
+    For other sizes, use `--set model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
     """
     return bert_base().changed(
         model="albert_base",
@@ -209,9 +213,10 @@ def span_bert_tiny() -> PretrainingRecipe:
 def span_bert_base() -> PretrainingRecipe:
     """Returns a recipe for SpanBERT base, which masks spans and adds a span boundary objective.
 
-    Settings from Joshi et al. 2020, section 4.2, for the large model: BERT's sizes, text and
-    batches, cased WordPiece tokens, one segment of 512 tokens, 2.4 million updates, weight decay
-    0.1, and an Adam epsilon of 1e-8.
+    The paper trains a large model, while this recipe has the sizes of BERT base. Settings from
+    Joshi et al. 2020, section 4.2: cased WordPiece tokens, one segment of 512 tokens, 2.4 million
+    updates, weight decay 0.1, and an Adam epsilon of 1e-8. Batches of 256 rows, the peak learning
+    rate of 1e-4 and the warm-up are as in BERT.
     """
     return bert_base().changed(
         model="span_bert_base",
@@ -241,8 +246,9 @@ def electra_small() -> PretrainingRecipe:
 
     Settings from Clark et al. 2020, table 6: width 256, embedding width 128, a generator a quarter
     as wide as the discriminator, a peak learning rate of 5e-4, 15% masked tokens, and a weight of
-    50 for the discriminator loss. An update has 128 rows of 128 tokens (section 3.3). Other
-    settings are as in BERT.
+    50 for the discriminator loss. An update has 128 rows of 128 tokens (section 3.3). The text and
+    the vocabulary are the same as in `bert_base`. The million updates, the warm-up over 10,000
+    updates, and Adam's other settings are as in BERT.
     """
     return bert_base().changed(
         model="electra_small",
@@ -258,8 +264,8 @@ def electra_base() -> PretrainingRecipe:
     """Returns a recipe for ELECTRA base, whose discriminator has the sizes of BERT base.
 
     The generator is a third as wide as the discriminator. Settings from Clark et al. 2020, table 6:
-    766,000 updates of 256 rows of 512 tokens, and a peak learning rate of 2e-4. Other settings
-    equal `electra_small`.
+    766,000 updates of 256 rows of 512 tokens, and a peak learning rate of 2e-4. All other settings
+    are the same as in `electra_small`.
     """
     return electra_small().changed(
         model="electra_base",
@@ -281,9 +287,9 @@ def xlm_tiny() -> PretrainingRecipe:
     translation, with masks in the sentence and in the translation, and positions restart at the
     translation (sections 3.3 to 3.5).
 
-    Differences: the share p_i is computed from rows instead of sentences. The text in English,
-    German and French is the user interface of the program `homeassistant`. The text is short, so it
-    is read many times. To train on image captions instead:
+    Differences: for batches, the share p_i is computed from rows instead of sentences. The training
+    text is the user interface text of the program `homeassistant` in English, German and French.
+    The text is short, so it is read many times. To train on image captions instead:
 
         python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -314,11 +320,12 @@ def xlm_tiny() -> PretrainingRecipe:
 def xlm_clm_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny XLM that is a causal language model of three languages.
 
-    The recipe follows Conneau and Lample 2019, section 3.2. The model predicts the next token of
-    text in one language per batch, with language embeddings and without translation pairs. Other
-    settings equal `xlm_tiny`. For a masked language model without translation pairs, use `--set
-    objective=masked_language --set model.causal=False`. To train on image captions, which `generate
-    complete runs/clm` can then continue:
+    The recipe follows Conneau and Lample 2019, section 3.2. The model has language embeddings and
+    predicts the next token. Each batch has text in one language, and there are no translation
+    pairs. All other settings are the same as in `xlm_tiny`. For a masked language model without
+    translation pairs, use `--set objective=masked_language --set model.causal=False`. The following
+    command trains on image captions. `python -m experiments.generate complete runs/clm` can then
+    complete a caption.
 
         python -m experiments.pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -341,9 +348,9 @@ def xlm_captions_tiny() -> PretrainingRecipe:
 
     The masked language model reads the English captions of one half of Multi30k and the German
     captions of the other half. No image has captions in both languages, so unsupervised translation
-    (`multi30k_unsupervised_tiny`) can start from this model. Other settings equal `xlm_tiny`,
-    except that the text is lower-cased and the vocabulary is larger. The recipe also has dropout
-    and more updates, because the text is read 40 times.
+    (`multi30k_unsupervised_tiny`) can start from this model. There are no translation pairs. The
+    text is lower-cased, and the vocabulary has 6,000 subword pieces. The 8,000 updates read the
+    text 40 times, so this recipe has dropout. All other settings are the same as in `xlm_tiny`.
     """
     halves = (("train[:50%]", "en"), ("train[50%:]", "de"))
     return xlm_tiny().changed(
@@ -363,14 +370,16 @@ def xlm_xnli() -> PretrainingRecipe:
     """Returns a recipe for the XLM model of the XNLI experiments, with 12 layers and width 1024.
 
     Settings from Conneau and Lample 2019, section 5.1: Adam, a linear warm-up, learning rates from
-    1e-4 to 5e-4, and 64 rows of 256 tokens per device. The text is the Wikipedia of each language.
-    The vocabulary has 95,000 subword pieces. Vocabulary lines and batches are sampled as in
-    `xlm_tiny`, and updates alternate between MLM and TLM.
+    1e-4 to 5e-4, and 64 rows of 256 tokens per device. The text is the Wikipedia of each language,
+    here English, German and French. The vocabulary has 95,000 subword pieces. Vocabulary lines and
+    batches are sampled as in `xlm_tiny`, and updates alternate between MLM and TLM.
 
-    Differences: the translation pairs with English are from WMT14, in German and French. The number
-    of updates, the warm-up length, the decay to 0 and the betas are not from the paper. To add
-    languages, extend `corpus.sources`. The translation pairs are held in memory and take several
-    gigabytes. The number of French pairs is limited to the number of German pairs.
+    Differences: the paper has 15 languages. The translation pairs are German-English and
+    French-English, from WMT14. The number of updates, the warm-up length, the decay to 0 and the
+    betas are not from the paper.
+
+    To add languages, extend `corpus.sources`. The translation pairs are held in memory and take
+    several gigabytes. The number of French pairs is limited to the number of German pairs.
     """
     return bert_base().changed(
         model="xlm_xnli",
@@ -398,9 +407,9 @@ def xlm_xnli() -> PretrainingRecipe:
 def gmlp_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny gMLP, with spatial gating units instead of attention.
 
-    The model follows Liu et al. 2021. Its six layers have as many parameters as three BERT layers.
-    There are no position embeddings, because the spatial projections have one weight for each
-    distance between positions.
+    The model follows Liu et al. 2021. Its six layers have feed-forward width 416, and about as many
+    parameters as the three layers of `bert_tiny`. There are no position embeddings, because the
+    spatial projections have one weight for each distance between positions.
     """
     return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
 
@@ -410,10 +419,13 @@ def gmlp_base() -> PretrainingRecipe:
 
     The sizes are from Liu et al. 2021, section 4: 48 layers, width 512, feed-forward width 3072.
 
-    Differences: the recipe has BERT's training settings instead of the settings in the paper, with
-    a peak learning rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A
-    micro-batch has 16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB. For
-    the large size, use `--set model=gmlp_large`.
+    The vocabulary has 32,000 cased subword pieces, and the peak learning rate is 7e-4.
+
+    Differences: all other training settings are from BERT instead of the paper. Wikipedia and PG-19
+    replace C4.
+
+    A micro-batch has 16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB.
+    For the large size, use `--set model=gmlp_large`.
     """
     return bert_base().changed(
         model="gmlp_base",
@@ -433,7 +445,7 @@ def amlp_base() -> PretrainingRecipe:
     """Returns a recipe for aMLP base: gMLP with one small attention head in every layer.
 
     The sizes are from Liu et al. 2021, section 4: 36 layers, attention width 64, width 512,
-    feed-forward width 3072. The training settings equal `gmlp_base`. For the large size, use `--set
-    model=amlp_large`.
+    feed-forward width 3072. All settings except the model are the same as in `gmlp_base`. For the
+    large size, use `--set model=amlp_large`.
     """
     return gmlp_base().changed(model="amlp_base")

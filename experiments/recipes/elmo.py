@@ -7,12 +7,14 @@ from macaron_tf.training.config import TrainingConfig
 def elmo_tiny() -> ElmoRecipe:
     """Returns a recipe for a tiny ELMo, which trains in half an hour on two CPU cores.
 
-    The model has the layers of `elmo_original` at a quarter of the width or less. Sizes and
+    The model has the layers of `elmo_original` in smaller sizes: LSTM width 256 instead of 4,096,
+    projection width 128 instead of 512, and 240 convolution filters instead of 2,048. Sizes and
     learning rates were chosen for two cores. Text is split at white space and punctuation. The
     4,500 updates are two passes over a text of 2.3 million words, such as WikiText-2.
 
-    Measured after 2,500 updates (experiments/results/slides_decoders): the perplexity is 78.8. A
-    named-entity tagger reaches an F1 of 80.6 ± 0.6 with ELMo's vectors and 79.4 ± 0.7 without them.
+    Measured with 2,500 updates (experiments/results/slides_decoders): the validation perplexity is
+    78.8. A named-entity tagger reaches an F1 of 80.6 ± 0.6 with ELMo's vectors and 79.4 ± 0.7
+    without them.
     """
     return ElmoRecipe(
         model="elmo_tiny",
@@ -43,12 +45,15 @@ def elmo_original() -> ElmoRecipe:
     The model follows Peters et al. 2018, section 3.4, and the released training code
     (bin/train_elmo.py of bilm-tf): a character CNN with highway layers, and two LSTMs per direction
     with projections and residual connections. The recipe makes ten passes over the One Billion Word
-    Benchmark. As in the released code, rows have 20 words, each of three devices has 128 rows, the
-    softmax samples 8,192 words, and gradients are clipped at norm 10.
+    Benchmark. As in the released code, rows have 20 words, the softmax samples 8,192 words, and
+    gradients are clipped at norm 10. An update has 384 rows, which the released code distributes
+    over three devices.
 
-    Differences: the released code uses Adagrad at 0.2 and keeps the LSTM state from row to row.
-    This recipe uses Adam and resets the state for each row. The whole text is held in memory. The
-    768 million words take 3 GB, and 6 GB while they are read.
+    Differences: the released code uses Adagrad with a learning rate of 0.2, and keeps the LSTM
+    state from row to row. This recipe uses Adam with a peak learning rate of 5e-4, and resets the
+    state for each row.
+
+    The whole text is held in memory. The 768 million words take 3 GB, and 6 GB while they are read.
 
     Measured: there are no results, because training takes too long on two cores.
     """

@@ -2,10 +2,11 @@
 
 The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`.
 `--set model.block=macaron` and `--set model.block=swish_rnn` replace the Transformer blocks with
-the blocks of the Macaron and SwishRNN papers, with equally large matrices.
+the blocks of the Macaron and SwishRNN papers. The number of weights in the matrices stays the same.
 
-Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
-settings that differ from these recipes. The recipes for the larger models were not run to the end.
+Measured: the validation results of the tiny models (`experiments/results/slides_decoders`) are from
+runs with other settings than these recipes: 5,000 updates of 8 rows, and pre-norm. The recipes for
+the larger models were not run to the end.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -24,8 +25,8 @@ def gpt_tiny() -> PretrainingRecipe:
     computes the logits. Rows are packed with consecutive documents, as in the paper. The loss
     covers all tokens, while a masked language model predicts only 15% of the tokens.
 
-    Measured: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the perplexity is 121.9 ±
-    0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
+    Measured with three seeds: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the
+    perplexity is 121.9 ± 0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
     """
     return bert_tiny().changed(
         model="gpt_tiny",
@@ -40,18 +41,18 @@ def gpt_quick() -> PretrainingRecipe:
 
         python -m experiments.compare runs/compare --data-dir DIR
 
-    The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. It has 0.82
-    million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
-    settings were chosen so that differences between architectures exceed the standard deviation
-    over seeds, and so that the loss falls below the unigram loss. The learning rate is from
+    The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. The model has
+    0.82 million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
+    settings were chosen for two reasons: differences between architectures exceed the standard
+    deviation over seeds, and the loss falls below the unigram loss. The learning rate is from
     `experiments/results/splitting`.
 
     Measured with three seeds at this learning rate (`experiments/results/compare`): a validation
     loss of 4.708 ± 0.016 nats. Macaron blocks reach 4.736 ± 0.008 nats, and Macaron blocks with
     full steps reach 4.651 ± 0.009. The unigram loss is 6.234 nats. At the best of four learning
-    rates, Macaron blocks reach 4.658 ± 0.020 nats, which does not differ significantly from the
-    Transformer (`experiments/results/compare/modern`). A training run takes 48 seconds. Preparing
-    the corpus and nine training runs take 4 min 45 s.
+    rates, 4e-3, Macaron blocks reach 4.658 ± 0.020 nats. The difference from the Transformer at its
+    best learning rate, 2e-3, is not significant (`experiments/results/compare/modern`). A training
+    run takes 48 seconds. Preparing the corpus and nine training runs take 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
@@ -75,7 +76,9 @@ def gpt_base() -> PretrainingRecipe:
     linearly to 2.5e-4 over 2,000 updates, then falls to 0 along a cosine. The paper's 100 epochs
     over about a billion tokens of BookCorpus are 3 million updates.
 
-    Differences: PG-19 replaces BookCorpus. Adam has its default betas and epsilon.
+    Adam has its default betas and epsilon.
+
+    Differences: PG-19 replaces BookCorpus.
     """
     return bert_base().changed(
         model="gpt_base",
@@ -104,11 +107,11 @@ def gpt2_tiny() -> PretrainingRecipe:
     The model follows Radford et al. 2019, section 2. A LayerNorm precedes each sub-layer, and
     another LayerNorm follows the last block. The initial weights of the last matrix in each
     sub-layer are divided by the square root of the number of sub-layers. The vocabulary is cased
-    byte-level BPE, so no text has unknown tokens. GPT-3 (Brown et al. 2020) is the same model in
-    larger sizes.
+    byte-level BPE, so no text has unknown tokens. GPT-3 (Brown et al. 2020) is a larger model of
+    this type, in which layers alternate full and sliding-window attention.
 
-    Measured: a validation perplexity of 134.0. With Macaron blocks, the perplexity is 141.9; with
-    SwishRNN blocks, it is 106.7.
+    Measured with one seed and with rows of 256 tokens: a validation perplexity of 134.0. With
+    Macaron blocks, the perplexity is 141.9; with SwishRNN blocks, it is 106.7.
     """
     return gpt_tiny().changed(
         model="gpt2_tiny",
@@ -123,7 +126,8 @@ def llama_tiny() -> PretrainingRecipe:
 
     The model follows Touvron et al. 2023: RMSNorm before each sub-layer, rotary position
     embeddings, a SiLU-gated feed-forward layer, no biases, and no dropout. Two query heads share
-    each key and value head. The vocabulary is byte-level BPE. `--set model.block=macaron` builds
+    each key and value head. The three feed-forward matrices have width 256, which is two thirds of
+    the width in `gpt2_tiny`. The vocabulary is byte-level BPE. `--set model.block=macaron` builds
     Macaron blocks from the same layers.
 
     Measured: there are no results yet.
@@ -136,9 +140,9 @@ def llama_quick() -> PretrainingRecipe:
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
-    Measured at a learning rate of 4e-3 (`experiments/results/compare/modern`): a validation loss of
-    4.544 ± 0.035 nats, and 4.392 ± 0.005 nats with `--set model.block=macaron`. `gpt_quick` reaches
-    4.708 nats at its own learning rate.
+    Measured with `--set training.learning_rate=4e-3` (`experiments/results/compare/modern`): a
+    validation loss of 4.544 ± 0.035 nats, and 4.392 ± 0.005 nats with `--set model.block=macaron`.
+    `gpt_quick` reaches 4.708 nats at its own learning rate of 2e-3.
     """
     return gpt_quick().changed(model="llama_tiny", model_options=())
 
@@ -155,10 +159,10 @@ def gpt2_base() -> PretrainingRecipe:
     updates), and 300 billion training tokens.
 
     Differences: the cosine schedule ends at 0 instead of a tenth of the peak. `tfds:c4` replaces
-    WebText, which is not public.
+    WebText, which is not public. The vocabulary is trained on the first million documents.
 
-    Other sizes: `--set model=gpt2_medium`, `gpt2_large` or `gpt2_xl`; or `gpt3_small` to
-    `gpt3_175b` with `--set corpus.sequence_length=2048`.
+    For other sizes, use `--set model=gpt2_medium`, `gpt2_large` or `gpt2_xl`. For GPT-3, use `--set
+    corpus.sequence_length=2048` and a model from `gpt3_small` to `gpt3_175b`.
     """
     return gpt_base().changed(
         model="gpt2_base",
@@ -184,14 +188,14 @@ def transformer_xl_tiny() -> PretrainingRecipe:
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
 
-    Settings from Dai et al. 2019: the model reads 32 texts in parallel, in segments of 64 tokens.
-    The rows have 66 tokens, because they include [CLS] and [SEP]. The memory is as long as a
-    segment, as in the paper. Gradients are clipped at norm 0.25, as in the released code. The
-    validation text consists of chunks of 32 consecutive rows (2,048 tokens), so that longer
-    memories can be evaluated.
+    The recipe follows Dai et al. 2019: the model reads several texts in parallel, one segment at a
+    time, and the memory is as long as a segment. Gradients are clipped at norm 0.25, as in the
+    released code. This recipe has 32 texts and segments of 64 tokens. A row has 66 tokens, because
+    it also contains [CLS] and [SEP]. The validation text consists of chunks of 32 consecutive rows
+    (2,048 tokens), so that longer memories can be evaluated.
 
-    Measured: a validation perplexity of 103.7. With Macaron blocks, the perplexity is 109.0; with
-    SwishRNN blocks, it is 101.8.
+    Measured with one seed: a validation perplexity of 103.7. With Macaron blocks, the perplexity is
+    109.0; with SwishRNN blocks, it is 101.8.
     """
     return bert_tiny().changed(
         model="transformer_xl_tiny",
@@ -218,10 +222,10 @@ def transformer_xl_base() -> PretrainingRecipe:
     and distances clamped at 400. To evaluate with such segments, `prepare` another corpus with
     `--set corpus.sequence_length=66` and the `--vocabulary` of the training corpus.
 
-    Differences: Wikipedia replaces WikiText-103. The vocabulary has 32,000 subword pieces instead
-    of words, so perplexities are per subword token. The softmax is tied but not adaptive; the model
-    `transformer_xl_base` in the catalog has the adaptive cutoffs. The learning rate falls linearly
-    instead of along a cosine.
+    Differences: Wikipedia and PG-19 replace WikiText-103. The vocabulary has 32,000 subword pieces
+    instead of words, so perplexities are per subword token. The softmax is tied but not adaptive;
+    the model `transformer_xl_base` in the catalog has the adaptive cutoffs. The learning rate falls
+    linearly instead of along a cosine.
     """
     return transformer_xl_tiny().changed(
         model="transformer_xl_base",
@@ -243,13 +247,13 @@ def transformer_xl_base() -> PretrainingRecipe:
 
 
 def xlnet_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny XLNet, which predicts the tokens of a row in random order.
+    """Returns a recipe for a tiny XLNet, which predicts tokens of a row in random order.
 
         python -m experiments.finetune train rte runs/rte --init runs/xlnet --data-dir DIR
 
-    Settings from Yang et al. 2019: each token is predicted from the tokens that precede it in a
-    random permutation. The model predicts one in 6 tokens, in spans of 1 to 5 tokens. Rows continue
-    from batch to batch with a memory of 48 tokens. (The paper's rows of 512 tokens have a memory of
+    Settings from Yang et al. 2019: a token is predicted from the tokens that precede it in a random
+    permutation. The model predicts one in 6 tokens, in spans of 1 to 5 tokens. Rows continue from
+    batch to batch with a memory of 48 tokens. (The paper's rows of 512 tokens have a memory of
     384.) The content and query streams share weights, and fine-tuning uses the content stream. All
     text is read forwards; `--set bidirectional=True` reads half of the rows backwards, as in the
     paper.
@@ -258,7 +262,7 @@ def xlnet_tiny() -> PretrainingRecipe:
     context on both sides. Recurrent blocks (`swish_rnn`) are not supported, because they would
     reveal a token to its own prediction.
 
-    Measured: a validation loss of 5.19 nats, and 5.18 nats with Macaron blocks.
+    Measured with one seed: a validation loss of 5.19 nats, and 5.18 nats with Macaron blocks.
     """
     return bert_tiny().changed(
         model="xlnet_tiny",
@@ -273,17 +277,18 @@ def xlnet_large() -> PretrainingRecipe:
     """Returns a recipe for XLNet large: 24 layers, width 1024, 16 heads, 361 million parameters.
 
     Settings from Yang et al. 2019, section 3.1 and appendix A.4: the model predicts one in 6
-    tokens. An update has 8,192 rows from as many texts, which continue in the next update. The
-    memory has 384 tokens, as in the released command.
+    tokens. An update has 8,192 rows from 4,096 texts. Each text is read forwards in one row and
+    backwards in another, and continues in the next update. The memory has 384 tokens, as in the
+    released command.
 
     The memory stores 8,192 x 384 x 1,024 numbers in each of 24 layers. It takes 309 GB over all
     devices in float32, and half as much in bfloat16. A micro-batch of 4 rows fits one core of a TPU
     v4 (8 rows take 18.6 GiB). For the 1,024 cores of the paper's 512 TPU v3 chips, use `--set
     batch_size=4096 --set training.accumulation_steps=2`.
 
-    Differences: Wikipedia and PG-19 replace the paper's five corpora. Rows contain running text
-    after [CLS], while the paper's rows contain pairs of segments before [CLS]. The recipe permutes
-    whole rows, while the released command permutes 256 tokens at a time.
+    Differences: Wikipedia and PG-19 replace the paper's five corpora. A row is [CLS] and running
+    text, while a row in the paper is a pair of segments and [CLS]. The recipe permutes whole rows,
+    while the released command permutes 256 tokens at a time.
     """
     return bert_base().changed(
         model="xlnet_large",
@@ -301,14 +306,15 @@ def xlnet_large() -> PretrainingRecipe:
 def xlnet_base() -> PretrainingRecipe:
     """Returns a recipe for XLNet base: 12 layers, width 768, 12 heads, 117 million parameters.
 
-    The settings follow the ablation on BERT's data in Yang et al. 2019, section 3.4. They equal
-    `xlnet_large` except for the sizes and the number of updates, which is as in BERT. (Section 3.1
-    states this number for the large model on BERT's data.) The model predicts one in 6 tokens;
-    `--set partial_prediction=7.0` predicts one in 7. A micro-batch has 16 rows, because two streams
-    and the memory of 32 rows take 22 GiB on a TPU core.
+    The recipe follows the ablation on BERT's data in Yang et al. 2019, section 3.4. The model
+    predicts one in 6 tokens. To predict one in 7, use `--set partial_prediction=7.0`. As in BERT,
+    there are a million updates of 256 rows, with a peak learning rate of 1e-4 after 10,000 updates.
+    (Section 3.1 gives BERT's settings for the large model on BERT's data.) Except for these
+    settings and the sizes, all settings are the same as in `xlnet_large`. A micro-batch has 16
+    rows, because two streams and the memory of 32 rows take 22 GiB on a TPU core.
 
-    The paper reports these scores for one in 7 and one in 6 tokens: SQuAD 2.0 F1 81.3 and 81.0,
-    MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7.
+    The paper reports these scores, first for one in 7 and then for one in 6 tokens: SQuAD 2.0 F1
+    81.3 and 81.0, MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7.
     """
     training = DEVLIN | dict(accumulation_steps=16)
     return xlnet_large().changed(model="xlnet_base", batch_size=16, training=training)
