@@ -365,7 +365,7 @@ def test_a_network_alone_becomes_a_task():
 
 
 def test_other_vocabularies_and_networks_are_refused():
-    refuses("kind='none' must be one of", LanguageModelTokenizer, kind="none")
+    refuses("kind='none' is not a type of vocabulary", LanguageModelTokenizer, kind="none")
     last = WordPieceVocabulary(WORD_PIECES.words)
     last.cls_last = True
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)

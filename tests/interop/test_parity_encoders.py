@@ -367,7 +367,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         (
             "modernbert",
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
-            "rope_type='yarn', but only default, linear, llama3 can be read",
+            "rope_type='yarn', but only default, linear, llama3 can be used",
         ),
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3, but only 1"),
         ("albert", {"inner_group_num": 2}, "inner_group_num=2, but only 1"),
