@@ -8,8 +8,8 @@ import re
 # `macaron_tf/commands` in an installed wheel.
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
-# SCRIPT is the name of the installed script. FORM is an environment variable in which the launcher
-# (`macaron_tf.cli.launcher`) tells child processes how the user started a command.
+# SCRIPT is the name of the installed script. PREFIX_VARIABLE names an environment variable in which
+# the launcher (`macaron_tf.cli.launcher`) tells child processes how the user started a command.
 SCRIPT, PREFIX_VARIABLE = "macaron", "MACARON_TF_COMMAND"
 # Maps each command to its module, which `python -m` runs in a checkout, and its help text.
 COMMANDS = {

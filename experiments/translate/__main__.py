@@ -58,9 +58,10 @@ main = cli.program(
             cli.group(
                 "initialization with a pre-trained model and its vocabulary",
                 cli.path_argument(
-                    "--init RUN",
-                    "pre-training run to start from. The weights of an encoder or a language model "
-                    "initialize both the encoder and the decoder. A BART or T5 becomes the "
+                    "--init LOCATION",
+                    "pre-trained model to start from, such as runs/bert or hugging-face:DIR. The "
+                    "weights of an encoder or a language model initialize both the encoder and the "
+                    "decoder. A BART or T5, which must be a pre-training run, becomes the "
                     "translation model; an additional encoder with random weights then reads the "
                     "source text, and its output replaces the token embeddings of the BART or T5 "
                     "(default: random weights for the whole model)",
@@ -74,10 +75,10 @@ main = cli.program(
                     choices=("embeddings", "encoder", "decoder"),
                 ),
                 cli.path_argument(
-                    "--init-decoder RUN",
-                    "pre-training run whose weights initialize the decoder; the weights of --init "
+                    "--init-decoder LOCATION",
+                    "pre-trained model whose weights initialize the decoder; the weights of --init "
                     "then initialize only the encoder and the embeddings. Both pre-trained models "
-                    "must have the same sizes and the same vocabulary (default: the run of --init)",
+                    "must have the same sizes and the same vocabulary (default: that of --init)",
                 ),
             ),
         ),

@@ -281,7 +281,7 @@ def read_init(
     """
     if not location:
         if parts or decoder:
-            raise UserError("--init-parts and --init-decoder need --init RUN: give --init too")
+            raise UserError("--init-parts and --init-decoder need --init LOCATION: give --init too")
         return TranslationStart()
     model = load(location)
     if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:

@@ -125,8 +125,8 @@ class TrainingConfig(Settings):
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
                 f"warmup_steps={self.warmup_steps} must be below training.max_steps="
-                f"{self.max_steps} in the {self.schedule} schedule: shorten the warm-up, or train "
-                "for more updates"
+                f"{self.max_steps} in the {self.schedule} schedule: set training.warmup_steps="
+                f"{self.max_steps // 10}, or raise training.max_steps"
             )
         end = self.schedule_end
         if end and self.schedule not in ENDING_SCHEDULES:

@@ -298,7 +298,7 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
         (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts cannot be combined with"),
         (XLM, ["--init", str(tmp_path)], "has no readable model.json"),
         (XLM, ["--init", str(tmp_path / "none")], "has no readable model.json"),
-        (XLM, ["--init-parts", "encoder"], "need --init RUN"),
+        (XLM, ["--init-parts", "encoder"], "need --init LOCATION"),
         (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
         (BART, [], "give --init with a run of BART or T5"),
     ):
