@@ -509,9 +509,11 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
     if dataclasses.is_dataclass(hint):
         if subpath:
             return _hint(recipe, hint, subpath, setting)
-        choices = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
+        section = setting.partition("=")[0]
+        choices = ", ".join(f"{section}.{field.name}" for field in dataclasses.fields(hint))
         raise UserError(
-            f"--set {setting} sets {name}, which is a section of settings: choose one of {choices}"
+            f"--set {setting} sets {section}, which is a section of settings: choose one of "
+            f"{choices}"
         )
     if subpath:
         raise UserError(

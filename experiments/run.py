@@ -310,8 +310,8 @@ def read_kind(path: str | os.PathLike) -> str:
         return parse_json(text, kind=str)["kind"]
     except ValueError as error:
         raise UserError(
-            f"{path}/recipe.json is not a recipe of this version of the package, because its "
-            "field `kind` is missing: train the run again"
+            f"{path}/recipe.json is not a recipe of this version of the package ({error}): train "
+            "the run again"
         ) from error
 
 

@@ -42,7 +42,8 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         "base_path OUT", "folder of an exported model, with a subfolder for each version", nargs="?"
     )(parser)
     parser.add_argument(
-        "--name", help="name of the model in URLs (default: the name of the folder OUT)"
+        "--name",
+        help="name of the model in URLs and in gRPC requests (default: the name of the folder OUT)",
     )
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]

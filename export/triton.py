@@ -221,7 +221,7 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
         except OSError as error:
             raise UserError(
                 f"{flag} {port} cannot be opened on {options.host} ({error.strerror}): give "
-                "another port"
+                "another port, or correct --host"
             ) from error
     root, stub = find_server()
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:

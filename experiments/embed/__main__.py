@@ -22,16 +22,16 @@ _FORMS = """tasks and their objectives:
                               cross-entropy of a classifier that reads the sentence vectors u and v
                               and the absolute difference |u-v|. To change the features, give for
                               example --set "concatenation=u,v,u*v"
-  triplets                    your own triplets of sentences with the objective triplet: the triplet
-                              loss. Give --source tsv:FILE, a table with the columns anchor,
+  triplets                    your own triplets of sentences, trained with the triplet loss (objective
+                              triplet). Give --source tsv:FILE, a table with the columns anchor,
                               positive and negative. For training, the file name must contain
-                              {split}, as in triplets.{split}.tsv, which stands for train and
-                              validation
+                              {split}, which stands for train or validation, as in
+                              triplets.{split}.tsv
 
 SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
   senteval:DIR                SentEval's folder data/downstream; the command evaluates on those of
-                              STS12 to STS16, STSb and SICK-R that DIR contains. The subsets of an
-                              STS year are scored together
+                              STS12 to STS16, STSb and SICK-R that DIR contains. The pairs from all
+                              subsets of an STS year form one set with one score
   NAME=tsv:FILE               tab-separated table with the columns sentence1, sentence2 and label.
                               NAME is the name of the set in the printed results
   NAME=tfds:glue/stsb         validation split of STS-B, read from TensorFlow Datasets. NAME is the

@@ -196,8 +196,9 @@ def swish_rnn_base() -> PretrainingRecipe:
 def swish_rnn_large() -> PretrainingRecipe:
     """Returns a recipe for the large model of the SwishRNN paper, with an inner width of 2,752.
 
-    The layers cycle through the step sizes 1, 2 and 4. As the mean score over ten tasks, Lei et al.
-    2022 report 88.4 for this model, 86.3 for BERT-rab and 87.8 for BERT-orig (table 1).
+    The step sizes of the recurrences cycle through 1, 2 and 4 from layer to layer. Lei et al. 2022
+    (table 1) report a mean score over ten tasks of 88.4 for this model, 86.3 for BERT-rab and 87.8
+    for BERT-orig.
     """
     return bert_large().changed(model="swish_rnn_large")
 

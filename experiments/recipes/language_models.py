@@ -307,11 +307,12 @@ def xlnet_base() -> PretrainingRecipe:
     """Returns a recipe for XLNet base: 12 layers, width 768, 12 heads, 117 million parameters.
 
     The recipe follows the ablation on BERT's data in Yang et al. 2019, section 3.4. The model
-    predicts one in 6 tokens. To predict one in 7, use `--set partial_prediction=7.0`. As in BERT,
-    there are a million updates of 256 rows, with a peak learning rate of 1e-4 after 10,000 updates.
-    (Section 3.1 gives BERT's settings for the large model on BERT's data.) Except for these
-    settings and the sizes, all settings are the same as in `xlnet_large`. A micro-batch has 16
-    rows, because two streams and the memory of 32 rows take 22 GiB on a TPU core.
+    predicts one in 6 tokens. To predict one in 7, use `--set partial_prediction=7.0`. The
+    training settings are BERT's: a million updates of 256 rows, with a peak learning rate of 1e-4
+    after 10,000 updates. The paper states that it uses BERT's settings only for XLNet large on
+    BERT's data (section 3.1). Except for these settings and the sizes, all settings are the same as
+    in `xlnet_large`. A micro-batch has 16 rows, because two streams and the memory of 32 rows take
+    22 GiB on a TPU core.
 
     The paper reports these scores, first for one in 7 and then for one in 6 tokens: SQuAD 2.0 F1
     81.3 and 81.0, MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7.

@@ -305,10 +305,11 @@ def wmt14_macaron_big() -> TranslationRecipe:
 
     The paper reports 30.2 BLEU for this model, and 28.4 BLEU for the Transformer of the same size,
     `--set model=transformer_big` (Lu et al. 2019, table 1). Vaswani et al. 2017 train this size for
-    300,000 updates of 25,000 tokens (sections 5.1 and 5.2). This recipe has 100,000 updates, as
-    does `wmt14_macaron_base`. An update has 262,144 tokens, ten times as many as in Vaswani et al.
-    The average of the last 20 checkpoints (section 6.1) and the length penalty (`gnmt`, 0.6) are
-    also from Vaswani et al. (see `wmt14_macaron_base`).
+    300,000 updates of 25,000 tokens per side (sections 5.1 and 5.2). This recipe has 100,000
+    updates, as does `wmt14_macaron_base`. An update has at most 262,144 tokens per side, including
+    padding, about ten times as many as in Vaswani et al. The average of the last 20 checkpoints
+    (section 6.1) and the length penalty (`gnmt`, 0.6) are also from Vaswani et al. (see
+    `wmt14_macaron_base`).
     """
     return wmt14_macaron_base().changed(
         model="macaron_big",

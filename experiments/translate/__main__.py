@@ -68,9 +68,9 @@ main = cli.program(
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts of the model to initialize with the weights of --init, besides the "
-                    "embeddings, which are always initialized; `embeddings` alone means no other "
-                    "part (default: encoder decoder)",
+                    "parts of the model to initialize with the weights of --init. The embeddings "
+                    "are always initialized; give `embeddings` alone to initialize nothing else "
+                    "(default: encoder decoder)",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
@@ -85,8 +85,9 @@ main = cli.program(
         cli.path_argument(
             "--vocabulary DIR",
             "folder of a saved vocabulary. If --init is a BART or T5 model, the vocabulary is used "
-            "only for the source language (default: if --init is an encoder or a language model, "
-            "its vocabulary, and otherwise a new vocabulary trained on the training pairs)",
+            "only for the source language (default: the vocabulary of an encoder or language model "
+            "in --init; otherwise, a new vocabulary trained on the training pairs, or only on "
+            "their source side if --init is a BART or T5 model)",
         ),
         cli.count(
             "--processes N",

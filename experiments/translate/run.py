@@ -264,8 +264,9 @@ class TranslationRun(Run):
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages
             raise UserError(
-                f"--backward has no effect on {self.path}, which translates only from {source} to "
-                f"{target}: give a run that was trained with unsupervised=True"
+                f"--backward is not possible with {self.path}, which translates only from {source} "
+                f"to {target}: leave --backward out, or give a run that was trained with "
+                "unsupervised=True"
             )
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)

@@ -21,7 +21,7 @@ class ServedModel:
     """Model to serve, with the rule that selects its versions.
 
     Attributes:
-        name: name of the model in URLs.
+        name: name of the model in URLs and in gRPC requests.
         base_path: folder of the model, with a subfolder for each version.
         latest: number of newest versions to serve; `None` means all versions.
         allowed_versions: versions that may be served; `None` means all versions.
@@ -151,7 +151,7 @@ def _read_policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
         if not versions or min(versions) < 0:
             raise UserError(
                 f"`specific` in model_version_policy lists {sorted(versions) or 'no versions'}, "
-                "but must list versions of 0 or more: correct the list"
+                "but must list at least one version, and no negative number: correct the list"
             )
         return None, versions
     # If num_versions is not set (0), use TensorFlow Serving's default of 1.

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _tensor_spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
-    """Returns the shape and dtype of a signature's input or output, and its tensor's name."""
+    """Returns the shape, the dtype and the tensor name of one input or output of a signature."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 

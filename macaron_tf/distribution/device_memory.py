@@ -40,10 +40,11 @@ def peak_memory() -> int | None:
 
 
 def limit_memory() -> None:
-    """Limits the memory of this process to the machine's memory if the process runs on the CPU.
+    """Limits the data memory of a process on the CPU to the machine's main memory plus swap.
 
-    An allocation above the limit raises an error. Without a limit, Linux grants the allocation, and
-    kills the process when the process writes to the memory.
+    If the process's control group has a lower memory limit, that limit is used. An allocation
+    beyond the limit raises an error. Without a limit, Linux may grant the allocation, and kill the
+    process later, when the process uses the memory and none is left.
     """
     machine_memory = _machine_memory("MemTotal", "SwapTotal")
     on_accelerator = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")

@@ -89,12 +89,12 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Maps the weight names of a masked language head's dense layer and norm.
+    """Returns a mapping from this library's names to another library's for a masked-language head.
 
-    The head's output layer is not included.
+    The mapping covers the head's dense layer and norm, but not its output layer.
 
     Args:
-        prefix: common prefix of the dense layer's name and the norm's name in the other library.
+        prefix: prefix that the names of the dense layer and the norm share in the other library.
         norm: name of the norm in the other library, without the prefix.
     """
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}

@@ -328,10 +328,10 @@ def read_vocabulary(
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
-    """Reads the tokenizer of a GPT-2 or Llama 3.
+    """Reads the tokenizer of a GPT-2 or Llama 3 model.
 
-    GPT-2's only special token both begins and ends a text, so its id is the Hugging Face id of both
-    [CLS] and [SEP]. Llama 3 has two separate tokens for this purpose.
+    GPT-2 uses one special token for both the beginning and the end of a text, so [CLS] and [SEP]
+    have the same Hugging Face id. Llama 3 has a separate token for each.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
@@ -401,13 +401,13 @@ def read_language_vocabulary(
 ) -> tuple[PieceVocabulary, np.ndarray, bool]:
     """Reads the tokenizer of a language model.
 
-    A folder with `tokenizer.model` belongs to a Llama 2. A tokenizer with a `cls_token` belongs to
-    a model that macaron_tf exported. Such a model may have any type of vocabulary.
+    A folder with the file `tokenizer.model` is read as a Llama 2 tokenizer. A tokenizer with a
+    `cls_token` comes from a model that macaron_tf exported, and may have any type of vocabulary.
 
     Args:
         directory: folder of the tokenizer.
-        is_gpt2: whether to read any other tokenizer as a byte-level BPE, as in GPT-2. Otherwise,
-            the function reads any other tokenizer as a character-level BPE, as in GPT.
+        is_gpt2: type of all remaining tokenizers: byte-level BPE, as in GPT-2, if `True`, and
+            character-level BPE, as in GPT, if `False`.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,

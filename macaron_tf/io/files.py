@@ -118,7 +118,7 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
 
 
 def is_compressed(path: epath.Path) -> bool:
-    """Returns whether `lines_of` decompresses a file, by its suffix `.gz`, `.bz2` or `.xz`."""
+    """Returns whether a path ends in .gz, .bz2 or .xz, so that `lines_of` decompresses it."""
     return path.suffix.lower() in _COMPRESSION_MODULES
 
 

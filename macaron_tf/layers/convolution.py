@@ -143,9 +143,9 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     def call_subsampled(self, x, training=None):
         """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
 
-        The L' inputs are the values at every d-th position of the sequence. The method computes the
-        outputs at every second of these positions. The last position is always included (see
-        `CausalConvolution.call_subsampled`).
+        The L' inputs are the values at every d-th position of the sequence, where d is the
+        dilation. The method computes the outputs at every second of these positions. The last
+        position is always included (see `CausalConvolution.call_subsampled`).
         """
         first, second = self.convolutions
         subsampled = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)

@@ -346,10 +346,10 @@ class RelativeAttention(MultiHeadAttention):
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
     def _product(self, query, bias, key):
-        """Computes `(query + bias) key^T / sqrt(d)` in float32.
+        """Computes `(query + bias) key^T`, divided by `sqrt(d)` if `scaled`.
 
-        The shapes are `(..., T, d)` for `query` and `(..., S, d)` for `key`. The result has shape
-        `(..., T, S)`.
+        The shapes are `(..., T, d)` for `query` and `(..., S, d)` for `key`. The product is
+        computed in the dtype of `query`. The result, `(..., T, S)`, is cast to float32.
         """
         query = ops.add(query, ops.cast(bias, query.dtype))
         if self.scaled:

@@ -17,7 +17,7 @@ class TokenModel(Model):
 
     Args:
         config: configuration of the encoder.
-        use_bias: whether to add one bias per token to the logits.
+        use_bias: whether a `NextTokenHead` adds one bias per vocabulary token to the logits.
     """
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):

@@ -235,9 +235,10 @@ class SpanCorruptionConfig(Settings):
 def hidden_spans(
     text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
 ) -> tf.Tensor:
-    """Draws random hidden spans of each text.
+    """Draws random spans to hide in each text.
 
-    With n spans, the hidden tokens are divided at random into n non-empty parts, and so are the
+    `config` and the number of tokens determine the number of hidden tokens and the number n of
+    spans. The hidden tokens are divided at random into n non-empty parts, and so are the
     visible tokens. All divisions are equally likely. Visible and hidden parts alternate, beginning
     with a visible part.
 

@@ -96,8 +96,9 @@ class Vocabulary(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a dict of JSON types.
 
-        The dict contains the attributes that `options` and `later_options` name. If the vocabulary
-        has `added` tokens, the dict also contains these tokens.
+        The dict contains the attributes that `options` names. An attribute that `later_options`
+        names is included only if it differs from the value that older vocabularies imply. If the
+        vocabulary has `added` tokens, the dict also contains these tokens.
         """
         values = {name: getattr(self, name) for name in self.options}
         for name, first in self.later_options.items():

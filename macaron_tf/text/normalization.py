@@ -79,8 +79,8 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     """
     if language == "ja":
         raise UserError(
-            "XLM splits Japanese text by KyTea, which macaron_tf does not support: give text in "
-            "another language"
+            "XLM splits Japanese text with the tool KyTea, which macaron_tf does not support: give "
+            "text in another language"
         )
     punctuation, tokenizer = _moses(language)
     if language == "zh":

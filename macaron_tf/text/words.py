@@ -79,8 +79,9 @@ _MAX_LINE_LENGTH = (
 def cut_lines(text: str, max_length: int = _MAX_LINE_LENGTH) -> list[str]:
     """Splits a text into stripped, non-empty lines of at most `max_length` characters.
 
-    A longer line is split at a space. A longer line without a space is split after `max_length`
-    characters.
+    A longer line is split at the last space that leaves at most `max_length` characters before it.
+    If there is no such space, the line is split after `max_length` characters. The remainder is
+    split in the same way.
     """
     lines = []
     for line in text.split("\n"):

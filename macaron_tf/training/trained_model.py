@@ -216,8 +216,11 @@ def freeze(
         for weight in matches:
             weight.trainable = False
     if not network.trainable_variables:
-        raise config.error("frozen leaves no weight to train: freeze fewer weights")
+        raise config.error(
+            "the setting frozen excludes all weights from training: freeze fewer weights"
+        )
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
         raise config.error(
-            "frozen leaves no weight to train in the first stage: freeze fewer weights"
+            "the setting frozen excludes all weights that the first stage trains: freeze fewer "
+            "weights, or set first_stage_steps=0"
         )

@@ -267,7 +267,7 @@ def test_languages_whose_words_others_cut(release, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
     refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
-    refuses("splits Japanese text by KyTea", xlm.encode_lines, ["x"], "ja")
+    refuses("splits Japanese text with the tool KyTea", xlm.encode_lines, ["x"], "ja")
 
 
 def test_a_corpus_is_refused(release, tmp_path):

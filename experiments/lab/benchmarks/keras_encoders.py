@@ -164,16 +164,16 @@ def contenders(**options) -> dict[str, Contender]:
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Makes, for each block of this library, a `Contender` that runs a training step.
+    """Makes, for each configuration of `block_configs`, a `Contender` that runs a training step.
 
-    With `implementation="auto"`, TensorFlow and no XLA, a further `Contender` runs the first block
-    without native kernels.
+    With `implementation="auto"`, TensorFlow and no XLA, a further `Contender` runs the first
+    configuration without native kernels.
 
     Args:
         options: fields of `StepSetting`.
 
     Returns:
-        A dict mapping the name of a block to its `Contender`.
+        A dict mapping the name of a configuration to its `Contender`.
     """
     setting = StepSetting(**options)
     steps = {

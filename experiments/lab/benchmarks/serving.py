@@ -643,7 +643,10 @@ def served(name: str, paths: Mapping[str, str]) -> Iterator[Answer]:
 
 
 def server_tables(options: argparse.Namespace) -> Tables:
-    """Times an exported model in all servers, with one client and with several clients.
+    """Times an exported model on all servers, with one client and then with `--clients` clients.
+
+    With `--clients 0`, only one client is timed. Without `--tokenizer`, Triton with ONNX Runtime is
+    left out.
 
     Yields:
         Pairs of a table title and the rows of the table.

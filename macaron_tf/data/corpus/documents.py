@@ -333,7 +333,7 @@ def tokenized_documents(
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields (line, splittable, last) for each line or half of a translation pair.
+    """Yields (line, splittable, last) for each line of a document and half of a translation pair.
 
     `splittable` is False for a half of a translation pair, because the half is a single sentence.
     `last` is True for the last line of a document and the second half of a translation pair.

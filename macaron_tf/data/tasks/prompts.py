@@ -160,8 +160,9 @@ def translation_prompts(
 ) -> list[Prompt]:
     """Builds translation prompts "SENTENCE =", as in GPT-2 (Radford et al. 2019, section 3.7).
 
-    With the style "gpt3", a zero-shot prompt is instead "Q: What is the German translation of
-    SENTENCE A:" (Brown et al. 2020, appendix G).
+    With the style "gpt3", a zero-shot prompt is instead "Q: What is the LANGUAGE translation of
+    SENTENCE A:", where LANGUAGE is the target language, such as "German" (Brown et al. 2020,
+    appendix G).
 
     Args:
         pairs: (sentence, translation) pairs. Pairs with an empty side are left out.

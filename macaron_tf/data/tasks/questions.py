@@ -177,7 +177,8 @@ def _field(record, name: str, value_type: type, where):
     if type(value) is not value_type:
         type_name = {list: "list", str: "text", int: "whole number"}[value_type]
         raise UserError(
-            f"{where}: the field {name!r} is not a {type_name}: give a file in SQuAD's format"
+            f"{where}: the field {name!r} is missing or is not a {type_name}: give a file in "
+            "SQuAD's format"
         )
     return value
 

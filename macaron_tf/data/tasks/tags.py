@@ -224,8 +224,9 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
         elif sentence or not _is_comment(line, tags):
             if len(row) < 2:
                 raise UserError(
-                    f"{path}, line {number}: {row[0][:40]!r} is the only column: separate a word "
-                    "and its tag by a tab or a space, and end each sentence by an empty line"
+                    f"{path}, line {number} has only one column, {row[0][:40]!r}: separate each "
+                    "word from its tag with a tab or a space, and put an empty line after each "
+                    "sentence"
                 )
             # In CoNLL-U, ids such as 1-2 and 1.1 are no words.
             if not word_column or row[0].isdecimal():
