@@ -22,8 +22,8 @@ _FORMS = """tasks and their objectives:
                               cross-entropy of a classifier that reads the sentence vectors u and v
                               and the absolute difference |u-v|. To change the features, give for
                               example --set "concatenation=u,v,u*v"
-  triplets                    your own triplets of sentences, trained with the triplet loss (objective
-                              triplet). Give --source tsv:FILE, a table with the columns anchor,
+  triplets                    your own triplets of sentences, trained with the triplet loss
+                              (objective triplet). Give --source tsv:FILE, a table with the columns anchor,
                               positive and negative. For training, the file name must contain
                               {split}, which stands for train or validation, as in
                               triplets.{split}.tsv
