@@ -23,9 +23,9 @@ _FORMS = """tasks and their objectives:
                               and the absolute difference |u-v|. To change the features, give for
                               example --set "concatenation=u,v,u*v"
   triplets                    your own triplets of sentences, trained with the triplet loss
-                              (objective triplet). Give --source tsv:FILE, a table with the columns anchor,
-                              positive and negative. For training, the file name must contain
-                              {split}, which stands for train or validation, as in
+                              (objective triplet). Give --source tsv:FILE, a table with the columns
+                              anchor, positive and negative. For training, the file name must
+                              contain {split}, which stands for train or validation, as in
                               triplets.{split}.tsv
 
 SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
