@@ -14,7 +14,7 @@ from annotated_types import Gt, Lt
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
 from experiments.train_run import RunData, train_run
-from macaron_tf.data.batches import EncodedExamples, ExampleBatches
+from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.loading import load

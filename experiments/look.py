@@ -39,7 +39,8 @@ from macaron_tf.models.tasks import CausalReader
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks.translation import Translation
-from macaron_tf.text.base import PairVocabulary, PieceVocabulary
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.source_target import PairVocabulary
 
 _PANEL = 1.3  # width of a head's panel in inches
 _READABLE = 60  # maximum number of tokens that a picture labels

@@ -14,7 +14,6 @@ from etils import epath
 
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, parse_json
-from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
@@ -22,6 +21,7 @@ from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB, download
+from macaron_tf.io.paths import read_json
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from etils import epath
 
-from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.certificate import Certificate

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments import studies
-from experiments.compare.kinds import Arm, Trainer
+from experiments.compare.arms import Arm, Trainer
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines

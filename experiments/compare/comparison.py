@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from experiments import registry, studies
 from experiments.compare import choices
-from experiments.compare.kinds import Arm, Trainer, trainer_class
+from experiments.compare.arms import Arm, Trainer
 from experiments.compare.report import Study, write
+from experiments.compare.trainers import trainer_class
 from experiments.recipe import Recipe, is_among, refuse_argument_settings, settings_of
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 from macaron_tf.errors import UserError, nearest

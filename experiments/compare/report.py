@@ -12,8 +12,8 @@ import numpy as np
 import scipy.stats
 
 from experiments import studies
+from experiments.compare.arms import Arm, Trainer
 from experiments.compare.choices import Timing, Tuning
-from experiments.compare.kinds import Arm, Trainer
 from experiments.recipe import Recipe
 from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge

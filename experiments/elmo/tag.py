@@ -13,7 +13,8 @@ from etils import epath
 from experiments import studies
 from experiments.elmo.run import ElmoRun
 from experiments.run import write_json
-from macaron_tf.data.batches import ArrayBatches, in_parts
+from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.errors import UserError

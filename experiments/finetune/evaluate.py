@@ -15,7 +15,7 @@ from experiments.run import (
     write_json,
     write_scores,
 )
-from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, diverged

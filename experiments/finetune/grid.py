@@ -34,7 +34,7 @@ from experiments.finetune.train import (
 from experiments.recipe import override, refuse_argument_settings
 from experiments.run import write_json
 from experiments.studies import cell, table, values
-from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage

@@ -28,7 +28,7 @@ from experiments.finetune.run import (
 from experiments.recipe import override, refuse_unread
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report, warn_truncated
-from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings

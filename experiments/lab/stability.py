@@ -27,7 +27,7 @@ import statistics
 
 from experiments import command_line as cli
 from experiments import studies
-from experiments.compare.kinds import tuned_columns
+from experiments.compare.trainers import tuned_columns
 from experiments.finetune.grid import metric_values
 
 

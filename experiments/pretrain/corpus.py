@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from experiments import registry
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
-from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.shards import FORMAT
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, needed

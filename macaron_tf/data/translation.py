@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
-from macaron_tf.data.batches import Batch, BucketBatches, Buckets, Draw, choose_lengths
+from macaron_tf.data.batches import BucketBatches, Draw
+from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
 from macaron_tf.data.service import call_registered_function, through_service
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs

@@ -23,7 +23,8 @@ from macaron_tf.decoding.sampling import (
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.special_ids import BOS, EOS
-from macaron_tf.text.base import Detokenizer, PieceVocabulary
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import as_prompt, as_prompts
 
 

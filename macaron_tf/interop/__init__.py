@@ -1,10 +1,10 @@
 """Conversion of other libraries' models to macaron_tf, and export to Hugging Face's format.
 
-`arrays` reads settings and weights, and assigns the weights to macaron_tf variables by a mapping of
-weight names. Each model family has its own mapping: see `encoder_families` (BERT and related
-encoders), `language_models` (GPT, GPT-2, Llama, XLNet), `encoder_decoders` (T5, BART, MarianMT,
-Pegasus) and `keras_models` (KerasHub, Model Garden). `task_heads` converts the heads of fine-tuned
-models.
+`foreign_config` reads settings. `arrays` reads weights, and assigns them to macaron_tf variables by
+a mapping of weight names. Each model family has its own mapping and rules (see `family`):
+`encoder_families` (BERT and related encoders), `language_models` (GPT, GPT-2, Llama, XLNet),
+`encoder_decoders` (T5, BART, MarianMT, Pegasus) and `keras_models` (KerasHub, Model Garden).
+`task_heads` converts the heads of fine-tuned models.
 
 Every reader raises a UserError if a file is missing or damaged, or if macaron_tf has no counterpart
 for a part of the model. The message names the file, setting or weight.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.tokenizer_files import (
     ANY_LENGTH,
     FIELDS,

@@ -9,19 +9,18 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
-    ACTIVATIONS,
-    Family,
-    ForeignConfig,
     Raw,
     Table,
     TorchArrays,
     assign_weights,
-    build_model,
     gather_rows,
     note_spare_rows,
     transformer_layer,
 )
-from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.interop.family import Family, build_model
+from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig
+from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
+from macaron_tf.interop.vocabularies import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained

@@ -5,17 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import (
+from macaron_tf.interop.arrays import Raw, Table, transformer_layer
+from macaron_tf.interop.family import Family, TaskHead
+from macaron_tf.interop.foreign_config import (
     ACTIVATIONS,
-    Family,
     ForeignConfig,
-    Raw,
-    Table,
-    TaskHead,
     rotary_fields,
     rotary_settings,
     shortest_period,
-    transformer_layer,
 )
 from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
 from macaron_tf.models.config import EncoderConfig

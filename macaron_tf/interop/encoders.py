@@ -14,18 +14,17 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
-    ForeignConfig,
     Raw,
     assign_weights,
-    build_model,
-    check_files,
     gather_rows,
     note_spare_rows,
-    read_json,
 )
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
+from macaron_tf.interop.family import build_model
+from macaron_tf.interop.foreign_config import ForeignConfig, check_files
 from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
+from macaron_tf.io.paths import read_json
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretraining import PretrainingEncoder

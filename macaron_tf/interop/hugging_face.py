@@ -7,7 +7,7 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.interop.arrays import json_bytes
+from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.language_models import XLNET
 from macaron_tf.interop.write_encoder_decoders import sequence_folder
 from macaron_tf.interop.write_encoders import ENCODERS, encoder_folder

@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.interop.arrays import read_json
+from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
 from macaron_tf.layers.embeddings import TiedEmbedding

@@ -11,19 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.interop.arrays import (
-    Arrays,
-    ForeignConfig,
-    Raw,
-    Table,
-    check_files,
-    read_json,
-    transformer_layer,
-)
+from macaron_tf.interop.arrays import Arrays, Raw, Table, transformer_layer
 from macaron_tf.interop.encoder_families import SETTINGS, EncoderFamily, head_table
 from macaron_tf.interop.encoders import import_encoder
+from macaron_tf.interop.foreign_config import ForeignConfig, check_files
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
+from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary

@@ -13,21 +13,21 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
-    ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
     Arrays,
-    Family,
-    ForeignConfig,
     Raw,
     Table,
-    TaskHead,
     assign_weights,
-    build_model,
     gather_rows,
     note_spare_rows,
+    transformer_layer,
+)
+from macaron_tf.interop.family import Family, TaskHead, build_model
+from macaron_tf.interop.foreign_config import (
+    ACTIVATIONS,
+    ForeignConfig,
     rotary_fields,
     rotary_settings,
-    transformer_layer,
 )
 from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_language_vocabulary, read_vocabulary

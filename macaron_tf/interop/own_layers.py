@@ -7,7 +7,8 @@ import importlib.resources
 from collections.abc import Callable
 from typing import Any
 
-from macaron_tf.interop.arrays import ForeignConfig, Raw, Table
+from macaron_tf.interop.arrays import Raw, Table
+from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward

@@ -9,8 +9,8 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import json_bytes
-from macaron_tf.interop.vocabularies import LLAMA_PRE_TOKENIZER
+from macaron_tf.interop.foreign_config import json_bytes
+from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
 from macaron_tf.special_ids import BOS, CLS_SEGMENT, PAD, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary

@@ -6,9 +6,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import Family, Raw, json_bytes
+from macaron_tf.interop.arrays import Raw
 from macaron_tf.interop.decoder_tokenizers import pad_with_start, sequence_tokenizer
 from macaron_tf.interop.encoder_decoders import FAMILIES, t5_table
+from macaron_tf.interop.family import Family
+from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     config_fields,

@@ -9,8 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table, TaskHead, json_bytes
+from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
+from macaron_tf.interop.family import TaskHead
+from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.task_heads import (
     HEAD_ACTIVATIONS,
     head_fields,

@@ -7,8 +7,10 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Family, Raw, json_bytes
+from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw
 from macaron_tf.interop.decoder_tokenizers import language_tokenizer, replace_fields
+from macaron_tf.interop.family import Family
+from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
 from macaron_tf.interop.task_heads import head_fields, head_state, unstandardized_weights
 from macaron_tf.interop.tokenizer_files import tokenizer_files

@@ -1,4 +1,4 @@
-"""Export of weights and settings in Hugging Face's format (the inverse of `arrays`)."""
+"""Export of weights and settings in Hugging Face's format (inverse of `arrays` and `family`)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +8,9 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import (
-    Family,
-    ForeignConfig,
-    Raw,
-    Table,
-    Transform,
-    find_entry,
-    shortest_period,
-)
+from macaron_tf.interop.arrays import Raw, Table, Transform, find_entry
+from macaron_tf.interop.family import Family
+from macaron_tf.interop.foreign_config import ForeignConfig, shortest_period
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
 from macaron_tf.settings import hints_of
 

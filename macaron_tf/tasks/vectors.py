@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import Buckets, choose_lengths
+from macaron_tf.data.buckets import Buckets, choose_lengths
 from macaron_tf.data.tasks.encoding import EncodedSentences, encode_pairs, encode_sentences
 from macaron_tf.errors import check_encodable
 from macaron_tf.io.progress import track

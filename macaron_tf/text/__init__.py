@@ -3,7 +3,7 @@
 import os
 
 from macaron_tf.errors import UserError
-from macaron_tf.text.base import PairVocabulary, PieceVocabulary, TextVocabulary, check_vocabulary
+from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 from macaron_tf.text.byte_pairs import (
     BytePairVocabulary,
     CharacterPairVocabulary,
@@ -11,6 +11,7 @@ from macaron_tf.text.byte_pairs import (
 )
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from macaron_tf.text.source_target import PairVocabulary, TextVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 

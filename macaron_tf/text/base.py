@@ -1,8 +1,6 @@
 """Base classes of vocabularies, with methods to encode, decode, save and load."""
 
 import abc
-import base64
-import codecs
 import dataclasses
 import functools
 import hashlib
@@ -18,18 +16,16 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import BOS, EOS, PAD, SPECIAL_PIECES
+from macaron_tf.special_ids import PAD, SPECIAL_PIECES
+from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import (
     AlignedText,
     LocatedPieces,
-    NormalizationConfig,
     as_strings,
     in_chunks,
     map_lines,
-    normalize,
-    normalize_lines,
 )
 from macaron_tf.text.token_rows import TokenRows
 
@@ -465,7 +461,7 @@ class PieceVocabulary(Vocabulary):
         return lines
 
     @functools.cached_property
-    def detokenizer(self) -> "Detokenizer":
+    def detokenizer(self) -> Detokenizer:
         """`Detokenizer` of this vocabulary.
 
         The texts of the `Detokenizer` may begin with a space that the original text did not have.
@@ -488,215 +484,3 @@ class PieceVocabulary(Vocabulary):
         for token_id in self._text_ids:
             starts[token_id] = self.starts_word(token_id)
         return starts
-
-
-_EACH_BYTE = "macaron_tf.each_byte"
-codecs.register_error(_EACH_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))
-
-
-class Detokenizer:
-    """Converter from token ids to text, which replaces invalid UTF-8 by U+FFFD.
-
-    Args:
-        token_bytes: UTF-8 bytes of each of the V tokens. A token may be a part of a character.
-        spaces_after: whether the last piece of a word includes the space after the word. If so, the
-            detokenizer removes a space at the end of a text and adds a space at the start.
-        byte_fallback: whether each invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise,
-            all bytes of an incomplete character together become one U+FFFD, as in Python and GPT-2.
-    """
-
-    def __init__(
-        self, token_bytes: Sequence[bytes], spaces_after: bool = False, byte_fallback: bool = False
-    ):
-        self.token_bytes = list(token_bytes)
-        self.spaces_after = spaces_after
-        self.errors = _EACH_BYTE if byte_fallback else "replace"
-
-    def __call__(self, ids: Iterable[int]) -> str:
-        """Converts ids in [0, V) to a text."""
-        text = b"".join(self.token_bytes[int(i)] for i in ids)
-        if self.spaces_after and text:
-            text = b" " + text.removesuffix(b" ")
-        return text.decode("utf-8", self.errors)
-
-    def in_graph(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Converts ids `(B, N)` to texts `(B,)`, in-graph."""
-        texts = tf.strings.reduce_join(tf.gather(tf.constant(self.token_bytes), ids), axis=-1)
-        if self.spaces_after:
-            texts = tf.strings.regex_replace(texts, r" \z", "")
-            texts = tf.where(texts == "", "", tf.strings.join([" ", texts]))
-        if self.errors == _EACH_BYTE:
-            # \C matches one invalid byte after a run of characters. The appended byte is always
-            # invalid, so the pattern also matches the last run; then its U+FFFD is removed.
-            texts = tf.strings.join([texts, b"\xff"])
-            texts = tf.strings.regex_replace(texts, r"([\x00-\x{10ffff}]*)\C", "\\1\ufffd")
-            texts = tf.strings.regex_replace(texts, r"\x{fffd}\z", "")
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-    def stream(self) -> "TextStream":
-        """Returns a decoder that takes the ids of a text one by one and returns new characters."""
-        return TextStream(self)
-
-
-class TextStream:
-    """Incremental decoder, which takes the ids of a text one by one and returns new characters.
-
-    A character is returned as soon as the ids so far contain all of its bytes.
-    """
-
-    def __init__(self, detokenizer: Detokenizer):
-        self._detokenizer = detokenizer
-        self._space = b" "  # with `spaces_after`, the space to write before the next piece
-        self._decoder = codecs.getincrementaldecoder("utf-8")(detokenizer.errors)
-
-    def add(self, token: int) -> str:
-        """Adds an id and returns the newly completed text, which may be empty."""
-        piece = self._detokenizer.token_bytes[int(token)]
-        if self._detokenizer.spaces_after and piece:
-            space, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
-            piece = space + piece.removesuffix(b" ")
-        return self._decoder.decode(piece)
-
-    def end(self) -> str:
-        """Ends the text, and returns its remaining characters.
-
-        The result is U+FFFD if the last character is incomplete, and "" otherwise.
-        """
-        return self._decoder.decode(b"", final=True)
-
-
-class PairVocabulary(PieceVocabulary):
-    """Pair of vocabularies for the source and the target language of a translation model.
-
-    `encode` uses the vocabulary of the given language. `decode` uses the target vocabulary.
-
-    Args:
-        source: vocabulary of the source language.
-        target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
-        normalization: additional normalization before the vocabularies' own normalization.
-        languages: codes of the source language and the target language.
-    """
-
-    kind = "pair"
-    contents_name = "vocabulary.pair"
-    options = ("normalization", "languages")
-
-    def __init__(
-        self,
-        source: PieceVocabulary,
-        target: PieceVocabulary,
-        normalization: NormalizationConfig | None = None,
-        languages: Sequence[str] = ("en", "de"),
-    ):
-        for side in (source, target):
-            check_ends(side)
-        self.source, self.target = source, target
-        self.normalization = normalization or NormalizationConfig()
-        self.languages = tuple(languages)
-        self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
-        self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
-        self.byte_fallback = target.byte_fallback
-
-    @property
-    def pieces(self) -> int:
-        return self.target.pieces
-
-    @property
-    def size(self) -> int:
-        """V, the size of the larger vocabulary."""
-        return max(self.source.size, self.target.size)
-
-    def contents(self) -> bytes:
-        sides = {}
-        for name, side in (("source", self.source), ("target", self.target)):
-            contents = base64.b64encode(side.contents()).decode()
-            sides[name] = {"kind": side.kind, "settings": side.settings(), "contents": contents}
-        return json.dumps(sides, indent=0, sort_keys=True).encode()
-
-    @classmethod
-    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        vocabularies, classes = [], Vocabulary.classes
-        try:
-            sides = parse_json(contents)
-            for side in (sides["source"], sides["target"]):
-                side_contents = base64.b64decode(side["contents"])
-                vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
-        except ValueError as error:
-            raise UserError(
-                "the file does not contain two vocabularies: train the vocabulary again"
-            ) from error
-        normalization = NormalizationConfig(**settings["normalization"])
-        return cls(*vocabularies, normalization, settings["languages"])
-
-    def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """Returns the vocabulary of a language, and the language itself.
-
-        `None` selects the source language.
-        """
-        language = language or self.languages[0]
-        return (self.target if language == self.languages[1] else self.source), language
-
-    def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        side, language = self._side(language)
-        return side.encode(normalize(strings, self.normalization, language), language)
-
-    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        side, language = self._side(language)
-        return side.encode_rows(normalize_lines(lines, self.normalization, language), language)
-
-    def piece_bytes(self, token_id: int) -> bytes:
-        return self.target.piece_bytes(token_id)
-
-    def trackables(self) -> list:
-        return [*self.source.trackables(), *self.target.trackables()]
-
-
-class TextVocabulary:
-    """Vocabulary that encodes and truncates sources and targets of a text-to-text model.
-
-    Args:
-        vocabulary: vocabulary whose [CLS] has the id of BOS and whose [SEP] has the id of EOS.
-        max_source: maximum number of ids in a source, including EOS.
-        max_target: maximum number of ids in a target, including EOS.
-        starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
-
-    Attributes:
-        languages: the names "source" and "target", which are used instead of language codes.
-    """
-
-    languages = ("source", "target")
-
-    def __init__(
-        self, vocabulary: PieceVocabulary, max_source: int, max_target: int, starts: bool = False
-    ):
-        check_ends(vocabulary)
-        self.vocabulary = vocabulary
-        self.limits = dict(zip(self.languages, (max_source, max_target), strict=True))
-        self.prefix = [BOS] if starts else []
-        self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
-        self.decode_lines = vocabulary.decode_lines
-
-    def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Encodes lines, and truncates each line so that the caller can append EOS.
-
-        Args:
-            lines: lines to encode. An empty line gives no ids.
-            language: "source" or "target", which selects the maximum length.
-        """
-        max_ids = self.limits[language] - 1
-        rows = self.vocabulary.encode_lines(lines)
-        return [[*self.prefix, *row][:max_ids] if row else [] for row in rows]
-
-    def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
-        """Encodes lines like `encode_lines`, but returns the ids in one flat array."""
-        return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
-
-
-def check_ends(vocabulary: PieceVocabulary) -> None:
-    """Raises a UserError unless [CLS] has the id of BOS and [SEP] has the id of EOS."""
-    if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
-        raise UserError(
-            f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: use a "
-            "run whose vocabulary was trained by macaron_tf"
-        )

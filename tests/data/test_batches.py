@@ -8,13 +8,9 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.data.batches import (
-    ArrayBatches,
-    Buckets,
-    ExampleBatches,
-    MixingConfig,
-    choose_lengths,
-)
+from macaron_tf.data.batches import ArrayBatches, MixingConfig
+from macaron_tf.data.buckets import Buckets, choose_lengths
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.examples import Examples, read_examples

@@ -18,9 +18,10 @@ import pytest
 import macaron_tf
 from experiments import registry, studies
 from experiments.compare.__main__ import main as compare
+from experiments.compare.arms import Arm
 from experiments.compare.comparison import _parse_arms
-from experiments.compare.kinds import Arm, Finetuning, Pretraining
 from experiments.compare.report import Study, trends_of
+from experiments.compare.trainers import Finetuning, Pretraining
 from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
@@ -351,7 +352,7 @@ def test_arms_are_named_recipes_with_settings():
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.compare.kinds.read_init", lambda location: None)
+    monkeypatch.setattr("experiments.compare.trainers.read_init", lambda location: None)
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
@@ -375,7 +376,7 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr("experiments.compare.kinds.read_init", read.append)
+    monkeypatch.setattr("experiments.compare.trainers.read_init", read.append)
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
     assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0

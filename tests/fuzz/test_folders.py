@@ -10,7 +10,8 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive  # iso
 
 import macaron_tf
 from experiments.translate.run import TranslationRun
-from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.streams import stream_dataset
 from macaron_tf.training.checkpoints import weights_record
 from tests.experiments.pretraining_toy import prepare
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.interop import read_encoder, read_sentence_transformer
-from macaron_tf.interop.arrays import ForeignConfig
 from macaron_tf.interop.encoder_families import FAMILIES
+from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax

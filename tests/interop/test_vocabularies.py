@@ -23,11 +23,11 @@ from tokenizers import (
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.interop.decoder_tokenizers import language_tokenizer
+from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
 from macaron_tf.interop.tokenizer_files import tokenizer_files
+from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
 from macaron_tf.interop.vocabularies import (
-    LLAMA_PRE_TOKENIZER,
     read_language_vocabulary,
-    read_t5_vocabulary,
     read_vocabulary,
     read_xlm_vocabulary,
 )

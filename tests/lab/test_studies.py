@@ -9,7 +9,7 @@ import pytest
 
 from experiments import studies
 from experiments.compare.__main__ import main as compare
-from experiments.compare.kinds import Pretraining
+from experiments.compare.trainers import Pretraining
 from experiments.lab.slides import systems
 from experiments.lab.slides.__main__ import main as slides
 from experiments.lab.stability import main as stability

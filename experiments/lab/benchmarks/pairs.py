@@ -19,7 +19,7 @@ import numpy as np
 from experiments.lab.benchmarks.harness import Benchmark, Tables, counted, set_threads, timed
 from experiments.lab.benchmarks.serving import made_up_lines
 from macaron_tf.cli.arguments import argument, count
-from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import encode_sentences
 from macaron_tf.data.tasks.examples import Examples

@@ -58,7 +58,7 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
 from experiments.run import saved_data_dir
 from macaron_tf.cli.arguments import argument, count, path_argument, switch
-from macaron_tf.data.batches import in_parts
+from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids

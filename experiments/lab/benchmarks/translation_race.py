@@ -20,7 +20,7 @@ from experiments.recipe import override
 from experiments.studies import flags, validations
 from experiments.translate.init import TranslationStart
 from experiments.translate.run import TranslationRecipe
-from macaron_tf.data.batches import Buckets
+from macaron_tf.data.buckets import Buckets
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData

@@ -24,9 +24,9 @@ from experiments.run import Run
 from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import TASKS
 from experiments.translate.run import TranslationRecipe, TranslationRun
-from macaron_tf.data.batches import Buckets
-from macaron_tf.data.corpus.packing import RecordFormat
+from macaron_tf.data.buckets import Buckets
 from macaron_tf.data.corpus.reading import with_documents
+from macaron_tf.data.corpus.rows import RecordFormat
 from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.trained_model import TrainedModel

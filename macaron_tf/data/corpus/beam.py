@@ -19,7 +19,7 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from etils import epath
 
-from macaron_tf.data.corpus import reading, writing
+from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.documents import (
     CorpusDocument,
@@ -32,6 +32,7 @@ from macaron_tf.data.corpus.documents import (
     source_parts,
 )
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
+from macaron_tf.data.corpus.shards import CorpusState, Shard
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -39,7 +40,7 @@ from macaron_tf.plug_ins import allow
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order
-Shards = tuple[reading.Shard, ...]
+Shards = tuple[Shard, ...]
 
 _USER_ERROR = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
@@ -84,7 +85,7 @@ def write(
             raise
         raise UserError(match[1]) from error
     packed_blocks: list[_Block] = steps.load("blocks")
-    state = reading.CorpusState(
+    state = CorpusState(
         sum(block.documents for block in packed_blocks),
         sum(block.counted for block in packed_blocks),
         sum(block.tokens for block in packed_blocks),

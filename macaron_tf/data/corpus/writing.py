@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import (
     CorpusDocument,
@@ -25,7 +24,19 @@ from macaron_tf.data.corpus.documents import (
     identify_source,
     open_source,
 )
-from macaron_tf.data.corpus.packing import PackedBlock, Packer, RecordFormat
+from macaron_tf.data.corpus.packing import PackedBlock, Packer
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.rows import RecordFormat
+from macaron_tf.data.corpus.shards import (
+    FORMAT,
+    INDEX,
+    PROGRESS,
+    CorpusState,
+    Shard,
+    check_shards,
+    read_index,
+    read_record,
+)
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
@@ -46,7 +57,7 @@ def prepare(
     tfds: Tfds | None = None,
     processes: int = 1,
     write: Callable[[Packer, epath.Path, dict, Tfds | None], None] | None = None,
-) -> reading.PretrainingCorpus:
+) -> PretrainingCorpus:
     """Writes a corpus as shards of rows of equal length, and opens it.
 
     If the process is killed, the next call continues after the last complete shard, and writes the
@@ -96,8 +107,8 @@ def prepare(
                     write(packer, out, settings, tfds)
                 else:
                     _write(packer, out, settings, start_state, tfds, processes)
-                return reading.PretrainingCorpus.open(out, verify=False)
-    return reading.PretrainingCorpus.open(out)
+                return PretrainingCorpus.open(out, verify=False)
+    return PretrainingCorpus.open(out)
 
 
 def _is_finished(out: epath.Path, settings: dict) -> bool:
@@ -106,9 +117,9 @@ def _is_finished(out: epath.Path, settings: dict) -> bool:
     Raises:
         UserError: the corpus was prepared with settings other than `settings`.
     """
-    if not (out / reading.INDEX).exists():
+    if not (out / INDEX).exists():
         return False
-    check_settings(reading.read_index(out)[1], settings, out)
+    check_settings(read_index(out)[1], settings, out)
     remove_leftovers(out)
     return True
 
@@ -166,7 +177,7 @@ class CorpusWriter:
     packer: Packer
     out: epath.Path
     settings: dict
-    state: reading.CorpusState
+    state: CorpusState
 
     def __post_init__(self):
         self._held_out_documents: list[CorpusDocument] = []
@@ -192,14 +203,14 @@ class CorpusWriter:
         validation = state.validation
         if not config.paired:
             validation += (write_part(self.out, len(validation), validation_records),)
-        self.state = reading.CorpusState(
+        self.state = CorpusState(
             state.documents + block.documents,
             state.counted + block.counted,
             state.tokens + block.tokens,
             state.train + write_train(self.out, len(state.train), training_records),
             validation,
         )
-        write_state(self.out, reading.PROGRESS, self.settings, self.state)
+        write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows and then the index file, which marks a finished corpus."""
@@ -215,23 +226,23 @@ class CorpusWriter:
                 "the vocabulary produces no tokens from the text of the sources: give sources with "
                 "other text, or another vocabulary"
             )
-        validation: list[reading.Shard] = []
+        validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
             validation.append(_write_shard(self.out, name, chunk))
         state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
-        write_state(self.out, reading.INDEX, self.settings, state)
+        write_state(self.out, INDEX, self.settings, state)
         remove_leftovers(self.out)
 
 
-def write_part(folder: epath.Path, index: int, records: Sequence[bytes]) -> reading.Shard:
+def write_part(folder: epath.Path, index: int, records: Sequence[bytes]) -> Shard:
     """Writes the validation records of a block to a file, which `finish` removes at the end."""
     return _write_shard(folder, f"part-{index:05d}.tfrecord", records)
 
 
 def write_train(
     folder: epath.Path, first_file: int, records: dict[tuple[int, ...], list[bytes]]
-) -> tuple[reading.Shard, ...]:
+) -> tuple[Shard, ...]:
     """Writes the training records of a block, with one file for each key of `records`.
 
     Args:
@@ -247,16 +258,16 @@ def write_train(
 
 def _write_shard(
     folder: epath.Path, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
-) -> reading.Shard:
+) -> Shard:
     with storage.atomic_output_path(folder / name) as temporary_path:
         with tf.io.TFRecordWriter(temporary_path) as writer:
             for record in records:
                 writer.write(record)
         digest = storage.file_digest(temporary_path)
-    return reading.Shard(name, len(records), digest, languages)
+    return Shard(name, len(records), digest, languages)
 
 
-def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
+def read_records(folder: epath.Path, shards: Iterable[Shard]) -> Iterator[bytes]:
     """Yields the records of several shards in order."""
     paths = [str(folder / shard.name) for shard in shards if shard.rows]
     if paths:
@@ -315,28 +326,28 @@ def _without_locations(sources: list[dict]) -> list[dict]:
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
-def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> reading.CorpusState:
+def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> CorpusState:
     """Reads the state from which to resume, or returns an empty state for a new corpus.
 
     Raises:
         UserError: the unfinished corpus has other settings or is damaged.
     """
-    path = out / reading.PROGRESS
+    path = out / PROGRESS
     if not path.exists():
-        return reading.CorpusState()
+        return CorpusState()
     mend = f"remove {path} to prepare the corpus from the beginning"
-    _, stored, state = reading.read_record(path, mend)
+    _, stored, state = read_record(path, mend)
     check_settings(stored, settings, out)
-    reading.check_shards(out, state.train + state.validation, record_format, verify=True, mend=mend)
+    check_shards(out, state.train + state.validation, record_format, verify=True, mend=mend)
     return state
 
 
-def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
+def write_state(out: epath.Path, name: str, settings: dict, state: CorpusState) -> None:
     """Writes the settings and the state of a corpus to the file `name`.
 
     The name is `PROGRESS` while the corpus is unfinished, and `INDEX` for a finished corpus.
     """
-    record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_atomic(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
@@ -346,7 +357,7 @@ def remove_leftovers(out: epath.Path) -> None:
     These files are temporary files, files of single blocks, the scratch folder of Beam, and
     `progress.json`.
     """
-    patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
+    patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):
             path.unlink(missing_ok=True)

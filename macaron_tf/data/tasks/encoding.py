@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples, in_parts
+from macaron_tf.data.buckets import in_parts
+from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.stored import GrowingRows
 from macaron_tf.errors import UserError

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
 from macaron_tf.data.tasks.definitions import Task

@@ -11,7 +11,7 @@ from experiments.translate.__main__ import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import _warn_unequal_lengths
-from macaron_tf.data.batches import Batch
+from macaron_tf.data.buckets import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
 from macaron_tf.models.encoder_decoder import Backward

@@ -1,14 +1,11 @@
-"""Arms of a comparison, and classes that train and score the arms.
+"""Classes that train and score arms, one for each type of training.
 
-An arm is one of the compared variants. There is a class for each type of training: pre-training,
-translation and fine-tuning.
+The types are pre-training, translation and fine-tuning.
 """
 
-import abc
 import argparse
 import dataclasses
 import pathlib
-import re
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
@@ -17,6 +14,7 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
+from experiments.compare.arms import Arm, Trainer
 from experiments.epochs import read_init
 from experiments.finetune.grid import metric_values
 from experiments.finetune.run import (
@@ -30,8 +28,7 @@ from experiments.finetune.train import TRAIN, TaskData
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
-from experiments.recipe import Recipe, override, recipe_from_json, refuse_unread, unread
-from experiments.run import DIVERGED, Run
+from experiments.recipe import Recipe, override
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
@@ -47,303 +44,9 @@ from macaron_tf.models import EncoderDecoder
 from macaron_tf.tasks.classification import Classification
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from macaron_tf.training.progress import read_lines
 
 _COUNTED_ROWS = 16_384  # number of corpus rows in which tokens are counted
 _NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
-
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-    """One of the compared variants, which is a recipe with changed settings.
-
-    The form on the command line is `[NAME=]RECIPE[:PATH=VALUE,...]`. A value may contain commas,
-    because a setting ends only at a comma before `PATH=`. The recipe may be a user's function, as
-    `FILE.py[:NAME]` or `package.module:NAME`.
-
-    Attributes:
-        name: name in tables and folders, by default the name of the recipe.
-        recipe: name or location of the recipe.
-        settings: settings in the form of `--set`.
-        width: hidden width from `--widths` at which this arm is trained; `None` without that flag.
-        rate: learning rate from `--rates` at which this arm is trained; `None` without that flag.
-    """
-
-    name: str
-    recipe: str
-    settings: tuple[str, ...]
-    width: int | None = None
-    rate: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Arm":
-        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
-        name, recipe, settings = re.fullmatch(pattern, text, re.S).groups()
-        parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
-        name = name or recipe
-        if not re.fullmatch(r"[\w.+-]+", name):
-            raise UserError(
-                f"the name of the arm {text!r} contains a character other than letters, digits, "
-                "'_', '.', '+' and '-': give another name, as in NAME=RECIPE"
-            )
-        return cls(name, recipe, tuple(parts))
-
-    @property
-    def label(self) -> str:
-        """Name, width and learning rate of the arm, for the names of its folders."""
-        width = "" if self.width is None else f"-w{self.width}"
-        return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
-
-    def changed(self, *settings: str, **values: Any) -> "Arm":
-        """Returns the arm with some settings and fields replaced.
-
-        Args:
-            settings: settings to add, as `path=value`. A setting replaces an earlier setting with
-                the same path.
-            values: new values of the arm's fields.
-        """
-        paths = {setting.partition("=")[0] for setting in settings}
-        unchanged = (setting for setting in self.settings if setting.partition("=")[0] not in paths)
-        return dataclasses.replace(self, settings=(*unchanged, *settings), **values)
-
-    def sets(self, path: str) -> bool:
-        """Returns whether the arm sets the setting with the path `path`."""
-        return any(setting.partition("=")[0] == path for setting in self.settings)
-
-
-class Trainer(abc.ABC):
-    """Base class of objects that train and score the arms of a comparison.
-
-    There is a subclass for each type of training.
-
-    Attributes:
-        run_class: class of the training runs.
-        data: paths of the settings that determine the training and evaluation data. A path that
-            ends in a dot stands for a whole section.
-        may_change: paths of settings in which a run to continue may differ from the arm.
-        score: name of the metric that decides the comparison.
-        sign: 1 if a greater score is better, or else -1.
-        margin: maximum advantage over `chance_level` with which an arm still counts as being at
-            chance level.
-        from_random_weights: whether runs start from random weights, which depend on the seed.
-        timing: settings that shorten the validations of a timing run, as `path=value`.
-        columns: dict that maps the name of a metric to the heading, number of decimals and factor
-            of its table column. The table leaves out a column if no arm has the metric, or if the
-            column equals the column of the deciding score.
-        curves: dict mapping a validation metric to the title of its panel in the figure.
-        score_curve: key of `curves` whose metric corresponds to `score`. Its panel also shows the
-            chance level.
-    """
-
-    run_class: ClassVar[type[Run]]
-    data: ClassVar[tuple[str, ...]]
-    may_change: ClassVar[tuple[str, ...]] = ()
-    score: ClassVar[str]
-    sign: ClassVar[int]
-    margin: ClassVar[float]
-    from_random_weights: ClassVar[bool] = True
-    timing: ClassVar[tuple[str, ...]] = ()
-    columns: ClassVar[dict[str, tuple[str, int, float]]]
-    curves: ClassVar[dict[str, str]]
-    score_curve: ClassVar[str]
-
-    def __init__(self, options: argparse.Namespace):
-        self.options = options
-        self.data_flags = studies.flags("--data-dir", options.data_dir)
-        self.data_flags += ["--download"] if options.download else []
-        # Dict mapping the name of an arm to the settings of --set that have no effect in that arm.
-        self.left_out: dict[str, dict[str, str]] = {}
-
-    @property
-    def label(self) -> str:
-        """Heading of the table column with the deciding score."""
-        return self.columns[self.score][0]
-
-    def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """Returns the settings of an arm's run, as a list of strings `path=value`.
-
-        The settings come from `--set`, the arm and the seed. A setting of `--set` that has no
-        effect in the arm is left out; see `leave_out`.
-        """
-        seed_setting = [] if seed is None else [f"training.seed={seed}"]
-        left_out = self.left_out.get(arm.name, ())
-        shared = [setting for setting in self.options.set if setting not in left_out]
-        return [*shared, *arm.settings, *seed_setting]
-
-    def arms_without(self, setting: str) -> list[str]:
-        """Returns the names of the arms in which a setting of `--set` has no effect."""
-        return [name for name, settings in self.left_out.items() if setting in settings]
-
-    def shared(self, setting: str) -> str:
-        """Formats a setting of `--set` for the report, with the arms in which it has no effect."""
-        names = self.arms_without(setting)
-        return f"{setting} (not in {', '.join(names)})" if names else setting
-
-    def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Finds and prints the settings of `--set` that have no effect in some arms.
-
-        After this call, the method `settings` omits each of these settings for the arms in which
-        the setting has no effect.
-
-        Raises:
-            UserError: a setting has no effect in any arm.
-        """
-        for arm in arms:
-            recipe = self.recipe(arm)
-            refuse_unread(recipe, arm.settings)
-            self.left_out[arm.name] = unread(recipe, self.options.set)
-        for setting in self.options.set:
-            names = self.arms_without(setting)
-            if len(names) == len(arms):
-                refuse_unread(recipe, [setting])
-            if names:
-                print(
-                    f"--set {setting} is not applied to {', '.join(names)}, because the setting "
-                    "has no effect there"
-                )
-
-    def recipe(self, arm: Arm) -> Recipe:
-        """Makes the recipe of an arm.
-
-        Raises:
-            UserError: the arm sets `init`, or its settings do not make a valid model.
-        """
-        for setting in arm.settings:
-            if setting.startswith("init"):
-                raise UserError(
-                    f"{arm.name} sets {setting}, but a comparison trains all arms from random "
-                    f"weights: remove {setting} from the arm"
-                )
-        recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
-        recipe.model_config()
-        return recipe
-
-    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Prepares the data of all arms. The base class only checks the flags.
-
-        Args:
-            recipes: dict mapping the name of an arm to its recipe.
-            out: folder of the comparison.
-
-        Raises:
-            UserError: a flag does not apply to this kind of training.
-        """
-        if self.options.corpus:
-            raise UserError(
-                f"--corpus {self.options.corpus} applies only to comparisons of pre-training "
-                "recipes: leave --corpus out"
-            )
-        if self.options.tasks:
-            tasks = " ".join(self.options.tasks)
-            raise UserError(
-                f"--tasks {tasks} applies only to comparisons of pre-training recipes: leave "
-                "--tasks out"
-            )
-
-    @abc.abstractmethod
-    def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """Makes, but does not build, the network of the arm `name`."""
-
-    def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
-
-        The arm cannot continue a run with another seed, with other settings or, in pre-training,
-        with another corpus.
-        """
-        recipe_class, file = self.run_class.recipe_class, run / "recipe.json"
-        recipe = registry.load(arm.recipe, recipe_class, self.settings(arm, seed))
-        if file.is_file():
-            earlier = recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
-            recipe.check_continues(earlier, run, self.may_change)
-
-    @abc.abstractmethod
-    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless the run is complete, and returns the results; see `row`.
-
-        Args:
-            arm: the arm.
-            seed: seed of the run.
-            run: folder of the run.
-            log: file for the output of the commands; `None` means stdout.
-
-        Raises:
-            Diverged: the run diverged.
-        """
-
-    @abc.abstractmethod
-    def fit(
-        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
-    ) -> None:
-        """Runs the command that trains an arm with `settings` in the folder `run`."""
-
-    def fit_unless_diverged(
-        self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
-    ) -> None:
-        """Runs `fit`, unless the run in the folder `run` has diverged before.
-
-        Raises:
-            Diverged: the run diverged, now or before.
-        """
-        failure = None
-        if not (run / DIVERGED).exists():
-            try:
-                self.fit(arm, self.settings(arm, seed), run, log)
-            except UserError as error:
-                failure = error
-        if (run / DIVERGED).exists():
-            reason = read_json(run / DIVERGED, reason=str)["reason"]
-            raise Diverged(f"{run} diverged: {reason}") from failure
-        if failure:
-            raise failure
-
-    def extra_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Returns additional scores of a compared run, as a dict mapping a metric to its value.
-
-        The base class returns an empty dict.
-        """
-        return {}
-
-    def row(self, run: pathlib.Path, scores: dict) -> dict:
-        """Returns the results of a run as a dict.
-
-        The dict has the items of `scores`, and the training time, memory and validation curve.
-        """
-        timing = read_lines(run / "timing.jsonl")
-        memory_mib = studies.values(timing, "memory_mib")
-        return {
-            **scores,
-            "run": str(run),
-            "updates": timing[-1]["step"],
-            "seconds": round(timing[-1]["seconds"], 1),
-            "memory_mib": round(max(memory_mib)) if memory_mib else None,
-            "curve": studies.validations(run),
-        }
-
-    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
-        """Returns the score of the best prediction that ignores the input.
-
-        Args:
-            rows: results of all runs; see `row`.
-
-        Returns:
-            The score, and a description of the prediction. The result is `None` if the score is
-            unknown, as in the base class.
-        """
-        return None
-
-    def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
-
-        The base class has no tests and returns an empty list.
-
-        Args:
-            first: results of the first arm, one dict for each seed; see `row`.
-            others: results of another arm, one dict for each of the same seeds.
-
-        Returns:
-            A list with one dict for each seed, which contains the result of the test.
-        """
-        return []
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:

@@ -1,0 +1,199 @@
+"""Length buckets, and plans that assign the rows of a data set to batches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+
+
+def in_parts(total: int, size: int) -> Iterator[slice]:
+    """Yields consecutive slices of at most `size` examples that together cover `total` examples."""
+    return (slice(begin, min(begin + size, total)) for begin in range(0, total, size))
+
+
+class Batch(NamedTuple):
+    """The indices of a batch's examples, and the length to which the examples are padded.
+
+    Attributes:
+        rows: `(B,)` int32 or int64, indices of the examples; -1 marks a row of padding.
+        length: padded length L, or 0 if examples have a fixed shape and need no padding.
+    """
+
+    rows: np.ndarray
+    length: int = 0
+
+
+class Plan(Sequence[Batch]):
+    """Sequence of S batches, which are stored as slices of one array of example indices.
+
+    For 4.5 million pairs in 270,000 batches, the array `cuts` takes at most 6 MB. A list of `Batch`
+    objects would take 65 MB.
+
+    Args:
+        rows: example indices of all batches, concatenated.
+        cuts: `(S, 3)` int, start, end and padded length of each batch. Start and end are positions
+            in `rows`.
+    """
+
+    def __init__(self, rows: np.ndarray, cuts: np.ndarray):
+        self._rows, self._cuts = rows, cuts
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return Plan(self._rows, self._cuts[index])
+        begin, end, length = self._cuts[index].tolist()
+        return Batch(self._rows[begin:end], length)
+
+
+class Buckets:
+    """Length buckets. Each bucket has one padded length and one number of rows per batch.
+
+    A bucket of length L has `max_tokens // L` rows per batch, rounded down to a multiple of
+    `row_multiple`. A number of rows below `row_multiple` is not rounded.
+
+    Args:
+        lengths: padded lengths of the buckets.
+        max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
+            pairs, source and target are counted separately, as in fairseq.
+        row_multiple: number whose multiples are the possible numbers of rows per batch.
+    """
+
+    def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
+        self.lengths = tuple(sorted({int(length) for length in lengths}))
+        if max_tokens < self.lengths[-1]:
+            raise UserError(
+                f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]} "
+                "tokens: raise the batch size (batching.max_tokens), or lower the maximum sequence "
+                "length (cleaning.max_tokens)"
+            )
+        rows = [max_tokens // length for length in self.lengths]
+        self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)
+
+    @classmethod
+    def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
+        """Builds buckets of the padded lengths `lengths` that all have `rows` rows per batch."""
+        buckets = cls(lengths, rows * max(lengths))
+        buckets.rows = (rows,) * len(buckets.lengths)
+        return buckets
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self.rows, self.lengths, strict=True))
+
+    def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
+        """Returns the index of each row's bucket, the shortest bucket that holds the row.
+
+        Args:
+            lengths: `(N,)` row lengths, none greater than the length of the longest bucket.
+
+        Returns:
+            `(N,)` int16 indices into `self.lengths`.
+        """
+        table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
+        return table.astype(np.int16)[lengths]
+
+    def totals(self, lengths: np.ndarray) -> tuple[int, int]:
+        """Counts the batches and the padded tokens of `plan(lengths, None)`, without planning."""
+        counts = _histogram(lengths)
+        members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
+        batches = tokens = carried = 0
+        for count, (size, length) in zip(members.astype(int), self.shapes, strict=True):
+            full, carried = divmod(carried + int(count), size)
+            batches, tokens = batches + full, tokens + full * size * length
+        if carried:  # `plan(lengths, None)` sorts by length, so the carried rows are the longest
+            size, length = self.shapes[int(self.bucket_of(lengths.max()))]
+            batches, tokens = batches + 1, tokens + size * length
+        return batches, tokens
+
+    def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
+        """Assigns every row to exactly one batch.
+
+        The rows left over after the full batches of a bucket move to the next longer bucket. Only
+        the last batch of an epoch can therefore be partial, and rows of padding fill that batch.
+
+        Args:
+            lengths: `(N,)` row lengths.
+            rng: generator that shuffles the rows within each bucket and the order of the batches;
+                `None` means rows in ascending order of length.
+        """
+        lengths = np.asarray(lengths)
+        dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
+        if rng:
+            order = np.arange(len(lengths), dtype=dtype)
+            rng.shuffle(order)
+        else:
+            order = np.argsort(lengths, kind="stable").astype(dtype)
+        parts = [self.bucket_of(lengths[order[part]]) for part in in_parts(len(order), 1 << 20)]
+        buckets = np.concatenate([np.zeros(0, np.int16), *parts])
+        rows, cuts, assigned, carried = [], [], 0, order[:0]
+        for bucket, (size, length) in enumerate(self.shapes):
+            members = np.concatenate([carried, order[buckets == bucket]])
+            if rng is not None and len(carried):
+                # Without a permutation, all rows that moved up would be in the same batch.
+                members = rng.permutation(members)
+            full = len(members) // size * size
+            begins = np.arange(assigned, assigned + full, size, dtype)
+            rows.append(members[:full])
+            cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
+            assigned, carried = assigned + full, members[full:]
+        if len(carried):
+            # Use the shortest bucket that holds the carried rows, which may all be short.
+            size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
+            rows += [carried, np.full(size - len(carried), -1, dtype)]
+            cuts.append(np.array([[assigned, assigned + size, length]], dtype))
+        table = np.concatenate(cuts)  # (S, 3)
+        return Plan(np.concatenate(rows), table[rng.permutation(len(table))] if rng else table)
+
+
+def _histogram(lengths: np.ndarray) -> np.ndarray:
+    """Counts the rows of each length from 0 to the maximum, `(max + 1,)` int64.
+
+    `bincount` copies its input to int64. Counting in chunks keeps that copy small.
+    """
+    counts = np.zeros(lengths.max() + 1, np.int64)
+    for part in in_parts(len(lengths), 1 << 20):
+        counts += np.bincount(lengths[part], minlength=len(counts))
+    return counts
+
+
+def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
+    """Chooses the padded lengths with the least padding in total, by dynamic programming.
+
+    The source and target of a translation pair have the same padded length. On Multi30k with 8
+    batch shapes, 87.6% of the tokens in a batch are then real tokens, not padding. Separate lengths
+    for source and target would raise this share only to 87.8%.
+
+    Args:
+        lengths: `(N,)` row lengths, N at least 1. The length of a pair is the length of its longer
+            side.
+        count: maximum number of padded lengths.
+        multiple: number that divides every padded length.
+
+    Returns:
+        Padded lengths in ascending order. The last length is at least the maximum of `lengths`.
+    """
+    counts = _histogram(np.asarray(lengths))
+    cells = -(-np.arange(len(counts)) // multiple)
+    # Cell i stands for the padded length i * multiple.
+    below = np.cumsum(np.bincount(cells, counts))  # below[i]: number of rows that fit into cell i
+    cost = np.arange(len(below), dtype=np.float64)  # padded length of cell i, in multiples
+    # best[i]: least cost of the rows up to cell i. Each iteration below allows one more length.
+    best = below * cost
+    previous = []
+    for _ in range(min(count, len(below)) - 1):
+        # total[i, j]: cost if cell i is the longest length and cell j <= i the second longest.
+        total = best[None, :] + (below[:, None] - below[None, :]) * cost[:, None]
+        total[np.triu_indices(len(below), 1)] = np.inf
+        previous.append(total.argmin(axis=1))
+        best = total.min(axis=1)
+    cell = len(below) - 1
+    chosen = [cell]
+    for shorter_cell in reversed(previous):
+        cell = int(shorter_cell[cell])
+        chosen.append(cell)
+    return sorted({cell * multiple for cell in chosen if below[cell] > 0})

@@ -1,0 +1,165 @@
+"""Conversion rules for a model type of another library and for the heads of its task models."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import Arrays, Table, TorchArrays, read_state
+from macaron_tf.interop.foreign_config import ForeignConfig
+from macaron_tf.io.paths import refuse_damage
+from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.config import StackConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskHead:
+    """Another library's model class for a task, whose head consists of one or two layers.
+
+    Attributes:
+        class_suffix: suffix of the class name, such as "ForTokenClassification".
+        pipeline: name of the task on the Hugging Face Hub.
+        table: mapping of weight names for the layers of the head.
+        has_pooler: whether the model class also contains the pooler in `Family.table`.
+        activation: activation after the first layer of a two-layer head.
+        activation_field: field of the configuration file that names the activation. If the file
+            lacks this field, the activation is `activation`. An empty string means that the
+            activation is fixed.
+        settings: further settings for the configuration file of an exported model. Without these
+            settings, the exported model would compute other outputs than the macaron_tf model.
+    """
+
+    class_suffix: str
+    pipeline: str
+    table: Table
+    has_pooler: bool = False
+    activation: str = "tanh"
+    activation_field: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """Conversion rules for one model type of another library, such as Hugging Face's "gpt2".
+
+    A field is a setting in the other library's configuration file.
+
+    Attributes:
+        name: name of the model type in error messages.
+        tokens: possible names of the token embedding array.
+        table: mapping of weight names for the model without its token embeddings and heads.
+        settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
+            values), where `values` maps each value of the field to a macaron_tf value. A default of
+            `None` means that the field is required. Early versions of `save_pretrained` did not
+            save fields with default values.
+        fixed_settings: macaron_tf settings that are the same for all models of this type.
+        derive_settings: function that computes further macaron_tf settings from the other library's
+            settings.
+        derive_fields: inverse of `derive_settings`, which computes fields from a macaron_tf
+            configuration.
+        required_fields: dict mapping a field to its only supported value.
+        prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
+            head's weights, and all names in a model without a head, lack the prefix.
+        transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
+        output_kernel: name of the output layer's kernel, which must equal the token embeddings.
+        body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
+            model is rejected.
+        ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
+        starts: whether texts of a language model begin with a special token.
+        class_prefix: prefix of the model class names, such as "Bert".
+        tasks: dict mapping a macaron_tf model class to the other library's model class for the same
+            task.
+        head_dropout: name of the field that sets the dropout rate of a task head.
+    """
+
+    name: str
+    tokens: tuple[str, ...]
+    table: Table
+    settings: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    fixed_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    derive_settings: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
+    derive_fields: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
+    required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prefix: str = ""
+    transpose_kernels: bool = True
+    output_kernel: str = ""
+    body_prefixes: tuple[str, ...] = ()
+    ignored_suffixes: tuple[str, ...] = ()
+    starts: bool = True
+    class_prefix: str = ""
+    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
+    head_dropout: str = "classifier_dropout"
+
+    def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
+        """Converts the other library's settings to a dict of macaron_tf settings.
+
+        Raises:
+            UserError: a value has no counterpart in macaron_tf.
+        """
+        config.require(self.required_fields)
+        with refuse_damage(config.where, "use the configuration that belongs to the weights"):
+            derived = self.derive_settings(config)
+        return {**self.fixed_settings, **config.settings(self.settings), **derived}
+
+    def arrays(self, directory: pathlib.Path) -> TorchArrays:
+        """Reads the weights in a directory (see `read_state`)."""
+        return TorchArrays(read_state(directory), self.prefix, self.transpose_kernels)
+
+    def check_unread(self, arrays: Arrays) -> tuple[str, ...]:
+        """Checks that all required arrays were read, and returns the names of unread arrays.
+
+        The result leaves out arrays with a suffix in `ignored_suffixes`.
+
+        Raises:
+            UserError: the output layer differs from the token embeddings, or a weight with a prefix
+                in `body_prefixes` was not read.
+        """
+        tokens = arrays.array(*self.tokens)
+        if arrays.has(self.output_kernel) and not np.array_equal(
+            arrays.array(self.output_kernel), tokens
+        ):
+            raise UserError(
+                f"the {self.name} model has an output matrix {self.output_kernel} that differs "
+                "from its token embeddings, but only tied embeddings can be read: give a model "
+                "with tied embeddings"
+            )
+        unread = sorted(set(arrays.arrays) - arrays.names_read)
+        unread = [name for name in unread if not name.endswith(self.ignored_suffixes)]
+        for name in unread:
+            if name.startswith(self.body_prefixes):
+                raise UserError(
+                    f"the weight {name} has no counterpart in macaron_tf, so this variant of "
+                    f"{self.name} is not supported: give a checkpoint of another variant"
+                )
+        return tuple(unread)
+
+
+def build_model(
+    model_class: type[keras.Model], settings: Mapping, *arguments, **options
+) -> keras.Model:
+    """Builds a macaron_tf model, and creates its weights.
+
+    Args:
+        model_class: class of the model.
+        settings: fields of the model's configuration.
+        arguments, options: further constructor arguments of `model_class`.
+
+    Raises:
+        UserError: a setting is invalid.
+    """
+    try:
+        config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig)(
+            **settings
+        )
+    except ValueError as error:
+        raise UserError(
+            f"the model's configuration has settings that {model_class.__name__} of macaron_tf "
+            f"does not support ({error}): give another model"
+        ) from None
+    network = model_class(config, *arguments, **options)
+    network.build()
+    return network

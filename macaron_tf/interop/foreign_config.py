@@ -1,0 +1,223 @@
+"""Configuration files of other libraries, and the settings in them that several families share."""
+
+import json
+import pathlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
+
+# Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
+ACTIVATIONS = {
+    "relu": "relu",
+    "swish": "silu",
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# Dict mapping a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
+ROPE_TYPES = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        *("factor", "low_freq_factor", "high_freq_factor"),
+        "original_max_position_embeddings",
+    ),
+}
+
+
+def check_files(directory: pathlib.Path, description: str, *names: str) -> None:
+    """Checks that a directory contains certain files.
+
+    Args:
+        directory: directory to check.
+        description: noun for the directory in the error message, such as "KerasHub preset".
+        names: names of the required files.
+
+    Raises:
+        UserError: a file is missing.
+    """
+    for name in names:
+        if not (directory / name).is_file():
+            raise UserError(
+                f"{directory} is not a {description}, because it has no {name}: give the model's "
+                "whole folder"
+            )
+
+
+def json_bytes(value: Any) -> bytes:
+    """Encodes a value as the contents of a JSON file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+class ForeignConfig:
+    """Settings of another library's model.
+
+    Args:
+        fields: fields of `config.json` or a similar file.
+        where: name of this file in error messages.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], where: str):
+        self.fields = fields
+        self.where = where
+
+    @classmethod
+    def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
+        """Reads a Hugging Face `config.json`.
+
+        Raises:
+            UserError: the file is missing or damaged, or the `model_type` of the model is not in
+                `model_types`.
+        """
+        file = directory / "config.json"
+        check_files(directory, "Hugging Face directory", file.name)
+        config = cls(read_json(file), str(file))
+        if config.fields.get("model_type") not in model_types:
+            raise UserError(
+                f"{file} has model_type={config.fields.get('model_type')!r}, but only "
+                f"{', '.join(map(repr, model_types))} can be read here: give a model of such a type"
+            )
+        return config
+
+    def get(self, field: str, default=None) -> Any:
+        """Returns the value of a field, or `default` if the field is missing.
+
+        The type of the value is not checked.
+        """
+        return self.fields.get(field, default)
+
+    def number(
+        self,
+        field: str,
+        default: int | float | None = None,
+        value_type: type[int] | type[float] = int,
+    ) -> int | float:
+        """Returns the value of a numeric field.
+
+        Args:
+            field: name of the field.
+            default: value to return if the field is missing. The field must have the type of
+                `default`. `None` means that the field is required.
+            value_type: type that the field must have if `default` is `None`.
+
+        Raises:
+            UserError: a required field is missing, or the value is not a number of the required
+                type.
+        """
+        value_type = value_type if default is None else type(default)
+        value = self._required(field, default)
+        if type(value) not in {
+            int,
+            value_type,
+        }:  # not isinstance, because a bool is an int in Python
+            expected = "a whole number" if value_type is int else "a number"
+            raise UserError(
+                f"{self.where} has {field}={value!r}, but {field} must be {expected}: correct this "
+                "field"
+            )
+        return value_type(value)
+
+    def settings(self, table: Mapping[str, tuple]) -> dict[str, Any]:
+        """Reads settings, and returns a dict mapping macaron_tf setting to value.
+
+        Args:
+            table: settings to read, in the format of `Family.settings`.
+        """
+        return {
+            setting: self.choice(field, choices[0], default)
+            if choices
+            else self.number(field, default)
+            for setting, (field, default, *choices) in table.items()
+        }
+
+    def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
+        """Returns macaron_tf's name for the value of a field, such as an activation.
+
+        Args:
+            field: name of the field.
+            choices: dict mapping each supported value to its name in macaron_tf.
+            default: value to translate if the field is missing; `None` means that the field is
+                required.
+
+        Raises:
+            UserError: a required field is missing, or the value is not supported.
+        """
+        name = self._required(field, default)
+        if not isinstance(name, str) or name not in choices:
+            raise UserError(
+                f"{self.where} has {field}={name!r}, but only {', '.join(choices)} can be "
+                "used: give another model"
+            )
+        return choices[name]
+
+    def require(self, required: Mapping[str, Any]) -> None:
+        """Raises a UserError if a field has an unsupported value.
+
+        Args:
+            required: dict mapping a field to its only supported value. A missing field is accepted.
+        """
+        for field, value in required.items():
+            if self.fields.get(field, value) != value:
+                raise UserError(
+                    f"{self.where} has {field}={self.fields[field]!r}, but only {value!r} can be "
+                    "used: give another model"
+                )
+
+    def _required(self, field: str, default) -> Any:
+        if field not in self.fields and default is None:
+            raise UserError(
+                f"{self.where} lacks the field {field}: use the configuration that belongs to the "
+                "weights"
+            )
+        return self.fields.get(field, default)
+
+
+def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shortest pattern whose repetition, truncated to `len(values)`, equals `values`.
+
+    For example, the values (0, 128, 128, 0, 128) give (0, 128, 128).
+    """
+    sizes = range(1, len(values) + 1)
+    candidates = (tuple(values[:size]) for size in sizes)
+    periods = (t for t in candidates if all(v == t[n % len(t)] for n, v in enumerate(values)))
+    return next(periods, (0,))
+
+
+def rotary_settings(
+    config: ForeignConfig, rope: Mapping[str, Any], field: str, default: float
+) -> dict[str, Any]:
+    """Reads the base and the scaling of rotary position embeddings (RoPE).
+
+    Args:
+        config: settings of the other library's model.
+        rope: value of the field `rope_parameters` or `rope_scaling` in `config`.
+        field: name of the field in `config` that contains the base if `rope` contains no base.
+        default: base to use if neither `rope` nor `config` contains a base.
+
+    Returns:
+        A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
+    """
+    rope_type = rope.get("type", "default")  # the field's name in early versions
+    fields = {field: config.get(field, default), "rope_type": rope_type, **rope}
+    fields = ForeignConfig(fields, config.where)
+    fields.require({"partial_rotary_factor": 1.0})
+    base = fields.number("rope_theta" if "rope_theta" in rope else field, value_type=float)
+    rope_type = fields.choice("rope_type", {name: name for name in ROPE_TYPES})
+    scaling = tuple(fields.number(name, value_type=float) for name in ROPE_TYPES[rope_type])
+    return {"rotary_base": base, "rotary_scaling": scaling}
+
+
+def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
+    """Builds the value of Hugging Face's `rope_parameters` (the inverse of `rotary_settings`)."""
+    rope_type = next(
+        rope_type for rope_type, names in ROPE_TYPES.items() if len(names) == len(scaling)
+    )
+    return {
+        "rope_theta": base,
+        "rope_type": rope_type,
+        **dict(zip(ROPE_TYPES[rope_type], scaling, strict=True)),
+    }

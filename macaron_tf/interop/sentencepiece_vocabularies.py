@@ -1,0 +1,196 @@
+"""Readers for SentencePiece vocabularies in Hugging Face folders."""
+
+import base64
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from sentencepiece import sentencepiece_model_pb2
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.foreign_config import ForeignConfig
+from macaron_tf.interop.tokenizer_folder import SENTINEL, Tokenizer, with_added
+from macaron_tf.text import NormalizationConfig, PieceVocabulary
+from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
+
+_Model: TypeAlias = sentencepiece_model_pb2.ModelProto
+_Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
+_SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
+
+
+def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
+    """Reads the tokenizer of a Llama 2, which is a SentencePiece BPE model.
+
+    Returns:
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary. The array contains -1 for PAD and [MASK], which the tokenizer lacks.
+    """
+    tokenizer = Tokenizer(directory, ["tokenizer.model"])
+    model, pieces = _sentencepiece_model(tokenizer)
+    names = [piece.piece for piece in pieces]
+    defaults = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
+    special_ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
+    ids = np.array([-1, *special_ids, -1, *np.setdiff1d(np.arange(len(names)), special_ids)])
+    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids), verbatim=True)
+    return with_added(vocabulary, tokenizer, ids), ids
+
+
+def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
+    """Reads the tokenizer of a T5, which is a SentencePiece unigram model.
+
+    The tokenizer also has sentinels, the tokens `<extra_id_0>`, `<extra_id_1>` and so on, which T5
+    puts in place of corrupted spans. If macaron_tf did not export the T5, no token corresponds to
+    [MASK], so its Hugging Face id is -1. [CLS] then has the Hugging Face id of the padding token,
+    with which T5's decoder starts.
+
+    Returns:
+        The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
+        and an int array with the Hugging Face ids of the sentinels, sorted by their number.
+    """
+    tokenizer = Tokenizer(directory, ["spiece.model"])
+    model, pieces = _sentencepiece_model(tokenizer)
+    names = [piece.piece for piece in pieces]
+    matches = [SENTINEL.fullmatch(name) for name in names]
+    sentinels = {int(match[1]): index for index, match in enumerate(matches) if match}
+    if not sentinels:  # the model's file lacks sentinels, which follow its pieces in reverse order
+        count = tokenizer.options.get("extra_ids", 100)
+        sentinels = {index: len(names) + count - 1 - index for index in range(count)}
+    defaults = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
+    pad, unknown, end = map(names.index, tokenizer.special_tokens(names, defaults))
+    # A model that macaron_tf exported has separate tokens for [CLS] and [MASK].
+    extra_names = (tokenizer.token(field) for field in ("cls_token", "mask_token"))
+    start, mask = (names.index(name) if name in names else None for name in extra_names)
+    extra_ids = [index for index in (start, mask) if index is not None]
+    reserved = [pad, unknown, end, *extra_ids, *sentinels.values()]
+    other_ids = np.setdiff1d(np.arange(len(names)), reserved)
+    special_ids = [pad, unknown, pad if start is None else start, end, -1 if mask is None else mask]
+    ids = np.array([*special_ids, *other_ids])
+    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids))
+    vocabulary = with_added(vocabulary, tokenizer, ids)
+    return vocabulary, ids, np.array([sentinels[index] for index in sorted(sentinels)], int)
+
+
+def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
+    model, pieces = _sentencepiece_model(tokenizer)
+    names = [piece.piece for piece in pieces]
+    special = tokenizer.special_tokens(set(names))
+    # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
+    # SentencePiece.
+    is_xlnet, fold_accents = "<cls>" in special, "<s>" not in special
+    if tokenizer.normalizer_types:
+        fold_accents = "StripAccents" in tokenizer.normalizer_types
+    if is_xlnet and tokenizer.file:
+        # XLNet's tokenizer splits pieces that end in a digit and a comma again. A score penalty has
+        # the same effect. The scores in `tokenizer.json` include the penalty.
+        for piece in pieces:
+            if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
+                piece.score -= _SCORE_PENALTY
+    accents = {"keep_accents": bool(tokenizer.options.get("keep_accents"))}
+    ForeignConfig(accents, f"the tokenizer of {tokenizer.directory}").require(
+        {"keep_accents": False}
+    )
+    # By default ALBERT lower-cases and XLNet does not.
+    lower_by_default = fold_accents and not is_xlnet
+    if tokenizer.tokenizer_json:
+        lower_by_default = "Lowercase" in tokenizer.normalizer_types
+    lower_case = bool(tokenizer.options.get("do_lower_case", lower_by_default))
+    special_ids = [names.index(name) for name in special]
+    order = np.array([*special_ids, *np.setdiff1d(np.arange(len(pieces)), special_ids)])
+    vocabulary = SentencePieceVocabulary(
+        _reorder(model, pieces, order),
+        NormalizationConfig(lower_case=lower_case),
+        fold_accents=fold_accents,
+        pair_separators=tokenizer.separators(1 if fold_accents else 2),
+        cls_last=is_xlnet,
+    )
+    return with_added(vocabulary, tokenizer, order), order
+
+
+def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
+    """Reads a SentencePiece model.
+
+    Returns:
+        The model, and a list of all pieces and added tokens in the order of the Hugging Face ids.
+        The caller must use this list instead of `model.pieces`, which may be empty or in another
+        order.
+    """
+    model = _Model()
+    if tokenizer.file:
+        try:
+            model.ParseFromString(tokenizer.file.read_bytes())
+        except Exception as error:  # protobuf's DecodeError differs between its versions
+            raise UserError(
+                f"{tokenizer.file} is not a SentencePiece model ({error}): download or copy the "
+                "file again"
+            ) from None
+        pieces = list(model.pieces)
+        if tokenizer.file.name == "sentencepiece.bpe.model":
+            # The file begins with <unk>, <s> and </s>. fairseq replaces these three by four special
+            # pieces and appends <mask>.
+            special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+            pieces = [*special[:4], *pieces[3:], special[4]]
+        return model, _with_added_pieces(tokenizer, pieces)
+    model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+    # The normalizer with SentencePiece's table is the only step or one of several steps.
+    for step in tokenizer.normalizer.get("normalizers", [tokenizer.normalizer]):
+        if charsmap := step.get("precompiled_charsmap"):
+            model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
+    pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
+    if tokenizer.model.get("byte_fallback"):
+        model.trainer_spec.byte_fallback = True
+        by_name = {piece.piece: piece for piece in pieces}
+        for name in (f"<0x{byte:02X}>" for byte in range(256)):
+            if name not in by_name:
+                raise UserError(
+                    f"{tokenizer.directory / 'tokenizer.json'} has byte_fallback=true, but lacks "
+                    f"the token {name} of the 256 byte tokens: give another tokenizer"
+                )
+            by_name[name].type = _Piece.BYTE
+    for token in tokenizer.tokenizer_json.get("added_tokens") or ():
+        if token["id"] < len(pieces):
+            special = token.get("special")
+            pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
+    return model, _with_added_pieces(tokenizer, pieces)
+
+
+def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piece]:
+    """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
+
+    The function appends the tokens in `tokenizer.all_added` whose ids follow the ids of the pieces
+    without a gap. The function also removes tokens that were already in `pieces` from
+    `tokenizer.added`, because SentencePiece itself finds these tokens in text.
+    """
+    tokenizer.added = {name: n for name, n in tokenizer.added.items() if n >= len(pieces)}
+    for name, token_id in sorted(tokenizer.all_added.items(), key=lambda item: item[1]):
+        if token_id == len(pieces):
+            pieces.append(_piece(name))
+    return pieces
+
+
+def _reorder(source: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
+    """Builds a serialized SentencePiece model with macaron_tf's special pieces first.
+
+    Args:
+        source: SentencePiece model that supplies the settings of the result.
+        pieces: pieces in the order of their Hugging Face ids.
+        order: Hugging Face ids in the new order, which begins with PAD, UNK, [CLS], [SEP] and
+            [MASK].
+    """
+    model = _Model()
+    model.trainer_spec.CopyFrom(source.trainer_spec)
+    model.normalizer_spec.CopyFrom(source.normalizer_spec)
+    spec = model.trainer_spec
+    spec.pad_piece, spec.unk_piece = "<pad>", "<unk>"
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = 0, 1, -1, -1
+    special = ("<pad>", "<unk>", *CONTROL)
+    for index, name in enumerate(special):
+        piece_type = _Piece.UNKNOWN if index == spec.unk_id else _Piece.CONTROL
+        model.pieces.add(piece=name, type=piece_type)
+    model.pieces.extend(pieces[piece_id] for piece_id in order[len(special) :])
+    return model.SerializeToString(deterministic=True)
+
+
+def _piece(text: str, score: float = 0.0) -> _Piece:
+    return _Piece(piece=text, score=score, type=_Piece.NORMAL)

@@ -1,0 +1,249 @@
+"""Contents of a Hugging Face tokenizer folder, with the special and added tokens that it names."""
+
+import pathlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_json
+from macaron_tf.text import PieceVocabulary
+
+# Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
+# because XLNet also has the unused tokens <s> and </s>. RoBERTa's and XLM-R's names come next, and
+# ALBERT's names come last.
+SPECIAL = {
+    "pad_token": ("<pad>", "[PAD]"),
+    "unk_token": ("<unk>", "[UNK]"),
+    "cls_token": ("<cls>", "<s>", "[CLS]"),
+    "sep_token": ("<sep>", "</s>", "[SEP]"),
+    "mask_token": ("<mask>", "[MASK]"),
+}
+_AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
+_LLAMA_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Pre-tokenizer in Llama 3's `tokenizer.json` that splits text into words.
+LLAMA_PRE_TOKENIZER = {
+    "type": "Split",
+    "pattern": {"Regex": _LLAMA_PATTERN},
+    "behavior": "Isolated",
+    "invert": False,
+}
+SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
+
+
+class Tokenizer:
+    """Contents of a Hugging Face tokenizer folder.
+
+    Args:
+        directory: folder of the tokenizer.
+        files: possible names of the vocabulary file.
+
+    Attributes:
+        file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
+            vocabulary.
+        tokenizer_json: contents of `tokenizer.json`, or an empty dict if the file is missing.
+        model, normalizer: values of these two fields in `tokenizer.json`. The value of a missing
+            field is an empty dict.
+        options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
+        all_added: dict mapping name to id, for the tokens that the folder's files add to the
+            vocabulary.
+        added: the tokens in `all_added` that are neither special tokens nor T5's sentinels. Text
+            that equals such a token is always encoded as this single token.
+
+    Raises:
+        UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
+            damaged.
+    """
+
+    def __init__(self, directory: pathlib.Path, files: Collection[str]):
+        def optional(name: str) -> dict:
+            return read_json(directory / name) if (directory / name).is_file() else {}
+
+        self.directory = directory
+        self.tokenizer_json = optional("tokenizer.json")
+        self.options = optional("tokenizer_config.json")
+        self.model = self.tokenizer_json.get("model") or {}
+        self.normalizer = self.tokenizer_json.get("normalizer") or {}
+        paths = (directory / name for name in files if (directory / name).is_file())
+        self.file = next(paths, None)
+        if not self.tokenizer_json and not self.file:
+            raise UserError(
+                f"{directory} contains no vocabulary, neither {', '.join(files)} nor "
+                "tokenizer.json: download or copy the tokenizer's files again"
+            )
+        try:
+            tokens = {**(self.options.get("added_tokens_decoder") or {})}
+            tokens |= {
+                token["id"]: token for token in self.tokenizer_json.get("added_tokens") or ()
+            }
+            added = [(token["content"], token_id) for token_id, token in tokens.items()]
+            added = [*optional("added_tokens.json").items(), *added]
+            self.all_added = {name: int(token_id) for name, token_id in added}
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{directory} lists added tokens without valid ids: download or copy the "
+                "tokenizer's files again"
+            ) from None
+        roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
+        roles |= {self.token(field) for field in ("bos_token", "eos_token", *SPECIAL)}
+        self.added = {
+            name: token_id
+            for name, token_id in self.all_added.items()
+            if name not in roles and not SENTINEL.fullmatch(name)
+        }
+
+    def token(self, field: str) -> str | None:
+        """Returns the name of the special token in a field such as "cls_token".
+
+        The field belongs to `tokenizer_config.json`. If the field is missing, the result is `None`.
+        """
+        value = self.options.get(field)
+        # In early files, a token is a dict with the key `content`.
+        return value.get("content") if isinstance(value, dict) else value
+
+    def special_tokens(
+        self, tokens: Collection[str], defaults: Mapping[str, Sequence[str]] = SPECIAL
+    ) -> list[str]:
+        """Returns the names of the tokenizer's special tokens, in the order of `defaults`.
+
+        Args:
+            tokens: names of all tokens in the vocabulary.
+            defaults: dict mapping a field, such as "cls_token", to candidate names. The candidates
+                are used if `tokenizer_config.json` lacks the field.
+
+        Raises:
+            UserError: the vocabulary lacks a special token.
+        """
+        names = []
+        for field, candidates in defaults.items():
+            token = self.token(field)
+            candidates = (token,) if token else candidates
+            name = next((name for name in candidates if name in tokens), None)
+            if name is None:
+                raise UserError(
+                    f"the tokenizer of {self.directory} has no {field}, but needs "
+                    f"{' or '.join(candidates)} in its vocabulary: give another tokenizer"
+                )
+            names.append(name)
+        return names
+
+    @property
+    def normalizer_types(self) -> list[str]:
+        """Types of the normalizers in `tokenizer.json`, in order."""
+        steps = self.normalizer.get("normalizers", [self.normalizer])
+        return [step["type"] for step in steps if "type" in step]
+
+    def separators(self, default: int) -> int:
+        """Returns the number of [SEP] tokens between two texts.
+
+        The number comes from the template in `tokenizer.json`. If there is no template, the result
+        is `default`.
+        """
+        template = (self.tokenizer_json.get("post_processor") or {}).get("pair")
+        if not template:
+            return default
+        are_texts = ["Sequence" in part for part in template]
+        first = are_texts.index(True)
+        return are_texts.index(True, first + 1) - first - 1
+
+    def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
+        """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
+
+        Returns:
+            A dict mapping the name of a token to its id, and the list of merges.
+        """
+        if not self.file:
+            merges = self.model["merges"]
+            # In early files, a merge is the string "left right". In later files, it is a list.
+            merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
+            return self.added | self.model["vocab"], merges
+        file = self.directory / "merges.txt"
+        if not file.is_file():
+            raise UserError(
+                f"{self.directory} contains {self.file.name} but lacks {file.name}: download or "
+                f"copy {file.name} again"
+            )
+        lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
+        merges = [n for n in lines if n and not n.startswith("#version")]
+        return self.added | read_json(self.file), merges
+
+    def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
+        """Reads a byte-level BPE tokenizer.
+
+        Returns:
+            The dict and the list that `ids_and_merges` returns, and a dict of further constructor
+            arguments for `BytePairVocabulary`.
+        """
+        pre_tokenizer = self.tokenizer_json.get("pre_tokenizer") or {}
+        *splits, last = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
+        is_byte_level = last.get("type") == "ByteLevel"
+        use_regex = last.get("use_regex", True)
+        ignore_merges = self.model.get("ignore_merges", False)
+        properties = (is_byte_level, use_regex, ignore_merges, splits)
+        patterns = {
+            "gpt2": (True, True, False, []),
+            "llama3": (True, False, True, [LLAMA_PRE_TOKENIZER]),
+        }
+        pattern = next((name for name, value in patterns.items() if value == properties), None)
+        if not self.file and (pattern is None or self.normalizer_types not in ([], ["NFC"])):
+            raise UserError(
+                f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
+                "GPT-2, ModernBERT or Llama 3, but only such tokenizers can be read: give another "
+                "model"
+            )
+        prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
+        return *self.ids_and_merges(), {
+            "lower_case": "Lowercase" in self.normalizer_types,
+            "add_prefix_space": bool(prefix),
+            "composed": "NFC" in self.normalizer_types,
+            "pattern": pattern or "gpt2",
+        }
+
+
+def put_special_first(
+    token_ids: Mapping[str, int], special: Sequence[str | None]
+) -> tuple[list[str], np.ndarray]:
+    """Moves the special tokens before all other tokens.
+
+    Args:
+        token_ids: dict mapping the name of a token to its Hugging Face id.
+        special: names of the special tokens in macaron_tf's order, with `None` for a token that the
+            vocabulary lacks.
+
+    Returns:
+        The names of all tokens except special tokens, sorted by Hugging Face id, and a `(V',)` int
+        array. The array contains the Hugging Face ids of all tokens in the new order, with -1 for a
+        special token that the vocabulary lacks.
+    """
+    units = sorted(token_ids.keys() - set(special), key=token_ids.__getitem__)
+    return units, np.array([token_ids.get(name, -1) for name in (*special, *units)])
+
+
+def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, ids: np.ndarray) -> _AnyVocabulary:
+    """Sets `vocabulary.added` from the tokenizer's added tokens, and returns the vocabulary.
+
+    Args:
+        vocabulary: converted vocabulary.
+        tokenizer: Hugging Face tokenizer.
+        ids: Hugging Face id for each id of `vocabulary`.
+
+    Raises:
+        UserError: the vocabulary does not contain an added token, because an unused id precedes the
+            id of this token.
+    """
+    new_ids = {old_id: new_id for new_id, old_id in enumerate(ids.tolist())}
+    absent = [name for name, old_id in tokenizer.added.items() if old_id not in new_ids]
+    if absent:
+        raise UserError(
+            f"{tokenizer.directory} adds the token {absent[0]!r} with id "
+            f"{tokenizer.added[absent[0]]}, but a smaller id has no token: give a tokenizer "
+            "whose ids have no gaps"
+        )
+    added = {name: new_ids[old_id] for name, old_id in tokenizer.added.items()}
+    vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
+    return vocabulary

@@ -1,0 +1,151 @@
+"""Vocabularies for the source and the target of a model with an encoder and a decoder."""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+
+from macaron_tf.errors import UserError, parse_json
+from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.text.base import PieceVocabulary, Vocabulary
+from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
+from macaron_tf.text.token_rows import TokenRows
+
+
+class PairVocabulary(PieceVocabulary):
+    """Pair of vocabularies for the source and the target language of a translation model.
+
+    `encode` uses the vocabulary of the given language. `decode` uses the target vocabulary.
+
+    Args:
+        source: vocabulary of the source language.
+        target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
+        normalization: additional normalization before the vocabularies' own normalization.
+        languages: codes of the source language and the target language.
+    """
+
+    kind = "pair"
+    contents_name = "vocabulary.pair"
+    options = ("normalization", "languages")
+
+    def __init__(
+        self,
+        source: PieceVocabulary,
+        target: PieceVocabulary,
+        normalization: NormalizationConfig | None = None,
+        languages: Sequence[str] = ("en", "de"),
+    ):
+        for side in (source, target):
+            check_ends(side)
+        self.source, self.target = source, target
+        self.normalization = normalization or NormalizationConfig()
+        self.languages = tuple(languages)
+        self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
+        self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
+        self.byte_fallback = target.byte_fallback
+
+    @property
+    def pieces(self) -> int:
+        return self.target.pieces
+
+    @property
+    def size(self) -> int:
+        """V, the size of the larger vocabulary."""
+        return max(self.source.size, self.target.size)
+
+    def contents(self) -> bytes:
+        sides = {}
+        for name, side in (("source", self.source), ("target", self.target)):
+            contents = base64.b64encode(side.contents()).decode()
+            sides[name] = {"kind": side.kind, "settings": side.settings(), "contents": contents}
+        return json.dumps(sides, indent=0, sort_keys=True).encode()
+
+    @classmethod
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+        vocabularies, classes = [], Vocabulary.classes
+        try:
+            sides = parse_json(contents)
+            for side in (sides["source"], sides["target"]):
+                side_contents = base64.b64decode(side["contents"])
+                vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
+        except ValueError as error:
+            raise UserError(
+                "the file does not contain two vocabularies: train the vocabulary again"
+            ) from error
+        normalization = NormalizationConfig(**settings["normalization"])
+        return cls(*vocabularies, normalization, settings["languages"])
+
+    def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
+        """Returns the vocabulary of a language, and the language itself.
+
+        `None` selects the source language.
+        """
+        language = language or self.languages[0]
+        return (self.target if language == self.languages[1] else self.source), language
+
+    def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
+        side, language = self._side(language)
+        return side.encode(normalize(strings, self.normalization, language), language)
+
+    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
+        side, language = self._side(language)
+        return side.encode_rows(normalize_lines(lines, self.normalization, language), language)
+
+    def piece_bytes(self, token_id: int) -> bytes:
+        return self.target.piece_bytes(token_id)
+
+    def trackables(self) -> list:
+        return [*self.source.trackables(), *self.target.trackables()]
+
+
+class TextVocabulary:
+    """Vocabulary that encodes and truncates sources and targets of a text-to-text model.
+
+    Args:
+        vocabulary: vocabulary whose [CLS] has the id of BOS and whose [SEP] has the id of EOS.
+        max_source: maximum number of ids in a source, including EOS.
+        max_target: maximum number of ids in a target, including EOS.
+        starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
+
+    Attributes:
+        languages: the names "source" and "target", which are used instead of language codes.
+    """
+
+    languages = ("source", "target")
+
+    def __init__(
+        self, vocabulary: PieceVocabulary, max_source: int, max_target: int, starts: bool = False
+    ):
+        check_ends(vocabulary)
+        self.vocabulary = vocabulary
+        self.limits = dict(zip(self.languages, (max_source, max_target), strict=True))
+        self.prefix = [BOS] if starts else []
+        self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
+        self.decode_lines = vocabulary.decode_lines
+
+    def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
+        """Encodes lines, and truncates each line so that the caller can append EOS.
+
+        Args:
+            lines: lines to encode. An empty line gives no ids.
+            language: "source" or "target", which selects the maximum length.
+        """
+        max_ids = self.limits[language] - 1
+        rows = self.vocabulary.encode_lines(lines)
+        return [[*self.prefix, *row][:max_ids] if row else [] for row in rows]
+
+    def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
+        """Encodes lines like `encode_lines`, but returns the ids in one flat array."""
+        return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
+
+
+def check_ends(vocabulary: PieceVocabulary) -> None:
+    """Raises a UserError unless [CLS] has the id of BOS and [SEP] has the id of EOS."""
+    if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
+        raise UserError(
+            f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
+            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: use a "
+            "run whose vocabulary was trained by macaron_tf"
+        )
