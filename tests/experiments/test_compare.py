@@ -457,7 +457,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     for arm, message in (
         (
             f"model.scheme={tokens}",
-            "no model.feed_forward_dim gives other as many parameters as one",
+            "gives other (53,120 parameters) as many parameters as one (119,936)",
         ),
         (f"model.scheme={same}", "other has the same model and settings as one"),
         ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, but --equal parameters"),

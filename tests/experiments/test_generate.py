@@ -230,7 +230,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     (tmp_path / "long.tsv").write_text(rows_of_choices("x", "o " * 99))
     ask += [f"tsv:{tmp_path}/long.tsv", "--shots", "0"]
     assert few_shot([str(word) for word in ask]) == 2
-    assert "error: --task long.tsv: answer 1 to score has " in capsys.readouterr().err
+    assert "error: --task long.tsv: answer 2 to score has " in capsys.readouterr().err
 
 
 class Reader:
