@@ -238,7 +238,7 @@ class EncoderConfig(StackConfig):
             head always has a scale and an offset.
         sharing: weights that all layers share (ALBERT), including norms: `"none"`, `"all"`,
             `"attention"` (token mixers) or `"feed_forward"` (channel mixers). Layers share weights
-            only if they have the same block, step size and window.
+            only if they have the same block, step size, window and norms.
         embedding_dim: width E of the embeddings, which a matrix projects to D. `None` means D.
         shared_position_biases: whether all layers share the bias vectors u and v of relative
             attention.
