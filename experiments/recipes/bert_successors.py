@@ -133,7 +133,7 @@ def modern_bert_base() -> PretrainingRecipe:
     attention outputs have dropout, at a rate of 0.1. This recipe has no dropout, because
     `model.dropout` would apply to all sub-layers. The batch size is constant, while the paper's
     batch size grows over the first 50 billion tokens. The text is the same as in `roberta_base`.
-    The vocabulary is of the same type, with 50,368 subword pieces.
+    The vocabulary has the same type and 50,368 subword pieces.
 
     For `--set model=modern_bert_large`, the paper's peak learning rate is 5e-4.
     """

@@ -177,7 +177,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     """
     begin = lambda name, steps: main(  # noqa: E731
         ["train", XLM, str(tmp_path / name), "--init", starts["xlm"]]
-        + flags(settings(number_text, steps))
+        + flags(settings(number_text, steps, **{"training.warmup_steps": 2}))
     )
 
     class Killed(BaseException):

@@ -136,7 +136,7 @@ def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path
     more = {**HALVES, "training.validate_every": 6, "model.dropout": 0.1}
 
     def train(run, steps):
-        made = settings(number_text, steps, **more)
+        made = settings(number_text, steps, **{**more, "training.warmup_steps": 2})
         return main(["train", NAME, str(run), "--init", start, *flags(made)])
 
     assert train(parts, 4) == train(parts, 6) == train(whole, 6) == 0
