@@ -190,7 +190,7 @@ def source_forms(forms: dict[str, str]) -> str:
 
 
 def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Returns a dict with the sampling settings `top_k` and `top_p`, and the random seed.
+    """Returns a pair: a dict of the sampling settings `top_k` and `top_p`, and the random seed.
 
     Raises:
         UserError: a flag of `SAMPLING` is set, but the temperature is 0, which turns sampling off.
@@ -261,7 +261,7 @@ def recipes(recipe_class: str) -> Command:
         "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
         local_path_argument(
-            "name", "name of the recipe to print (default: list all names)", nargs="?"
+            "name", "name of the recipe to print (default: list all recipes)", nargs="?"
         ),
         lambda parser: parser.set_defaults(recipe_class=recipe_class),
     )
@@ -394,8 +394,8 @@ INIT_NONE = together(
     ),
     path_argument(
         "--vocabulary DIR",
-        "folder of a saved vocabulary; required with --init none (default: the vocabulary of the "
-        "model in --init)",
+        "folder of a saved vocabulary; required with --init none, and otherwise only compared with "
+        "the vocabulary of the model in --init (default: the vocabulary of this model)",
     ),
     LOWER_CASE,
 )

@@ -34,10 +34,10 @@ from macaron_tf.errors import UserError
 
 
 def _check_port(port: int) -> None:
-    """Raises a `UserError` if another process listens on the port.
+    """Raises a `UserError` if this process cannot listen on the port.
 
-    Without this check, TensorFlow's server would share the port with the other process, and would
-    receive only part of the requests.
+    Without this check, TensorFlow's server would share the port with another process that listens
+    on it, and would receive only part of the requests.
     """
     try:
         with socket.socket() as probe:

@@ -42,7 +42,8 @@ class EpochRecipe(Recipe):
 
     Attributes:
         task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
-        source: source of the examples; see `macaron_tf.data.tasks.examples`.
+        source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
+            neither the user nor the task names a source.
         init: pre-trained model to start from, or `none` for random weights; see `read_init`.
         batch_size: number of examples in a micro-batch.
         epochs: number of passes over the training set; `None` means `training.max_steps` updates.

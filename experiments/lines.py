@@ -116,9 +116,13 @@ def answer_lines(
         for chunk in arriving(decoded(lines)):
             try:
                 answers = answer(chunk, first_number)
-            except TextError as error:
-                line_number = first_number + error.number - 1
-                raise UserError(f"line {line_number}: {error.reason}") from error
+            except UserError as error:
+                problem = str(error)
+                if isinstance(error, TextError):
+                    problem = f"line {first_number + error.number - 1}: {error.reason}"
+                if not problem.startswith("line "):
+                    raise
+                raise UserError(f"{input_path or 'standard input'}, {problem}") from error
             out.write(answers.encode())
             out.flush()
             first_number += len(chunk)

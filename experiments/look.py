@@ -9,8 +9,9 @@ of every layer and head, and the mean over layers and heads. For a block with a 
 shows how much the state at each position depends on earlier inputs.
 
 An encoder reads two texts as a pair. A translation model takes the second text as the translation
-of the first text. Without a second text, the model translates the first text itself. The file
-look.npz in the folder of --out contains the tokens and all arrays that the pictures show.
+of the first text. Without a second text, the model translates the first text itself. Any other
+encoder-decoder and a language model read a single text. The file look.npz in the folder of --out
+contains the tokens and all arrays that the pictures show.
 """
 
 import argparse
@@ -106,7 +107,8 @@ def _encoder_inputs(
         rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], max_length, is_causal)
         inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
     ids = inputs["token_ids"]
-    _check_length(location, len(ids), pretrained.config.longest)
+    name = "the text" if len(texts) == 1 else "the pair of the two texts"
+    _check_length(location, name, len(ids), pretrained.config.longest)
     return inputs, {"tokens": _token_texts(vocabulary, ids)}
 
 
@@ -131,7 +133,8 @@ def _encoder_decoder_inputs(
     if isinstance(task, Translation):
         start_ids = [BOS]
         [source_ids] = vocabulary.encode_lines(texts[:1])
-        _check_length(location, len(source_ids), task.max_tokens)
+        name = "the text" if len(texts) == 1 else "the first text"
+        _check_length(location, name, len(source_ids), task.max_tokens)
         source_ids = [*source_ids, EOS]
         if len(texts) > 1:
             [target_ids] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
@@ -148,7 +151,8 @@ def _encoder_decoder_inputs(
         [[completion]] = generator.continue_rows([source_ids], GenerationConfig(temperature=0.0))
         target_ids = [*completion.ids]
     decoder_ids = [*start_ids, *target_ids]
-    _check_length(location, len(decoder_ids) - 1, max_length)
+    name = "the model's output for the text" if len(texts) == 1 else "the second text"
+    _check_length(location, name, len(decoder_ids) - 1, max_length)
     vocabularies = (vocabulary, vocabulary)
     if isinstance(vocabulary, PairVocabulary):
         vocabularies = (vocabulary.source, vocabulary.target)
@@ -160,12 +164,13 @@ def _encoder_decoder_inputs(
     return {"source": source_ids, "target": decoder_ids[:-1]}, tokens
 
 
-def _check_length(location: str, length: int, max_length: int | None) -> None:
+def _check_length(location: str, name: str, length: int, max_length: int | None) -> None:
+    """Raises a `UserError` if the text that `name` describes is empty or too long."""
     if length < 1:
-        raise UserError("the text is empty: give at least one word")
+        raise UserError(f"{name} is empty: give another text")
     if max_length is not None and length > max_length:
         raise UserError(
-            f"the text has {length} tokens, but {location} can read at most {max_length} tokens: "
+            f"{name} has {length} tokens, but {location} can read at most {max_length} tokens: "
             "shorten the text"
         )
 
@@ -229,7 +234,7 @@ def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, 
 
 
 def _picture_name(layer) -> str:
-    """Returns the name of the picture that shows a layer."""
+    """Returns the name of the picture for a layer, such as "cross" or "decoder_memory"."""
     parts = layer.path.split("/")
     stack = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
@@ -310,6 +315,8 @@ def heads_figure(weights: np.ndarray) -> Figure:
 def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
     """Draws attention weights with tokens as labels.
 
+    An axis with more than 60 tokens shows indices instead of tokens.
+
     Args:
         weights: `(T, S)` attention weights.
         rows: T tokens of the queries.
@@ -374,7 +381,8 @@ main = cli.single_program(
     ),
     cli.checkpoint(
         "checkpoint to load: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights, otherwise best)"
+        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
+        "last if the run was never validated)"
     ),
 )
 

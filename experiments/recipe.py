@@ -35,7 +35,8 @@ MAY_CHANGE = tuple(
     )
 )
 
-# Settings that a model card always shows. It shows other settings only if they are not defaults.
+# Settings that a model card always shows. A card shows other settings only if they are not
+# defaults.
 CARD_SETTINGS = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
@@ -89,8 +90,8 @@ class Recipe(Settings):
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
-                "model.vocab_size cannot be set, because it is the size of the vocabulary: set the "
-                "vocabulary size instead"
+                "model.vocab_size cannot be set, because the vocabulary determines it: leave "
+                "model.vocab_size out, and choose the size when the vocabulary is trained"
             )
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
@@ -201,9 +202,8 @@ class Recipe(Settings):
             )
             if changes_decay or not is_among(name, allowed):
                 raise UserError(
-                    f"{where} was trained with {name}={old!r}, not {new!r}: "
-                    "choose another folder, or give --resume to continue the run with its own "
-                    "recipe and settings"
+                    f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
+                    f"or continue the run with its own settings by `train --resume {where}`"
                 )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
@@ -282,8 +282,8 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        saved_training: training settings of the run to resume, whose warm-up does not change;
-            `None` means a new run.
+        saved_training: training settings of the run to resume; `None` means a new run. The warm-up
+            of the saved run is kept, even if `training.max_steps` changes.
     """
     model_texts, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -408,7 +408,10 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
 
 
 def _has_constant_warm_up(training: TrainingConfig) -> bool:
-    """Returns whether the learning rate is constant in the warm-up and falls later, as in T5."""
+    """Returns whether the learning rate does not rise in the warm-up, as in T5.
+
+    The result is false for the linear and cosine schedules, whose decay has a fixed end.
+    """
     is_constant = training.warmup_start >= training.learning_rate
     return is_constant and training.schedule not in ENDING_SCHEDULES
 
@@ -466,7 +469,8 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 def _nearest_path(recipe: Recipe, path: str) -> str:
     """Returns the end of an error message that suggests a setting with a similar name.
 
-    Only the last names of the paths are compared, so the suggestion may be in another section.
+    The result is "" if no name is similar. Only the last names of the paths are compared, so the
+    suggestion may be in another section.
 
     Args:
         recipe: recipe whose settings are compared.

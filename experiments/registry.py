@@ -72,7 +72,8 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
         settings: strings of the form `path=value`; see `override`.
 
     Raises:
-        UserError: there is no such recipe, or its class is not `recipe_class`.
+        UserError: there is no such recipe, its class is not `recipe_class`, or a setting is not
+            valid.
     """
     return override(make_recipe(name, recipe_class, _recipe_function(name)), settings)
 
@@ -114,8 +115,8 @@ def make_recipe(
         allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
-                f"{name} returns a {type(recipe).__name__}, but must return a "
-                f"{recipe_class.__name__}: correct the function"
+                f"{name} returns a value of type {type(recipe).__name__}, but must return a value "
+                f"of type {recipe_class.__name__}: correct the function"
             )
     elif builtin is not None:
         recipe = builtin(*arguments)

@@ -7,7 +7,8 @@ RUN/data.json            fingerprint (SHA-256) and size of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
 RUN/average/             averaged weights, which `translate average` writes
-RUN/metrics.jsonl        metrics, with a line for each time that training logs
+RUN/metrics.jsonl        metrics, with a line for each log step and each validation
+RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
 RUN/comparison/          results of `compare`
@@ -115,7 +116,8 @@ class Run(abc.ABC):
         if is_saved(path):
             raise UserError(
                 f"{path} was written by save_pretrained and has no optimizer state to resume from: "
-                f"choose another folder for the run, and give --init {path}"
+                f"choose another folder for the run; to start from these weights, give --init "
+                f"{path} if the command has this flag"
             )
         run = cls.open(path)
         recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
@@ -227,7 +229,10 @@ class Run(abc.ABC):
         record = _read_data_record(self.path)
         if "sha256" not in record:
             file = self.path / "data.json"
-            raise UserError(f"{file} cannot be read: restore the file, or start a new run")
+            raise UserError(
+                f"{file} is missing or has no field sha256, the fingerprint of the training data: "
+                "restore the file, or start a new run"
+            )
         return record
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
@@ -310,13 +315,13 @@ def read_kind(path: str | os.PathLike) -> str:
         return parse_json(text, kind=str)["kind"]
     except ValueError as error:
         raise UserError(
-            f"{path}/recipe.json is not a recipe of this version of the package ({error}): train "
-            "the run again"
+            f"{path}/recipe.json is not a recipe of this version of the package ({error}): use "
+            "the version that wrote it, or train again"
         ) from error
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
-    """Formats metrics as a line of text, such as "score 0.9123 accuracy 0.9123"."""
+    """Formats metrics as text without a line end, such as "score 0.9123  accuracy 0.9123"."""
     return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 

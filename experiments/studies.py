@@ -48,7 +48,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """Runs `finetune grid`, and returns the return value of `finetune.grid.combinations`.
+    """Runs `finetune grid`, and returns the output of `finetune.grid.combinations` for its runs.
 
     Args:
         tasks: names of the tasks.
@@ -139,15 +139,16 @@ def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable
         if saved_settings.get(name) != value:
             raise UserError(
                 f"{file} was made with {name}={saved_settings.get(name)!r}, but this command has "
-                f"{name}={value!r}: give another folder, or set {name} to its earlier value"
+                f"{name}={value!r}: give another folder, or restore the earlier value of {name}"
             )
     return row
 
 
 def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in several threads, each of which uses its own part of the CPUs.
+    """Runs tasks in several threads. On Linux, each thread uses its own part of the CPUs.
 
-    If a task raises an exception, the tasks that have not begun are cancelled.
+    If a task raises an exception, the function cancels the tasks that have not begun, and raises
+    the exception.
 
     Args:
         jobs: number of threads.
@@ -203,7 +204,7 @@ def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
 
 
 def values(rows: Iterable[dict], metric: str) -> list[float]:
-    """Returns the values of a metric in the rows that have this metric."""
+    """Returns the values of a metric in all rows where the metric exists and is not `None`."""
     return [row[metric] for row in rows if row.get(metric) is not None]
 
 
@@ -234,10 +235,10 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
     """Formats the mean and standard deviation of values for a table cell.
 
-    Without values, the cell is "-".
+    Without values, the cell is "-". For a single value, the cell has no standard deviation.
 
     Args:
-        values: the values.
+        values: values to average, such as the scores of several seeds.
         digits: number of decimal places.
         scale: factor for the values.
     """
@@ -300,7 +301,10 @@ def write(
 
 
 def _versions() -> dict[str, str]:
-    """Returns the version and commit of this package, and the commit of the user's repository."""
+    """Returns the version and commit of this package, and the commit of the user's repository.
+
+    A commit is "" if there is no repository.
+    """
     is_checkout, here = (_ROOT / ".git").exists(), pathlib.Path()
     repository = _git(here, "rev-parse", "--show-toplevel")[1]
     has_user_repository = repository and not (is_checkout and os.path.samefile(repository, _ROOT))
@@ -311,9 +315,9 @@ def _versions() -> dict[str, str]:
 def commit(folder: pathlib.Path = _ROOT) -> str:
     """Returns the abbreviated hash of the commit that is checked out in a folder.
 
-    The hash ends in `-dirty` if files differ from the commit. Files in `experiments/results` are
-    not compared, because studies write their results to that folder. Without a repository or
-    without git, the result is an empty string.
+    The hash ends in `-dirty` if tracked files differ from the commit. Files in
+    `experiments/results` are not compared, because studies write their results to that folder.
+    Without a repository or without git, the result is an empty string.
     """
     short = _git(folder, "describe", "--always", "--exclude", "*")[1]
     edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"

@@ -57,7 +57,8 @@ def train_run(
     """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
     The results of a resumed run are bit-identical to the results of an uninterrupted run. The
-    folder is created only after all checks of the input.
+    folder is created only after all checks of the input. If a new run fails without having
+    written metrics or a checkpoint, the folder is removed.
 
     Args:
         run: the run to train.
@@ -73,8 +74,10 @@ def train_run(
 
     Raises:
         UserError: the folder contains a run with other settings, another vocabulary or other data.
-        Diverged: too many consecutive updates had a NaN or infinite loss or gradient.
-        Interrupted: a signal stopped training, after a checkpoint was saved.
+        Diverged: too many consecutive updates were skipped, for example because of a NaN or
+            infinite loss or gradient.
+        Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
+            update.
     """
     check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
@@ -184,8 +187,8 @@ def train_pairs(
     if perfect_scores.get(metric) == 0:
         raise UserError(
             f"training.best_metric={metric} is 0 even if the model's output equals the references: "
-            "set training.best_metric=loss and training.best_mode=min, or metric.tokenize=char for "
-            "BLEU"
+            "set training.best_metric=loss and training.best_mode=min, or, for the BLEU of a "
+            "translation recipe, metric.tokenize=char"
         )
 
     def validation(network: keras.Model):

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,7 +22,7 @@ _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tok
 
 
 class ClientError(Exception):
-    """Error that a client raises if the server rejects a request or does not respond.
+    """Error that a client raises if a request fails or the response cannot be used.
 
     Attributes:
         status: HTTP status, or name of the gRPC code. `None` means that there is no such code, for
@@ -32,6 +32,16 @@ class ClientError(Exception):
     def __init__(self, message: str, status: int | str | None = None):
         super().__init__(message)
         self.status = status
+
+
+def missing_signature(name: str, signatures: Iterable[str]) -> ClientError:
+    """Returns the error for a model without the signature `name`. `signatures` names the others."""
+    others = ", ".join(sorted(key for key in signatures if not key.startswith("__"))) or "none"
+    model = "a translator" if name == "score" else "the model"
+    return ClientError(
+        f"the model has no signature {name!r} (its signatures: {others}): export {model} with "
+        "python -m export.saved_model"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +82,15 @@ class Signature:
         Args:
             lines: lines of text. Tabs separate several texts in a line.
             numeric_inputs: dict mapping the name of a numeric input to its value, which applies to
-                all lines.
+                all lines. The inputs of a text generator have default values.
             first: number of the first line, for error messages.
 
         Returns:
             Dict mapping input name to a list of values, one for each line.
 
         Raises:
-            UserError: a line has the wrong number of texts, or a number is missing, unknown or
-                invalid.
+            UserError: the model has no string input, a line has the wrong number of texts, or a
+                number is missing, unknown or invalid.
         """
         texts = self.texts
         names = [name for name in self.inputs if name not in texts]
@@ -96,6 +106,11 @@ class Signature:
         values = {
             name: _to_number(name, value, self.inputs[name]) for name, value in values.items()
         }
+        if not texts:
+            raise UserError(
+                "the model has no string input, but this client sends lines of text: use a model "
+                "exported with python -m export.saved_model"
+            )
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for line_number, row in enumerate(rows, first):
             if len(row) != len(texts):
@@ -108,11 +123,13 @@ class Signature:
 
 
 def _to_number(name: str, value: Any, dtype: str) -> Any:
-    """Converts a value to a Python int or float that an input's dtype can represent.
+    """Converts the value of an input with an integer or float dtype to a Python int or float.
+
+    A value for any other dtype is returned unchanged.
 
     Raises:
-        UserError: `value` is not a number, or the dtype cannot represent it. Without this check,
-            gRPC would round the value.
+        UserError: `value` is not a number, or is out of the range of the dtype, or is a float for
+            an integer input. Without this check, `LocalClient` would truncate 2.5 to 2.
     """
     is_real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
@@ -137,15 +154,15 @@ def _to_number(name: str, value: Any, dtype: str) -> Any:
 class Client(abc.ABC):
     """Client that sends lines of text to an exported model, in batches. Base class of all clients.
 
-    All methods raise a ClientError if the server rejects a request or cannot be reached. Subclasses
-    implement `_run` and `_metadata`.
+    All methods raise a ClientError if the server rejects a request, cannot be reached, or sends a
+    response that the method cannot use. Subclasses implement `_run` and `_metadata`.
 
     Attributes:
         address: address of the server.
         name: name of the model.
         version: version of the model; `None` means the newest version.
         timeout: maximum number of seconds to wait for a response.
-        batch_size: maximum number of lines in a request.
+        batch_size: maximum number of lines in a request. More lines are sent in several requests.
     """
 
     address: str
@@ -160,10 +177,7 @@ class Client(abc.ABC):
         with self._as_documented():
             signatures = self._metadata()["signature_def"]
             if _SIGNATURE not in signatures:
-                raise ClientError(
-                    f"the model has no signature {_SIGNATURE!r}, which this client needs: export "
-                    "the model with python -m export.saved_model"
-                )
+                raise missing_signature(_SIGNATURE, signatures)
             inputs, outputs = (
                 {name: info["dtype"] for name, info in signatures[_SIGNATURE].get(key, {}).items()}
                 for key in ("inputs", "outputs")
@@ -223,7 +237,7 @@ class Client(abc.ABC):
         """
         candidates = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
-            if "translations" not in part:
+            if not {"translations", "scores"} <= part.keys():
                 raise ClientError(
                     f"the model {self.name!r} is not a translator: leave --n-best out, or call "
                     "`answers` in Python"
@@ -246,8 +260,15 @@ class Client(abc.ABC):
                 f"there are {len(sources)} sources but {len(targets)} targets: give one target for "
                 "each source"
             )
-        outputs = self._run_in_batches("score", source=sources, target=targets)
-        return [score for part in outputs for score in part.get("log_probs") or part[""]]
+        scores = []
+        for part in self._run_in_batches("score", source=sources, target=targets):
+            if not part.keys() & {"log_probs", ""}:
+                raise ClientError(
+                    f"the model's signature 'score' has no output 'log_probs' (its outputs: "
+                    f"{', '.join(part)}): export a translator with python -m export.saved_model"
+                )
+            scores += part.get("log_probs") or part[""]
+        return scores
 
     def _run_in_batches(
         self, signature: str, first: int = 1, /, **columns: Sequence

@@ -54,8 +54,8 @@ class RestClient(Client):
 
     Attributes:
         retries: maximum number of times to repeat a request if the server cannot be reached or is
-            busy (HTTP status 503 or 429). Repeating is safe, because a prediction does not change
-            the state of the server.
+            busy (HTTP status 503 or 429). A request that exceeds `timeout` is not repeated.
+            Repeating is safe, because a prediction does not change the state of the server.
         backoff: seconds before the first repetition. The wait doubles with every repetition.
     """
 
@@ -155,7 +155,8 @@ class GrpcClient(Client):
     """Client for the gRPC API of a server, at an address such as 127.0.0.1:8500.
 
     The client is thread-safe, and needs grpcio, TensorFlow and tensorflow-serving-api. If the
-    server does not accept connections yet, the client retries for up to 10 seconds.
+    server is unavailable, for example because it is still starting, the client retries for up to
+    10 seconds, or for `timeout` seconds if `timeout` is shorter.
     """
 
     def __post_init__(self):
@@ -199,7 +200,10 @@ class GrpcClient(Client):
                 if time.monotonic() < give_up:
                     time.sleep(0.2)
                     continue
-                message = f"{self.address} did not answer ({message}): check the address"
+                message = (
+                    f"{self.address} is unavailable ({message}): check the address, or try again "
+                    "later"
+                )
             raise ClientError(message, code.name)
 
     def _metadata(self) -> dict[str, Any]:

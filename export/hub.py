@@ -3,9 +3,9 @@
     python -m export.hub RUN OWNER/NAME [--checkpoint average] [--license apache-2.0]
     python -m export.hub RUN OWNER/NAME --format hugging-face
 
-RUN is the folder of a training run, or another source that `macaron_tf.load` accepts. The upload is
-one commit. If the repository does not exist, the command creates it. Before the first upload, log
-in with `hf auth login` or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` loads an uploaded
+RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. The upload
+is one commit. If the repository does not exist, the command creates it. Before the first upload,
+log in with `hf auth login` or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` loads an uploaded
 model. Transformers can also load models uploaded with `--format hugging-face`.
 """
 
@@ -39,7 +39,8 @@ main = single_program(
     argument("repository", "repository on the Hugging Face Hub, as OWNER/NAME"),
     checkpoint(
         "checkpoint to upload: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights, otherwise best)"
+        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
+        "last if the run was never validated)"
     ),
     LICENSE,
     argument(

@@ -2,7 +2,7 @@
 
     python -m export.hugging_face RUN DIR [--checkpoint average] [--license apache-2.0]
 
-RUN is the folder of a training run, or another source that `macaron_tf.load` accepts. DIR must be
+RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. DIR must be
 new, empty, or the result of an earlier export. The command writes config.json, model.safetensors,
 the tokenizer files and a model card. If transformers has no equivalent model, the error names the
 setting that transformers does not support.
@@ -40,7 +40,8 @@ main = single_program(
     ),
     checkpoint(
         "checkpoint to export: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights, otherwise best)"
+        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
+        "last if the run was never validated)"
     ),
     LICENSE,
 )

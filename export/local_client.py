@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
 
-from export.base_client import Client, ClientError
+from export.base_client import Client, ClientError, missing_signature
 from macaron_tf.engines.exported import ExportedModel, find_version
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.serving import as_json, failed_check
 
 
@@ -18,9 +18,9 @@ from macaron_tf.io.serving import as_json, failed_check
 class LocalClient(Client):
     """Client that runs an exported model in this process, without a server.
 
-    The client is thread-safe. `address` is the model's folder. The client ignores `name` and
-    `timeout`. If the model was exported with `--lite`, LiteRT answers small requests (see
-    `ExportedModel`).
+    The client is thread-safe. `address` is the model's folder, or the folder of one version. The
+    client ignores `name` and `timeout`. If the model was exported with `--lite`, LiteRT answers
+    small requests (see `ExportedModel`).
     """
 
     name: str = ""
@@ -30,9 +30,8 @@ class LocalClient(Client):
         try:
             self._model = ExportedModel(path)
         except Exception as error:  # TensorFlow raises exceptions of any class, see `ExportedModel`
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{path} cannot be loaded ({reason:.200}): export the model again"
+                f"{path} cannot be loaded ({first_line(error):.200}): export the model again"
             ) from error
         if self._model.warning is not None:
             print(f"warning: LiteRT is not used: {self._model.warning}", file=sys.stderr)
@@ -49,6 +48,8 @@ class LocalClient(Client):
         return {"signature_def": signatures}
 
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
+        if signature not in self._model.signature_defs:
+            raise missing_signature(signature, self._model.signature_defs)
         definition = self._model.signature_defs[signature]
         arrays = {
             name: np.array(
@@ -60,6 +61,6 @@ class LocalClient(Client):
         try:
             outputs = self._model.run(signature, arrays)
         except tf.errors.InvalidArgumentError as error:
-            message = failed_check(error.message) or error.message.splitlines()[0]
+            message = failed_check(error.message) or first_line(error)
             raise ClientError(message, "INVALID_ARGUMENT") from None
         return {name: as_json(name, array) for name, array in outputs.items()}

@@ -3,7 +3,7 @@
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 RUN is a run folder of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text` or
-`pretrain`, or another source that `macaron_tf.load` accepts, such as `hugging-face:DIR`. The
+`pretrain`, or another location that `macaron_tf.load` accepts, such as `hugging-face:DIR`. The
 classes in `macaron_tf.tasks` document the inputs and outputs. The command writes the folder
 OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and tensorflow_text, but not
 macaron_tf.
@@ -114,7 +114,7 @@ def search_options(options: argparse.Namespace, location: str, model) -> dict[st
 
     Args:
         options: options of an export command.
-        location: source of the model, for the error message.
+        location: location of the model, for the error message.
         model: the loaded model.
 
     Raises:
@@ -143,7 +143,8 @@ main = single_program(
     path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
     checkpoint(
         "checkpoint to export: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights, otherwise best)"
+        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
+        "last if the run was never validated)"
     ),
     count(
         "--version N",

@@ -23,7 +23,7 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe, hints_of, parse
 
-# Maps the last word of a setting's name to the metavar of its flag. All others have the metavar N.
+# Maps the last word of a setting's name to the metavar of its flag. All other flags have N.
 _METAVARS = {
     "bytes": "BYTES",
     "file": "FILE",
@@ -85,9 +85,10 @@ def run(config: ServerConfig, stop: threading.Event) -> None:
             f"{name} version{'s' * (len(manager.served) > 1)} {', '.join(map(str, manager.served))}"
             for name, manager in server.models.items()
         )
+        example = server.example()
         print(
-            f"ready: {model_list} on {server.url} "
-            f"(gRPC {config.host}:{server.grpc_port}); try: {server.example()}",
+            f"ready: {model_list} on {server.url} (gRPC {config.host}:{server.grpc_port})"
+            f"{f'; try: {example}' if example else ''}",
             flush=True,
         )
         stop.wait()

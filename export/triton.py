@@ -4,12 +4,12 @@
     python -m export.triton m30k=served/m30k sst2=served/sst2 --signatures serving_default score
 
 The folder of a model, such as served/m30k, has a subfolder for each version (`1/`, `2/`, ...),
-written by `python -m export.saved_model`. Triton serves the newest versions of a model. The form
-NAME=FOLDER sets the name of the model, which is the name of the folder by default. A signature
-other than `serving_default` becomes a separate model, such as `m30k.score`. The Python backend runs
-one process for each version of each model, and merges concurrent requests into batches. After
-Ctrl-C or SIGTERM, Triton finishes the requests in flight and exits. `make engines` installs Triton
-(package nvidia-pytriton) into .venv-engines.
+written by `python -m export.saved_model`. Triton serves the newest version of each model, or the
+newest N versions with `--versions N`. The form NAME=FOLDER sets the name of the model, which is the
+name of the folder by default. A signature other than `serving_default` becomes a separate model,
+such as `m30k.score`. The Python backend runs one process for each version of each model, and merges
+concurrent requests into batches. After Ctrl-C or SIGTERM, Triton finishes the requests in flight
+and exits. `make engines` installs Triton (package nvidia-pytriton) into .venv-engines.
 """
 
 import argparse
@@ -46,12 +46,12 @@ _TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": 
           "float64": "FP64"}  # fmt: skip
 _MODEL = """import sys
 
-# Replaces the packages of the Python that Triton starts.
+# Replaces the package folders of the Python that Triton starts.
 sys.path[:] = {path} + [folder for folder in sys.path if not folder.endswith("-packages")]
 import export
 from macaron_tf.cli.program import lean_imports
 
-lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
+lean_imports()  # TensorFlow would import JAX, which does not run with this NumPy
 from {module} import TritonPythonModel
 """
 _GRACE_SECONDS = 120  # seconds for requests in flight to finish at shutdown
@@ -95,7 +95,8 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         The names of the models in the repository, one for each signature of each model.
 
     Raises:
-        UserError: a model is damaged, or none of the models has one of the requested signatures.
+        UserError: a model is damaged, no model has one of the requested signatures, or an input or
+            output has an unknown number of dimensions.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -129,7 +130,11 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
 
 
 def _config(signature, folder: str, options) -> str:
-    """Returns Triton's ModelConfig for a signature, in protocol buffer text format."""
+    """Returns Triton's ModelConfig for a signature, in protocol buffer text format.
+
+    Raises:
+        UserError: an input or output has an unknown number of dimensions.
+    """
     is_batched = signature.batchable
 
     def tensor(role: str, name: str, spec) -> str:
@@ -173,7 +178,7 @@ def model_source(module: str) -> str:
 
 
 def _package_folders() -> list[str]:
-    """Returns the entries of `sys.path`, except the folders of Python's standard library.
+    """Returns the absolute paths in `sys.path`, without the folders of the standard library.
 
     Triton's process uses its own standard library.
     """
@@ -202,7 +207,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespace) -> int:
-    """Runs Triton with a model repository until SIGINT or SIGTERM.
+    """Runs Triton with a model repository until SIGINT or SIGTERM, or until Triton exits.
 
     Args:
         write: function that writes a model repository into an empty folder, and returns the model
@@ -213,7 +218,7 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
         The exit status, which is 0 after a signal and otherwise Triton's exit status.
 
     Raises:
-        UserError: a port is in use, or Triton does not start.
+        UserError: a port cannot be opened, or Triton is not installed or does not start.
     """
     for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
         try:

@@ -56,7 +56,7 @@ class TritonPythonModel:
         """Runs requests as one batch, and yields the index and the response of each request.
 
         Args:
-            group: a tuple for each request, of the index, the number of rows, and the inputs.
+            group: a tuple (index, number of rows, inputs) for each request.
         """
         run = functools.partial(self._servable.run, self._signature)
         indices = [index for index, *_ in group]

@@ -66,7 +66,8 @@ def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) ->
         fields: required fields of a JSON object, with the expected type of each field.
 
     Raises:
-        ValueError: the text is not JSON, a required field is missing, or a type differs.
+        ValueError: the text is not JSON or is nested too deeply, a required field is missing, or a
+            type differs.
     """
     try:
         value = json.loads(text)
@@ -111,18 +112,18 @@ _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
 
 def check_path(text: str, local: bool = False, name: str = "a path") -> str:
-    """Checks that paths are local or on Google Cloud Storage (`gs://`), and expands `~`.
+    """Checks that paths are local or on Google Cloud Storage, and expands `~` at the beginning.
 
     Args:
         text: a path, or text that contains paths, such as `tsv:FILE` or `NAME=DIR`.
-        local: whether to accept only local paths.
+        local: whether to accept only local paths, and no `gs://BUCKET/NAME`.
         name: name of the argument, for the error message about an empty path.
 
     Returns:
-        The text with `~` expanded.
+        The text with the home folder in place of `~` at the beginning.
 
     Raises:
-        UserError: `text` is empty, or contains a path with an unsupported URL scheme.
+        UserError: `text` is empty, or contains a URL that is not accepted, such as `s3://BUCKET`.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
@@ -152,6 +153,17 @@ def plural(noun: str, count: int) -> str:
 
 # Files of user code that this process has imported; see `macaron_tf.plug_ins`.
 USER_FILES: set[str] = set()
+
+
+def first_line(error: BaseException, message: str | None = None) -> str:
+    """Returns the first line of an error's message, or the class name if the message is empty.
+
+    Args:
+        error: error to describe.
+        message: message to use; `None` means `str(error)`.
+    """
+    message = str(error) if message is None else message
+    return (message.strip().splitlines() or [type(error).__name__])[0]
 
 
 def sentence_of(error: BaseException, import_path: str = "") -> str | None:
@@ -243,8 +255,8 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 def check_train_packages() -> None:
     """Raises a UserError if a package that training or validation needs is not installed.
 
-    Commands call this function before training. Otherwise a package that only the validation needs
-    would stop the run at its first validation.
+    Commands call this function before training. Otherwise, the lack of a package that only
+    validation needs would stop a run at the first validation.
     """
     modules = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
     if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
@@ -317,6 +329,8 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
             f"the bucket returned HTTP {code}",
             "check that your credentials may read and write the bucket",
         )
+    if code == "404":
+        return "the bucket returned HTTP 404", "check that the bucket and the path exist"
     return f"the bucket returned HTTP {code} to repeated requests", f"{retry} later"
 
 
@@ -331,6 +345,8 @@ def store_sentence(error: Exception) -> str | None:
 @contextlib.contextmanager
 def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
+
+    Without `package`, an `ImportError` that is not about a missing module passes unchanged.
 
     Args:
         purpose: feature that needs the package, for the error message.

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.distribution.device_memory import refuse_oversize
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError, first_line, parse_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
@@ -75,7 +75,8 @@ def load(
             modules and files then runs in this process.
 
     Raises:
-        UserError: there is no network at `location`, reading it fails, or `trust_code` is needed.
+        UserError: there is no network at `location`, the network cannot be read, `trust_code` is
+            needed, or the files already determine `lower_case` or `vocabulary`.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -102,17 +103,19 @@ def load(
                     "trained"
                 )
         return dataclasses.replace(loaded, vocabulary=vocabulary)
-    if location.endswith(".keras"):
-        path = paths.as_path(location)
-        with _refuse_network(location):
-            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
-        return Pretrained(network, name=path.stem, checkpoint=location)
-    parsed = locate(location)
-    if lower_case is not None and parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
+    parsed = None if location.endswith(".keras") else locate(location)
+    if lower_case is not None and (
+        not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN)
+    ):
         raise UserError(
             f"the files of {location} already say whether text is lower-cased: leave lower_case "
             "(--[no-]lower-case) out"
         )
+    if not parsed:
+        path = paths.as_path(location)
+        with _refuse_network(location):
+            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
+        return Pretrained(network, name=path.stem, checkpoint=location)
     with Progress(f"loading {location}"):
         if parsed.library:
             pretrained = dataclasses.replace(
@@ -132,9 +135,10 @@ class Location:
 
     Attributes:
         argument: argument `location` of `load`.
-        folder: folder of the network's files. If another library wrote the files, the path is
-            local and absolute.
-        library: name in `LIBRARIES` of the library that wrote the files, or "" for macaron_tf.
+        folder: folder of the network's files. For another library's format, the path is local and
+            absolute.
+        library: name in `LIBRARIES` of the library whose format the files have, or "" for
+            macaron_tf's own format.
         checkpoint: checkpoint name from `RUN@CHECKPOINT`, or `None`.
     """
 
@@ -145,9 +149,10 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether another library trained the model.
+        """Whether the folder holds a model without the recipe of a training run.
 
-        Such a model has no recipe, even if `save_pretrained` has written it to a folder.
+        This is the case for another library's format, and for a folder that `save_pretrained` wrote
+        without recipe.json, as it does for a model that another library trained.
         """
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
@@ -176,7 +181,7 @@ def locate(location: str) -> Location:
 
 
 def _library_of(folder: epath.Path) -> str:
-    """Returns the name in `LIBRARIES` of the library that wrote a folder, or "" for macaron_tf."""
+    """Returns the name in `LIBRARIES` for the format of a folder, or "" for macaron_tf's own."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -192,10 +197,14 @@ def _refuse_network(location: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if "`safe_mode=False`" in str(error):
+            raise UserError(
+                f"{location} contains Python code, such as a lambda: if you trust the code, give "
+                "--trust-code (in Python trust_code=True)"
+            ) from error
         raise UserError(
-            f"{location} has no network that this version can read ({reason[:200]}): check the "
-            "path, or use the version of macaron_tf that saved the network"
+            f"{location} has no network that this version can read ({first_line(error):.200}): "
+            "check the path, or use the version of macaron_tf that saved the network"
         ) from error
 
 
@@ -280,7 +289,8 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
     """Reads the metrics that earlier evaluations have written into a run's folder.
 
     Returns:
-        Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file.
+        Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file
+            that are floats. The field `seconds` is left out.
     """
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     scores = {}

@@ -9,7 +9,7 @@ A run records the name and not the code. Every process that opens the run import
 A model folder may come from a stranger. Therefore, this module imports a name only in three cases:
 
 - The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
-- A training run of the same user signed the name (see `macaron_tf.io.signatures`).
+- The folder has a signature of the name by the same user (see `macaron_tf.io.signatures`).
 - The user gave `--trust-code` or `trust_code=True` (see `trusting`), and the name is no FILE.py.
 """
 
@@ -125,7 +125,9 @@ def allow_within(*texts: str) -> None:
 
 @contextlib.contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Allows imports of all modules, from any source, within the `with` block.
+    """Allows imports of all modules within the `with` block, for all threads.
+
+    A name of the form `FILE.py:Name` still needs the user's permission (see `is_allowed`).
 
     Args:
         trust: whether to allow the imports. `False` changes nothing.
@@ -179,8 +181,8 @@ def check_allowed(import_path: str) -> None:
 def origin_of(import_path: str) -> str | None:
     """Returns the path of the source file that `import_module` would run.
 
-    `None` means that the module does not exist. This function imports nothing, not even the
-    packages that contain the module.
+    `None` means that the module does not exist or has no source file. This function imports
+    nothing, not even the packages that contain the module.
     """
     name = import_path.partition(":")[0]
     # `python -m` searches the working directory for modules, but an installed script does not.
@@ -201,7 +203,7 @@ def origin_of(import_path: str) -> str | None:
 
 
 def file_of(import_path: str) -> pathlib.Path:
-    """Returns the source file of the function that `package.module:Name` names."""
+    """Imports the function that `package.module:Name` names, and returns its source file."""
     return pathlib.Path(find(import_path).__code__.co_filename)
 
 

@@ -273,21 +273,27 @@ class Pretrained:
 
         Args:
             text: input text, such as a prompt.
-            options: see `predict`.
+            options: generation options, such as `temperature` and `seed`, except `num_samples`.
+
+        Raises:
+            UserError: the model does not generate text, or rejects an option.
         """
         return self._graph().task.stream(text, **options)
 
     def score(self, *texts: Any) -> Any:
-        """Computes the log-probability of each text.
+        """Computes the log-probability of each text, or of each target given its source.
 
         Args:
             texts: texts for a language model, or sources and targets for a translator, in the
                 forms that `predict` accepts.
 
         Returns:
-            A list with a dictionary for each text, or the dictionary itself for a single text.
-            `log_probs` is the natural logarithm of the text's probability, and `tokens` is the
+            A list with a dictionary for each text or target, or the dictionary itself for a single
+            example. `log_probs` is the natural logarithm of the probability, and `tokens` is the
             number of tokens.
+
+        Raises:
+            UserError: the model is neither a decoder-only language model nor a translator.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -331,6 +337,10 @@ class Pretrained:
 
         Returns:
             The folder of the new version.
+
+        Raises:
+            UserError: the model has no task, rejects an option, or cannot be written (see
+                `write_version`).
         """
         for name in formats:
             check_choice("formats", name, [*WRITERS])
@@ -352,11 +362,11 @@ class Pretrained:
         return tuple(sorted(differing_fields(self.config, catalog_config).items()))
 
     def require_floats(self) -> None:
-        """Raises a UserError if the weights are quantized, because training needs float weights."""
+        """Raises a UserError if the weights are quantized instead of float."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
-                f"{self.name or self.checkpoint} is quantized, but training needs float weights: "
-                "start from the model before quantization"
+                f"{self.name or self.checkpoint} is quantized, but must have float weights here: "
+                "give the model before quantization"
             )
 
     def classifier(
@@ -420,6 +430,10 @@ class Pretrained:
                 truncated.
             seed: random seed for initial weights, shuffling and dropout.
 
+        Raises:
+            UserError: the numbers of texts and labels differ, there are fewer than two classes, or
+                the network is not an encoder with float weights.
+
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
             model = model.fine_tune(["Fine.", "Late again."], ["praise", "complaint"])
@@ -429,8 +443,9 @@ class Pretrained:
         classes = tuple(sorted({*labels}))
         if len(texts) != len(labels) or len(classes) < 2:
             raise UserError(
-                f"the training set has {len(texts)} texts, {len(labels)} labels and {len(classes)} "
-                "distinct labels: give one label for each text, and at least two distinct labels"
+                f"the numbers of texts ({len(texts)}), labels ({len(labels)}) and distinct labels "
+                f"({len(classes)}) do not fit: give one label for each text, and at least two "
+                "distinct labels"
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))
@@ -459,6 +474,7 @@ class Pretrained:
             DIR/model.json           configuration of the network, its task and its results
             DIR/model.weights.h5     weights (model.safetensors with format="safetensors")
             DIR/pooler.weights.h5    weights of a pooler that is not part of the network
+            DIR/replaced_token.weights.h5  weights of an ELECTRA discriminator's head
             DIR/vocabulary/          vocabulary, if the model has a vocabulary
             DIR/recipe.json          recipe of the training run
             DIR/code/                copies of user code that the model needs; see `io.code_files`

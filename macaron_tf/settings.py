@@ -38,7 +38,7 @@ _CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # control characters except ta
 
 
 class SettingError(UserError, ValueError):
-    """Error for a setting that has the wrong type or is out of range."""
+    """Error for a setting with an invalid value, or for settings that exclude each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,9 @@ class Settings:
 
     The constructor checks every field against its annotation. It supports int, float, bool, str,
     `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, other settings classes, and
-    tuples and unions of these types. It converts an int to a float, and a list or a single value to
-    a tuple, if the annotation asks for that type. Finally, it calls `check`.
+    tuples and unions of these types. It converts an int to a float, a list or a single value to a
+    tuple, and a dict to a settings class, if the annotation asks for that type. Finally, it calls
+    `check`.
 
     Attributes:
         section: prefix of field names in error messages, such as `model` in `model.hidden_dim`.
@@ -211,6 +212,8 @@ def parse(name: str, text: str, hint) -> Any:
 def _refusal(name: str, value, hint) -> str:
     suggestion = nearest(value, _choices(hint)) if isinstance(value, str) else ""
     bound = f" and below {INT32.lt}" if type(value) is int and value >= INT32.lt else ""
+    if type(value) is str and str in (hint, *typing.get_args(hint)) and not _choices(hint):
+        bound = " without control characters"  # the only rule for text
     return f"{name}={value!r} must be {describe_hint(hint)}{bound}{suggestion}"
 
 

@@ -67,14 +67,15 @@ class Start:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Recipe settings of a training run that uses this starting point."""
+        """Recipe settings that describe this starting point."""
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
     def trained_length(self) -> int | None:
         """Maximum row length in pre-training, in tokens.
 
-        `None` means that the model also accepts longer rows, or that the length is unknown.
+        `None` means that there was no pre-training, that the model also accepts longer rows, or
+        that the length is unknown.
         """
         # Sinusoidal positions, and the last bucket of T5's relative positions, fit any length.
         return self.source.trained_length if self.source and self.config.longest else None
@@ -87,7 +88,7 @@ class Start:
 
     @property
     def label(self) -> str:
-        """Short name for tables: the pre-trained model's folder name, or the model's name."""
+        """Short name for tables: folder name of the pre-trained model, or else `model`."""
         if not self.source:
             return self.model
         location = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
@@ -96,8 +97,8 @@ class Start:
     def check(self, target_config: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
         """Raises a UserError if this starting point does not fit the configuration `target_config`.
 
-        The shapes of the weights must match. The vocabulary must also put [CLS] first or last in a
-        row, as `target_config.summary` requires.
+        The vocabulary must put [CLS] first or last in a row, as `target_config.summary` requires.
+        If there are pre-trained weights, their settings must also match (see `check_shapes`).
         """
         if (target_config.summary == "last") != self.vocabulary.cls_last:
             end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
@@ -117,7 +118,9 @@ class Start:
         other networks, this method matches the top-level layers by name.
 
         Returns:
-            Names of the layers that keep some or all initial weights.
+            Names of the compared layers or parts that keep some or all of their initial weights.
+            The list omits the task head of a `TaskModel`. It is empty for an ELMo, or if `source`
+            is `None`.
 
         Raises:
             UserError: the two networks differ in type, in splitting scheme, or in the shape of a
@@ -199,8 +202,9 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
         raise needs_vocabulary(given)
     if vocabulary is None:
         raise UserError(
-            f"{given} has no tokenizer that macaron_tf can read: give a BERT, RoBERTa, XLM, "
-            "XLM-R, ALBERT, ELECTRA, XLNet, GPT, GPT-2, T5 or BART with its tokenizer files"
+            f"{given} has no tokenizer that macaron_tf can read: give a BERT, "
+            "DistilBERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, ModernBERT, XLNet, GPT, GPT-2, "
+            "Llama, T5 or BART with its tokenizer files"
         )
     source.require_floats()
     return Start(given, vocabulary, source.model, source.model_options, source)
@@ -209,13 +213,13 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
 def check_shapes(
     given: str, source_config, target_config, free: Collection[str] = WEIGHTLESS_FIELDS
 ) -> None:
-    """Raises a UserError if two configurations have weights of different shapes.
+    """Raises a UserError if two configurations differ in a field that is not in `free`.
 
     Args:
         given: value of the flag `--init`, for the error message.
         source_config: configuration of the pre-trained weights.
         target_config: configuration of the network to initialize.
-        free: names of fields that may differ.
+        free: names of fields that may differ, by default the fields that do not affect the weights.
     """
     for name in differing_fields(source_config, target_config):
         if name not in free:
@@ -334,7 +338,7 @@ def config_from_encoder(
 def copy_encoder(
     network: EncoderDecoder, encoder: Encoder, parts: Sequence[str], languages: Sequence[int]
 ) -> None:
-    """Copies an encoder's weights into the parts `parts` of an encoder-decoder.
+    """Copies an encoder's weights into the embeddings and `parts` of an encoder-decoder.
 
     Args:
         network: encoder-decoder with a configuration from `config_from_encoder`.

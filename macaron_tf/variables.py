@@ -28,8 +28,8 @@ def spec_of(variable: keras.Variable) -> WeightSpec:
     """Returns the metadata of a weight, or default metadata if no layer has declared metadata.
 
     By default, the axes have no names, the weight has one part, and weight decay applies unless the
-    weight is a vector or is named "bias". The bias of Keras's GRU has rank 2, so only its name
-    shows that it is a bias.
+    weight is a scalar or a vector, or is named "bias". The name matters for the bias of Keras's
+    GRU, which has rank 2.
     """
     rank = len(variable.shape)
     default = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
@@ -48,9 +48,9 @@ def declare(
 
     Args:
         variable: weight to annotate.
-        axes: see `WeightSpec`. An empty tuple means that no dimension has a name.
+        axes: see `WeightSpec`. An empty tuple means the axes that `spec_of` returns.
         parts: see `WeightSpec`.
-        decays: see `WeightSpec`. `None` means the default from `spec_of`.
+        decays: see `WeightSpec`. `None` means the value that `spec_of` returns.
 
     Raises:
         ValueError: the number of axes differs from the rank of the weight.
@@ -59,8 +59,8 @@ def declare(
     axes, decays = tuple(axes) or default.axes, default.decays if decays is None else decays
     if len(axes) != len(default.axes):
         raise ValueError(
-            f"axes={axes} has {len(axes)} names, but {variable.path} has {len(default.axes)} "
-            "dimensions: name each dimension"
+            f"axes={axes} has length {len(axes)}, but {variable.path} has rank "
+            f"{len(default.axes)}: name each dimension"
         )
     variable.weight_spec = WeightSpec(axes, parts, decays)
     if variable._layout is not None:  # on a device mesh, Keras has already placed the weight

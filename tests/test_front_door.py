@@ -209,7 +209,7 @@ def test_inputs_by_other_libraries_names_and_alone():
     ("inputs", "message"),
     [
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': use one of"),
-        ({"segment_ids": ROWS}, "EncoderClassifier lacks the input token_ids"),
+        ({"segment_ids": ROWS}, "EncoderClassifier got no token_ids"),
         ({"token_ids": ROWS, "input_ids": ROWS}, "got token_ids twice in token_ids, input_ids"),
     ],
 )
@@ -220,7 +220,7 @@ def test_other_inputs_are_refused(inputs, message):
 
 def test_a_translator_needs_source_and_target():
     model = macaron_tf.build("macaron_tiny", vocab_size=20)
-    with pytest.raises(ValueError, match="EncoderDecoder lacks the input target: pass a dict"):
+    with pytest.raises(ValueError, match="EncoderDecoder got no target: pass a dict"):
         model(ROWS)
     names = {"input_ids": ROWS, "decoder_input_ids": ROWS}
     np.testing.assert_array_equal(model(names), model({"source": ROWS, "target": ROWS}))
@@ -295,7 +295,7 @@ def test_a_fit_model_takes_pairs_and_saves_the_network(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((ROWS, LABELS), "FitModel needs each batch as a dict of features"),
+        ((ROWS, LABELS), "inputs of a batch must be a dict of features"),
         (({"token_ids": ROWS},), "the objective needs the feature 'label'"),
     ],
 )

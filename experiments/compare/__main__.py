@@ -47,9 +47,10 @@ main = cli.single_program(
     cli.STUDY,
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more recipes to compare. PATH=VALUE changes a setting of the recipe, and NAME is "
-        "the name of the recipe in the report. The first recipe is the baseline (default: three "
-        "GPTs with different blocks)",
+        "two or more recipes to compare. PATH=VALUE changes a setting of the recipe. NAME is the "
+        "name in the report, by default RECIPE. The first recipe is the baseline. Give OUT and RECIPEs "
+        "before flags with several values, such as --equal, which take all words up to the next "
+        "flag (default: three GPTs with different blocks)",
         nargs="*",
     ),
     cli.path_argument(

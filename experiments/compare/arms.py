@@ -21,6 +21,9 @@ from macaron_tf.io.paths import read_json
 from macaron_tf.training import Diverged
 from macaron_tf.training.progress import read_lines
 
+# Flags that apply only to fine-tuning on the tasks of --tasks.
+TASK_FLAGS = ("source", "finetune_set", "learning_rates")
+
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
@@ -52,8 +55,8 @@ class Arm:
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
-                f"the name of the arm {text!r} contains a character other than letters, digits, "
-                "'_', '.', '+' and '-': give another name, as in NAME=RECIPE"
+                f"the name {name!r} of the arm {text!r} does not consist of letters, digits, '_', "
+                "'.', '+' and '-': give another name, as in NAME=RECIPE"
             )
         return cls(name, recipe, tuple(parts))
 
@@ -155,7 +158,8 @@ class Trainer(abc.ABC):
         the setting has no effect.
 
         Raises:
-            UserError: a setting has no effect in any arm.
+            UserError: a setting of an arm has no effect, or a setting of `--set` has no effect in
+                any arm.
         """
         for arm in arms:
             recipe = self.recipe(arm)
@@ -180,8 +184,8 @@ class Trainer(abc.ABC):
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
-                    f"{arm.name} sets {setting}, but a comparison trains all arms from random "
-                    f"weights: remove {setting} from the arm"
+                    f"{arm.name} sets {setting}, but a comparison of {arm.recipe} trains all arms "
+                    f"from random weights: remove {setting} from the arm"
                 )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()
@@ -197,17 +201,16 @@ class Trainer(abc.ABC):
         Raises:
             UserError: a flag does not apply to this kind of training.
         """
-        if self.options.corpus:
-            raise UserError(
-                f"--corpus {self.options.corpus} applies only to comparisons of pre-training "
-                "recipes: leave --corpus out"
-            )
-        if self.options.tasks:
-            tasks = " ".join(self.options.tasks)
-            raise UserError(
-                f"--tasks {tasks} applies only to comparisons of pre-training recipes: leave "
-                "--tasks out"
-            )
+        self.refuse_flags(
+            "applies only to comparisons of pre-training recipes", "corpus", "tasks", *TASK_FLAGS
+        )
+
+    def refuse_flags(self, problem: str, *names: str) -> None:
+        """Raises a `UserError` that names the first flag of `names` that is set, and `problem`."""
+        for name in names:
+            if vars(self.options)[name]:
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} {problem}: leave {flag} out")
 
     @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:

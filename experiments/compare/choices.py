@@ -41,8 +41,8 @@ def check_arms(trainer: Trainer, arms: Sequence[Arm], flags: dict[str, str]) -> 
     if unsuitable_flags and not trainer.from_random_weights:
         flag = unsuitable_flags[0]
         raise UserError(
-            f"{flag} does not apply to fine-tuning, where the setting init determines the model "
-            f"and the setting epochs the number of updates: leave {flag} out"
+            f"{flag} does not apply to fine-tuning, where the setting init determines the model, "
+            f"and the setting epochs determines the number of updates: leave {flag} out"
         )
     for arm, (path, flag) in itertools.product(arms, flags.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
@@ -123,9 +123,10 @@ def equalize_time(
 
     The function trains each arm twice for 60 updates, while nothing else runs. Each of these timing
     runs has as many CPUs as a training run of the comparison. The time is measured for every
-    interval of five updates, and the shorter of the two times counts. Corresponding intervals have
-    the same batches in all arms, so the function compares two arms by the median ratio over the
-    intervals. The warm-up of each arm is scaled in proportion to the number of updates.
+    interval of five updates except the first, and the shorter of the two times counts.
+    Corresponding intervals have the same batches in all arms, so the function compares two arms by
+    the median ratio over the intervals. The warm-up of each arm is scaled in proportion to the
+    number of updates.
 
     Args:
         trainer: trainer of the arms.
@@ -180,8 +181,9 @@ def equalize_time(
 def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[float]:
     """Runs a short training run, and returns the seconds that each interval of five updates took.
 
-    The function removes the folder `run` after training. It saves the times in a JSON file beside
-    this folder. If the JSON file already exists, the function only reads the file.
+    The first interval, in which the model is traced, is left out. The function removes the folder
+    `run` after training. It saves the times in a JSON file beside this folder. If the JSON file
+    already exists, the function only reads the file.
     """
     settings = trainer.settings(arm, 0) + [
         f"training.max_steps={_TIMED_UPDATES}",

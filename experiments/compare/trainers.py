@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
-from experiments.compare.arms import Arm, Trainer
+from experiments.compare.arms import TASK_FLAGS, Arm, Trainer
 from experiments.epochs import read_init
 from experiments.finetune.grid import metric_values
 from experiments.finetune.run import (
@@ -52,8 +52,8 @@ _NUM_CANDIDATES = 20  # approximate number of references to try as a constant tr
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the table columns of fine-tuning results.
 
-    Each task has a column with its score. For two tasks, there is a second column with the metric
-    that the SwishRNN paper reports; see `TABLE_METRICS`.
+    Each task has a column with its score. The tasks `cola` and `multirc` have a second column with
+    the metric that the SwishRNN paper reports; see `TABLE_METRICS`.
 
     Args:
         tasks: names of the fine-tuning tasks.
@@ -96,7 +96,15 @@ class Pretraining(Trainer):
         """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
 
         Arms with equal settings of corpus and vocabulary share a corpus.
+
+        Raises:
+            UserError: a task of `--tasks` is unknown, a flag needs `--tasks`, or a corpus cannot be
+                opened or prepared.
         """
+        if not self.options.tasks:
+            self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
+        for task in self.options.tasks:
+            get_task(task, own=True)  # raises before the pre-training begins
         self.corpora: dict[str, PretrainingCorpus] = {}
         by_key: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
@@ -287,8 +295,8 @@ def _average_scores(
     return records
 
 
-# Settings of a fine-tuned arm, and the corresponding flags of `finetune grid`.
 _SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
+# Dict mapping settings of a fine-tuned arm to the corresponding flags of `finetune grid`.
 _GRID_FLAGS = {
     "init": "--init",
     "preset": "--preset",
@@ -342,7 +350,8 @@ class Finetuning(Trainer):
         return override(recipe.changed(**selected), settings)
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Raises a `UserError` if the weights to start from cannot be read."""
+        """Raises a `UserError` for an unsuitable flag, or if `init` cannot be read."""
+        super().prepare(recipes, out)
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             locations = (init.replace(_SEED, f"{seed}") for seed in self.options.seeds)
             for location in dict.fromkeys(locations):

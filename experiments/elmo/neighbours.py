@@ -49,8 +49,8 @@ def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterat
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
             raise UserError(
-                f"--in {sentence!r} does not contain the word {word!r}: give another sentence, or "
-                f"one of the words {', '.join(words)}"
+                f"--in {sentence!r} does not contain the word {word!r}, but only the words "
+                f"[{', '.join(words)}]: give another sentence or another word"
             )
         yield words, words.index(word), layers[words.index(word)]
 
@@ -71,7 +71,7 @@ def neighbours(
         count: number of neighbours in each list.
 
     Raises:
-        UserError: `sentences` contain no other word.
+        UserError: `sentences` contain no word other than the word of `queries`.
     """
     type_vectors: dict[str, np.ndarray] = {}  # vector of each distinct word, without context
     occurrences: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
@@ -85,8 +85,8 @@ def neighbours(
     type_vectors.pop(word, None)
     if not type_vectors:
         raise UserError(
-            f"the sentences of --source contain no word other than {word!r}: give another "
-            "--source or a larger --limit"
+            f"the searched sentences contain no word other than {word!r}: give another --source "
+            "or a larger --limit"
         )
     types = [*type_vectors]
     scores = _cosines(np.array([*type_vectors.values()]), layers[0])  # (types,)

@@ -40,7 +40,8 @@ SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
 ENCODER and FROM, a model to apply or to start from:
   RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`
   hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
-                     weights and the tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
+                     weights and the tokenizer of a BERT, DistilBERT, RoBERTa, XLM, XLM-R, ALBERT,
+                     ELECTRA or ModernBERT
   keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA or RoBERTa
   model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
                      vocab.txt

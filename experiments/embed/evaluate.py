@@ -88,7 +88,8 @@ def measure(
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: prints the metrics of an encoder on a task.
 
-    The metrics are also written to the folder `--output`, or to RUN/scores if the encoder is a run.
+    The metrics are also written to the folder `--output`, or else to RUN/scores if the encoder is a
+    run of `embed train`.
     """
     encoder, encoder_run = encoder_of(options)
     name = options.task or (encoder_run.recipe.task if encoder_run else "stsb")
@@ -179,7 +180,9 @@ def run_sets(options: argparse.Namespace) -> None:
                 "STS12=tsv:FILE"
             )
         if repeated := sets.keys() & new_sets:
-            raise UserError(f"two sets are called {min(repeated)!r}: rename one of these sets")
+            raise UserError(
+                f"two sets are called {min(repeated)!r}: rename one of these sets, or leave one out"
+            )
         sets |= new_sets
     for name, examples in sets.items():
         if len(np.unique(examples.labels)) < 2:

@@ -122,7 +122,7 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """Returns the task `name`, which has sentence pairs or triplets.
+    """Returns the task `name`, whose examples are sentence pairs or triplets.
 
     Raises:
         UserError: the task is unknown, or is neither `TRIPLETS` nor a classification or regression

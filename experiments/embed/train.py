@@ -1,4 +1,4 @@
-"""The command `embed train`, which trains a sentence encoder from pre-trained weights."""
+"""The command `embed train`, which trains a sentence encoder."""
 
 import argparse
 
@@ -24,7 +24,7 @@ from macaron_tf.training import FitModel
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `train_data`: trains or resumes a run, and prints commands to try next."""
+    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     init_arguments = options.model, options.vocabulary, options.lower_case
     if options.resume:
         resumed_run = EmbeddingRun.open(options.run)

@@ -59,9 +59,10 @@ args = parser.parse_args()
 # %% [markdown]
 """## The block
 
-The Macaron block takes half a step of a feed-forward, a step of attention, and half a step of
-another feed-forward. The block below halves attention instead. With `again=True`, the second half
-uses the weights of the first half again, so both blocks have equally many attention weights.
+The Macaron block takes half a step of a feed-forward layer, a step of attention, and half a step of
+another feed-forward layer. The block below halves attention instead of the feed-forward layer. With
+`again=True`, the second half uses the weights of the first half again, so both blocks have equally
+many attention weights.
 
 To add a new operator, write another `token_mixer` or `channel_mixer`: see docs/architecture.md.
 """
@@ -125,9 +126,9 @@ def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
 # %% [markdown]
 """## The table
 
-The matrices of both blocks have equally many weights. The second feed-forward of the Macaron block
-also has biases. Losses vary with the seed, so a difference between blocks counts only if it is
-larger than the standard deviation.
+The matrices of both blocks have equally many weights. The second feed-forward layer of the Macaron
+block also has biases. Losses vary with the seed, so a difference between blocks counts only if it
+is larger than the standard deviation.
 """
 
 # %%

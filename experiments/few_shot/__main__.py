@@ -30,7 +30,8 @@ _FORMS = """tasks:
   translation:FROM-TO:SOURCE
                  translation, scored by BLEU. FROM and TO are the codes of the source language and
                  the target language
-  lambada:FILE   last-word prediction; each line of the file, plain or .gz, is a passage
+  lambada:FILE   last-word prediction; each line of the file is a passage. The file may be
+                 compressed (.gz, .bz2, .xz)
   tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR
                  question answering on a table with the columns `question` and `answer`. For
                  multiple choice, the table also has the columns choice1, choice2 and so on, and
@@ -40,9 +41,9 @@ of a file contains {split}, the command reads solved examples from the file for 
 from the file for validation. Otherwise every fourth line of the file is a solved example.
 
 RUN is a run of `python -m experiments.pretrain` with the objective causal_language. RUN@CHECKPOINT
-names a checkpoint. hugging-face:DIR is a folder with a GPT or GPT-2 of transformers. If the prompt
-is longer than the model allows, the command leaves out examples. The table shows the mean number of
-examples in a prompt.
+names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
+prompt is longer than the model allows, the command leaves out examples. The table shows the mean
+number of examples in a prompt.
 """
 
 main = cli.single_program(

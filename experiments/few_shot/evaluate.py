@@ -130,7 +130,8 @@ class PromptTask:
         pool: prompts from which shots are drawn.
         metric: name of the metric, for tables.
         measure: for choices, function that scores predictions. Its arguments are the indices of the
-            predicted choices and of the correct choices. The function returns a fraction.
+            predicted choices and of the correct choices. The function returns the score, such as a
+            fraction or a correlation.
         content_free: for choices, queries without content, such as "N/A", which are used for
             calibration.
         free_form: for free-form answers, settings of generation and scoring.
@@ -157,14 +158,15 @@ def read_task(
 ) -> PromptTask:
     """Reads the prompts of a task.
 
-    If the name of a file contains `{split}`, shots are drawn from the split "train" and questions
-    from the split "validation". Otherwise, every fourth example is reserved for shots.
+    If the examples have splits, the training split is the pool of shots, and the validation split
+    has the questions. For a file without `{split}` in its name, every fourth example is in the pool
+    of shots.
 
     Args:
         name: name of a classification or question-answering task in
-            `macaron_tf.data.tasks.definitions`, or `lambada:FILE`, `tsv:FILE`, `summarization`,
-            `summarization:FROM-TO:SOURCE` or `translation:FROM-TO:SOURCE`. SOURCE is a source of
-            text pairs.
+            `macaron_tf.data.tasks.definitions`, or `lambada:FILE`, `tsv:FILE` (or another table, as
+            `jsonl:`, `parquet:` or `datasets:`), `summarization`, `summarization:FROM-TO:SOURCE` or
+            `translation:FROM-TO:SOURCE`. SOURCE is a source of text pairs.
         tfds: access to TensorFlow Datasets.
         template: prompt template that replaces the default template of a classification task.
         style: style of questions and translations, a key of
@@ -398,7 +400,7 @@ def baselines(task: PromptTask) -> dict[str, float]:
 
 
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
-    """Draws `count` shots from a task's pool.
+    """Draws `count` shots from a task's pool, or all shots if the pool is smaller.
 
     For a given seed, a larger `count` appends shots to the list for a smaller `count`. All
     questions have the same shots for a given seed, as in Zhao et al. 2021, so that the spread over

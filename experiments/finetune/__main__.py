@@ -54,8 +54,8 @@ FROM, the model to start from:
                      reads ELMo's frozen word vectors. With --set words.elmo_place=none, the command
                      trains the LSTM without ELMo's vectors, as a baseline
   hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
-                     weights and the tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA,
-                     XLNet, BART, GPT or GPT-2
+                     weights and the tokenizer of a BERT, DistilBERT, RoBERTa, XLM, XLM-R, ALBERT,
+                     ELECTRA, ModernBERT, XLNet, BART, GPT, GPT-2 or Llama
   keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
   model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
                      vocab.txt
@@ -231,10 +231,11 @@ main = cli.program(
         ),
         cli.path_argument(
             "--output FILE",
-            "output file for the predictions (default: stdout). For classification, a line "
-            "contains the label and the probability of each class. For regression, a line contains "
-            "the score. For question answering, a line contains the answer, its probability, its "
-            "start and its end. For tagging, each word and its tag are on a separate line",
+            "output file for the predictions (default: stdout). For classification and multiple "
+            "choice, a line contains the label and the probability of each class or choice. For "
+            "regression, a line contains the score. For question answering, a line contains the "
+            "answer, its probability, its start and its end. For tagging, each word and its tag "
+            "are on a separate line",
         ),
         cli.JSON,
     ),

@@ -46,7 +46,10 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: scores a run on a split, and writes metrics and predictions."""
+    """Runs the command `evaluate`: scores a run, and writes the metrics and the predictions.
+
+    The run is scored on the split of `--split`, or on all validation splits of its task.
+    """
     run = FinetuningRun.open(options.run)
     task, labelled_task = run.task, labelled(run.task)
     source = options.source or run.recipe.source
@@ -186,7 +189,10 @@ def submit(options: argparse.Namespace) -> None:
 
 
 def baseline(options: argparse.Namespace) -> None:
-    """Runs the command `baseline`: prints the metrics of a simple baseline for a task."""
+    """Runs the command `baseline`: prints the metrics of a simple baseline for a task.
+
+    With `--output`, the metrics are also written to a JSON file.
+    """
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:

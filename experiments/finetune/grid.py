@@ -111,7 +111,7 @@ class Cell:
         return result_of(self.path, trained)
 
     def keep_best(self) -> None:
-        """Removes all checkpoints of a finished run except the best checkpoint.
+        """Removes all checkpoints of a finished run except the best checkpoint, if there is one.
 
         A checkpoint of BERT-base with optimizer state takes 1.3 GB. Two checkpoints per run would
         take 84 GB in a grid of 32 runs.
@@ -142,9 +142,9 @@ class Cell:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `grid`: trains missing runs, then writes and prints the table.
+    """Runs the command `grid`: trains missing runs, and prints the table at the end.
 
-    Only the best checkpoint of each run is kept.
+    The table is written after each run. Only the best checkpoint of each run is kept.
     """
     if options.source and len(options.tasks) > 1:
         raise UserError(
@@ -260,9 +260,10 @@ def combinations(runs: list[dict]) -> list[dict]:
 
     Returns:
         A list with a dict for each group. The dict has the settings of the group, "mean" and
-        "deviation" of the finite scores, "diverged" and "runs". "diverged" is the number of runs
-        that diverged or have no finite score. For each task and model, the best group comes first,
-        and groups with diverged runs come last.
+        "deviation" of the finite scores, "diverged" and "runs". "mean" is `None` if there is no
+        score, and "deviation" is `None` if there are fewer than two scores. "diverged" is the
+        number of runs that diverged or have no finite score. The groups of a task and model are
+        sorted by "diverged", then by "mean" from the best to the worst.
     """
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
@@ -329,9 +330,9 @@ def markdown(record: dict) -> str:
 
 
 def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
-    """Returns the lines of a second table, with the metrics that the paper of the preset reports.
+    """Returns a sentence and a second table, with the metrics that the preset's paper reports.
 
-    If these metrics are the default metrics of all tasks, the result is empty.
+    If `TABLE_METRICS` names no such metric for any task of the grid, the result is empty.
     """
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
     replaced = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]

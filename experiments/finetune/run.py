@@ -15,7 +15,7 @@ batches of 32, which are values from the grid in appendix A.3. All other setting
 `gpt` follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
 32, with warm-up over 0.2% of the updates and linear decay to 0. The auxiliary language-modeling
 loss is weighted by 0.5, and the dropout rate before the classifier is 0.1. Adam has the settings of
-pre-training.
+`macaron`.
 
 `elmo` trains an LSTM on top of a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to
 0. Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
@@ -26,9 +26,10 @@ tasks, but give few training settings.
 tasks have the settings of `bert` with a learning rate of 2e-5.
 
 `swish_rnn` follows Lei et al. 2022, appendix B. Batches have 32 examples, and Adam has no weight
-decay. After 1,000 warm-up updates, the learning rate is constant, at 1e-5, 5e-6, 3e-6 or 2e-6. A
-validation follows every 1,000 updates, and table 4 gives the maximum number of updates. The paper
-reports the mean of 3 runs. Adam's betas are as in the pre-training of this paper.
+decay. After 1,000 warm-up updates, the learning rate is constant. The preset has the first of the
+paper's rates, which are 1e-5, 5e-6, 3e-6 and 2e-6. A validation follows every 1,000 updates, and
+table 4 gives the maximum number of updates. The paper reports the mean of 3 runs. Adam's betas are
+as in the pre-training of this paper.
 """
 
 import argparse
@@ -93,7 +94,8 @@ class FinetuningRecipe(EpochRecipe):
         head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
             all positions. Question-answering heads have no dropout.
         spans: lengths of questions, answers and window steps in extractive question answering.
-        table: columns and classes of the user's own table, for a task that reads such a table.
+        table: settings of the user's own table, such as its columns and classes, for a task that
+            reads such a table.
         language: language of the texts in classification, for a model with several languages;
             `None` means the model's first language.
         languages: the model's languages, in the order of its language embeddings.
@@ -283,7 +285,7 @@ class FinetuningResult:
         step: number of updates; `None` if the run diverged.
         best_step, best_score: update count and score of the best validation; `None` if no score was
             finite.
-        metrics: metrics of the best validation.
+        metrics: metrics of the best validation; empty if no score was finite.
         seconds: wall-clock time in seconds; `None` if the run diverged.
     """
 
@@ -316,7 +318,7 @@ def measure(
     """Computes the metrics of a model on several splits, and merges the metrics by `by_split`.
 
     Args:
-        task: the task.
+        task: task that defines the metrics.
         outputs: dict mapping a split to the model's outputs.
         examples: dict mapping a split to its examples.
     """
@@ -363,7 +365,7 @@ class FinetuningRun(Run):
         return labelled(self.task, self.recipe.limits, *arguments)
 
     def result(self) -> FinetuningResult | None:
-        """Returns the result of the run, or `None` if the run has not ended."""
+        """Returns the result of the run, or `None` if result.json is missing or damaged."""
         try:
             return FinetuningResult(**storage.read_json(self.path / RESULT))
         except (UserError, TypeError):

@@ -1,4 +1,4 @@
-"""The command `finetune train`, which trains a task's network from pre-trained weights."""
+"""The command `finetune train`, which trains a model on a task."""
 
 import argparse
 import dataclasses
@@ -46,7 +46,7 @@ TRAIN = "train"
 
 
 class TaskData:
-    """The training and development sets of a task, which are read and tokenized only once.
+    """The training and development sets of a task, which are read only once.
 
     Attributes:
         table: settings of the user's own table, including columns and classes that were found in
@@ -83,7 +83,9 @@ class TaskData:
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """Returns the tokenized examples of each split, and caches the last result.
+        """Returns the tokenized examples of each split.
+
+        The last result is cached, and is returned again for the same vocabulary and limits.
 
         Args:
             vocabulary: vocabulary that tokenizes the examples.
@@ -148,11 +150,14 @@ def configure(
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
-    """Raises a `UserError` if a setting does not fit the pre-trained model or has no effect."""
+    """Raises a `UserError` if a setting does not fit the pre-trained model or has no effect.
+
+    The function also raises if `training.best_metric` is not a validation metric of the task.
+    """
     task = recipe.task_definition
     init.check(recipe.model_config(init.vocabulary.size))
     fields = dataclasses.fields(recipe)
-    # Settings that a preset has set.
+    # Settings that a preset or the user has changed.
     changed = {field.name for field in fields if getattr(recipe, field.name) != field.default}
     refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in changed))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
@@ -177,8 +182,8 @@ def train_recipe(
         callbacks: additional callbacks that the user chose.
 
     Raises:
-        Diverged: too many consecutive updates had a NaN or infinite loss or gradient. result.json
-            then has the best validation so far.
+        Diverged: too many consecutive updates were skipped, for example because of a NaN or
+            infinite loss or gradient. result.json then has the best validation so far.
     """
     vocabulary = init.vocabulary
     recipe = data.resolve_recipe(recipe)

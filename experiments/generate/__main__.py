@@ -18,7 +18,7 @@ _FORMS = """RUN has one of three forms:
     span_corruption, denoising          the model, a T5 or BART, generates an output for a prompt in
                                         which [MASK] marks a gap to fill
   a run of `python -m experiments.text_to_text`, which generates the outputs of its task
-  hugging-face:DIR, a folder with a GPT, GPT-2, T5 or BART and its tokenizer
+  hugging-face:DIR, a folder with a GPT, GPT-2, Llama, T5 or BART and its tokenizer
 
 Generation stops at the end token, after --max-tokens tokens, or at the last position of the model,
 whichever comes first. GPT-2 reads the token <|endoftext|> before the prompt. GPT has no end token,
@@ -81,11 +81,14 @@ main = cli.program(
         "print the perplexity of text files, per token and per word",
         "experiments.generate.writing:score",
         _RUN,
-        cli.path_argument("files FILE", "text files to score, plain or .gz", nargs="+"),
+        cli.path_argument(
+            "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
+        ),
         cli.count(
             "--window L",
             "length of the sliding window: the maximum number of tokens that the model reads at "
-            "once (default: the sequence length in training)",
+            "once (default: the sequence length in training or, if it is unknown, the number of "
+            "positions of the model)",
         ),
         cli.count(
             "--stride S",

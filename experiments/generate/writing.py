@@ -53,8 +53,8 @@ def open_model(
     objective = objective_class(model.objective)
     if not kind and causal and objective.encoder_decoder:
         raise UserError(
-            f"{path} is an encoder-decoder, which cannot score texts: give a GPT or GPT-2, or "
-            f"generate answers with `python -m experiments.generate complete {path}`"
+            f"{path} is an encoder-decoder, which cannot score texts: give a GPT, GPT-2 or Llama, "
+            f"or generate answers with `python -m experiments.generate complete {path}`"
         )
     can_generate = objective.causal or (objective.encoder_decoder and not causal)
     if not can_generate and not model.answers:
@@ -100,7 +100,7 @@ def _generates_no_text(
         noun = f"a {kind} run" if kind else model
         return UserError(
             f"{path} is {noun}, which cannot generate text: give a pre-training run with an "
-            "objective that generates text, or a GPT, GPT-2, T5 or BART from Hugging Face"
+            "objective that generates text, or a GPT, GPT-2, Llama, T5 or BART from Hugging Face"
         )
     command = (
         "generate complete" if objective_class(objective).encoder_decoder else _OTHER_COMMANDS[kind]
@@ -116,7 +116,8 @@ def complete(options: argparse.Namespace) -> None:
     """Runs the commands `complete` and `sample`: prints texts token by token, one text per line.
 
     `complete` continues or answers the given texts or, without texts, the lines of stdin. `sample`
-    continues an empty prompt.
+    continues an empty prompt. With `--json`, each text gives a line of JSON, which is printed when
+    the text is complete.
     """
     sampling, seed = sampling_settings(options)
     if options.json:

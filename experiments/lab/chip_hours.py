@@ -12,9 +12,11 @@ import argparse
 import math
 
 from experiments import registry, studies
+from experiments.elmo.run import ElmoRecipe
 from experiments.lab.tpu_check.chips import chip_of
 from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
+from experiments.tcn.run import SequenceRecipe
 from macaron_tf.cli.arguments import path_argument, single_program
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_atomic
@@ -24,12 +26,17 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Returns the number of tokens in an update.
+    """Returns the maximum number of tokens in an update, including padding.
 
     For translation, only the tokens of one side (source or target) count.
+
+    Args:
+        recipe: recipe for pre-training, ELMo or translation.
     """
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
+    elif isinstance(recipe, ElmoRecipe):
+        tokens = recipe.batch_size * recipe.row_length
     else:
         tokens = recipe.data.batching.max_tokens
     return tokens * recipe.training.accumulation_steps
@@ -40,18 +47,27 @@ def table(rows: list[dict]) -> str:
 
     Args:
         rows: rows of the JSON file that `tpu_check` writes. The table leaves out recipes that
-            failed.
+            failed, and TCN recipes, whose steps are not counted in tokens.
     """
-    lines = [_cells(row) for row in rows if row["ok"]]
+    recipes = {row["recipe"]: _recipe(row["recipe"]) for row in rows if row["ok"]}
+    lines = [
+        _cells(row, recipes[row["recipe"]])
+        for row in rows
+        if row["ok"] and not isinstance(recipes[row["recipe"]], SequenceRecipe)
+    ]
     names = ["recipe", "updates", "tokens per update", "tokens per core and step", "ms per step"]
     names += ["slice", "chips", "steps per update", "hours", "chip-hours"]
     return "\n".join([*studies.table(names, lines), ""])
 
 
-def _cells(row: dict) -> list[str]:
-    if is_import_path(row["recipe"]):
-        check_allowed(row["recipe"])
-    recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
+def _recipe(name: str) -> Recipe:
+    if is_import_path(name):
+        check_allowed(name)
+    return registry.load(name)
+
+
+def _cells(row: dict, recipe: Recipe) -> list[str]:
+    chip = chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
     tokens_per_core = row["rows"] * row["length"]
     chips_for_one_step = tokens / (tokens_per_core * chip.cores)
@@ -74,15 +90,15 @@ def with_table(guide: str, rows: str, where: str) -> str:
         where: path of the file with `guide`, for error messages.
 
     Raises:
-        UserError: `guide` does not contain the two marks.
+        UserError: `guide` does not contain the two marks in this order.
     """
     first, last = MARKS
     before, has_first, after_first = guide.partition(first)
     _, has_last, after = after_first.partition(last)
     if not has_first or not has_last:
         raise UserError(
-            f"{where} does not contain the lines {first} and {last}: put these lines around the "
-            "table"
+            f"{where} does not contain the lines {first} and {last} in this order: put these lines "
+            "around the table"
         )
     return f"{before}{first}\n{rows}{last}{after}"
 
@@ -106,7 +122,7 @@ main = single_program(
     path_argument("results", "JSON file written by `tpu_check --json`"),
     path_argument(
         "--readme FILE",
-        "Markdown file whose table of chip hours the command replaces (default: print the table)",
+        "Markdown file whose table of chip-hours the command replaces (default: print the table)",
     ),
 )
 

@@ -9,8 +9,8 @@ seeds. The second command uses every layer of trained pre-norm encoders and lang
 
 For each splitting scheme and step size, the command compares the output of a layer with the exact
 solution, in float64. Each operator in a scheme is solved exactly, or by a solver that the networks
-use, such as Euler's method. The command writes the local errors and the order of the error to
-experiments/results/NAME.md and NAME.json, and a figure to NAME.png.
+use, such as Euler's method. The command writes the order and the relative size of the errors to
+NAME.md, all local errors to NAME.json, and a figure to NAME.png, in the folder --results.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(
                 f"{location} has no blocks that consist of a token mixer and a channel mixer: give "
-                "another run"
+                "an encoder or a language model with such blocks, such as transformer or macaron"
             )
         if encoder.config.norm != "pre":
             raise UserError(
@@ -138,7 +138,8 @@ def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -
     """
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
-    # In parallel branches, a repeated mixer has a norm of its own.
+    # Parallel branches share the norm of the first branch, unless they repeat an earlier mixer with
+    # its norm. Therefore each mixer first occurs in a step that does not change x.
     if any(mix.beside for mix in scheme):
         scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
     seen_operators, mixes = set(), []
@@ -258,7 +259,10 @@ def _report(rows: list[dict]) -> list[str]:
 
 
 def _panels(rows: list[dict]) -> dict:
-    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
+    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme.
+
+    There is a panel for each origin of operators and each of the solvers exact, Euler and Heun.
+    """
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
     for name, operator_rows in studies.grouped(shown, "operators").items():

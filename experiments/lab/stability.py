@@ -14,9 +14,9 @@
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
         'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
 
-The command writes means and standard deviations over the seeds to OUT/stability.md and
-OUT/stability.json, and a figure to OUT/stability.png.
-To resume an interrupted command, run the same command again.
+`experiments.lab.stability` writes means and standard deviations over the seeds to OUT/stability.md,
+the score of every run to OUT/stability.json, and a figure to OUT/stability.png. To resume an
+interrupted command, run the same command again.
 """
 
 import argparse

@@ -77,9 +77,9 @@ main = cli.program(
             cli.path_argument(
                 "--init FROM",
                 "pre-trained model whose weights and vocabulary initialize the run: a pre-training "
-                "run, hugging-face:DIR or keras-hub:DIR. If the pre-trained model lacks the output "
-                "head of the training objective, the head gets random weights (default: random "
-                "weights for the whole model)",
+                "run, or a model of another library, such as hugging-face:DIR. If the pre-trained "
+                "model lacks the output head of the training objective, the head gets random "
+                "weights (default: random weights for the whole model)",
             ),
         ),
         cli.path_argument(

@@ -91,8 +91,8 @@ def prepare_corpus(
         recipe: settings of the corpus and of the vocabulary.
         out: folder of the corpus; `None` means a folder in `cache_directory()`, whose name is a
             hash of the settings.
-        vocabulary_dir: folder of an existing vocabulary.
-        tfds: folder of TensorFlow Datasets.
+        vocabulary_dir: folder of an existing vocabulary, which takes precedence over `vocabulary`.
+        tfds: access to TensorFlow Datasets.
         vocabulary: an existing vocabulary.
         options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
     """
@@ -116,7 +116,11 @@ def prepare_corpus(
 def _corpus_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
-    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
+    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none.
+
+    Raises:
+        UserError: the loaded vocabulary has another kind, size or case folding than the recipe.
+    """
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)

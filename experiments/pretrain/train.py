@@ -251,12 +251,18 @@ def check_corpus(
     Args:
         recipe: recipe of the run.
         corpus: prepared corpus.
-        any_pairs: whether pairs of another type are accepted, as long as both or neither have
-            sentence pairs.
+        any_pairs: whether the corpus may have sentence pairs of another type than the recipe, as in
+            evaluation. It must still have pairs if and only if the recipe has pairs.
     """
     wanted, prepared = recipe.corpus, corpus.config
     for name in ("sequence_length",) if any_pairs else ("sequence_length", "pairs"):
         value, prepared_value = getattr(wanted, name), getattr(prepared, name)
+        if value != prepared_value and any_pairs:
+            raise UserError(
+                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the run was "
+                f"trained with {name}={value!r}: prepare another corpus with "
+                f"corpus.{name}={value!r}"
+            )
         if value != prepared_value:
             raise UserError(
                 f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the recipe has "

@@ -27,7 +27,11 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def _language_sources(source: str) -> list[CorpusSource]:
-    """Returns the sources of an XLM's training text in English, German and French."""
+    """Returns one source for each of the languages English, German and French.
+
+    Args:
+        source: name of the source, with `{}` in place of the language code.
+    """
     return [CorpusSource(source.format(code), language=code) for code in ("en", "de", "fr")]
 
 
@@ -123,11 +127,11 @@ def modern_bert_base() -> PretrainingRecipe:
     """Returns a recipe for ModernBERT base: the first of three phases, with rows of 1,024 tokens.
 
     Settings from Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`:
-    1,719 billion tokens in batches of 4,608 rows, 30% masked tokens, packed documents that do not
-    attend to each other, a learning rate of 8e-4 that is constant after a warm-up over 3 billion
-    tokens, betas 0.9 and 0.98, epsilon 1e-6, weight decay 1e-5, and a rotary base of 10,000 in all
-    layers. The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the
-    layers with full attention.
+    1,719 billion tokens in batches of 4,608 rows, and 30% masked tokens. Rows are packed with
+    several documents, which do not attend to each other. The learning rate is 8e-4 after a warm-up
+    over 3 billion tokens, and then stays constant. Adam has betas 0.9 and 0.98, epsilon 1e-6 and
+    weight decay 1e-5. The rotary base is 10,000 in all layers. The later phases, with rows of 8,192
+    tokens, raise the rotary base to 160,000 in the layers with full attention.
 
     Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. In the paper, only the
     attention outputs have dropout, at a rate of 0.1. This recipe has no dropout, because

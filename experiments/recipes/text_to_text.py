@@ -21,10 +21,10 @@ def t5_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny T5, which predicts the spans that sentinel tokens replace.
 
     Settings from Raffel et al. 2020: sentinels replace 15% of the tokens, in spans of 3 tokens on
-    average. The model has T5's relative attention bias, RMSNorm and no biases. The optimizer is
-    Adafactor with a learning rate of 1/sqrt(max(n, 10^4)) at update n. This learning rate is 0.01
-    for all 6,000 updates of this recipe. Relative attention biases are initialized as in the
-    released code, with a normal distribution of standard deviation D^-1/2.
+    average. The model has T5's relative attention bias and RMSNorm. Its dense layers have no
+    biases. The optimizer is Adafactor with a learning rate of 1/sqrt(max(n, 10^4)) at update n.
+    This learning rate is 0.01 for all 6,000 updates of this recipe. Relative attention biases are
+    initialized as in the released code, with a normal distribution of standard deviation D^-1/2.
 
     Differences: the paper has a dropout of 0.1, and this recipe has no dropout. Text and vocabulary
     are the same as in `bert_tiny`.

@@ -124,13 +124,13 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 
     The text is the same as in `multi30k_macaron_tiny`, but is not lower-cased, because XLM's
     vocabulary is cased. The sizes of encoder and decoder are the sizes of the pre-trained model.
-    Adam's learning rate and warm-up are not from the paper. They are lower than in
+    Adam's learning rate and warm-up are not from the paper. The learning rate is lower than in
     `multi30k_macaron_tiny`, because pre-trained post-norm layers need a lower learning rate than
     randomly initialized layers.
 
     Measured after 1,000 updates, on the validation set with greedy search: 18.5 BLEU. Without
     `--init`, the model reaches 24.0 BLEU. The model without `--init` has its own vocabulary, which
-    splits sentences into fewer subword pieces.
+    splits sentences into fewer subword pieces than XLM's vocabulary.
     """
     return multi30k_macaron_tiny().changed(
         model="transformer_tiny",
@@ -160,7 +160,7 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
     embeddings distinguish. The model learns by denoising and by online back-translation with greedy
     search. Denoising drops, masks and moves tokens at the rates of the released code. The training
     text is the English text of one half of the training set and the German text of the other half.
-    Sentence pairs are used for validation only.
+    Sentence pairs are used only for validation and testing.
 
     Differences: the numbers of dropped and masked tokens are rounded up. The weight of the
     denoising loss is always 1, while the paper decreases this weight during training. The learning

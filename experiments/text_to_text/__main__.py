@@ -32,11 +32,11 @@ task, and the metric "score" is the mean over the tasks. In `predict`, each line
 with the name of a task, as in "sst2 sentence: ...", unless --task names one task for all lines.
 
 sources of examples:
-  For GLUE, SuperGLUE and squad, --source is tfds:NAME or tsv:FILE. The header of a TSV file names
-  the columns of the task and `label`. For summarization and translation, --source is a source of
-  text pairs; `experiments.translate train --help` lists the forms. The name of a file must contain
-  {split}, which stands for train or validation. --set fields="('en','de')" names the two fields of
-  a TensorFlow Datasets set.
+  For GLUE and SuperGLUE, --source is tfds:NAME or a table, such as tsv:FILE. The header of a TSV
+  file names the columns of the task and `label`. For squad, --source is tfds:NAME or squad:FILE.
+  For summarization and translation, --source is a source of text pairs; `experiments.translate
+  train --help` lists the forms. The name of a file must contain {split}, which stands for train or
+  validation. --set fields="('en','de')" names the two fields of a TensorFlow Datasets set.
 """
 
 _INIT = cli.path_argument(

@@ -49,7 +49,7 @@ class TextPairs:
             summarization and translation, whose targets are texts.
         groups: group index of each example; `None` if the metrics do not group examples. See
             `Examples`.
-        language: code of the target language in translation.
+        language: in translation, code of the target language.
     """
 
     task: str
@@ -69,7 +69,10 @@ class TextPairs:
             recipe: recipe that lists the task.
             name: name of the task.
             split: name of the split. "validation" means the first validation split of the task.
-            tfds: folder of TensorFlow Datasets.
+            tfds: access to TensorFlow Datasets.
+
+        Raises:
+            UserError: the split has no labels, as the test sets of GLUE.
         """
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
@@ -226,6 +229,6 @@ def _answer_json(options: argparse.Namespace) -> None:
     if not isinstance(model.task, TextToText):
         raise UserError(
             f"{options.run} does not record a task that it was trained for: give a run of "
-            "`text_to_text train`, or leave --json out"
+            "`text_to_text train`, or give --task instead of --json"
         )
     answer_json(options.input, options.output, model.predict)

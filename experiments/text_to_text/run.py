@@ -40,8 +40,8 @@ class TextRecipe(Recipe):
         task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"` or `"translation"`.
             Several names, joined by +, train one model on several tasks.
         source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
-            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts. If there
-            are several tasks, each task with a default source reads that source instead.
+            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts. In a run
+            of several tasks, each task with a default source reads its default source instead.
         fields: names of the source field and the target field of text pairs, such as languages.
         mixing: sampling rates of several tasks.
         init: location of the pre-trained model, such as the folder of a pre-training run.
@@ -65,7 +65,7 @@ class TextRecipe(Recipe):
         "task": "TASK",
         "init": "--init",
         "source": "--source",
-        # `max_target` limits the length of answers, see `TextRun.writer`.
+        # `max_target` limits the length of answers, see `TextRun.line_translator`.
         **dict.fromkeys(
             ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
             "--set max_target",
@@ -90,7 +90,9 @@ class TextRecipe(Recipe):
         for task in self.tasks:
             if task not in (choices := (*TEXT_TASKS, *PREFIXES)):
                 suggestion = nearest(task, choices)
-                raise self.error(f"task={task!r} must be one of {', '.join(choices)}{suggestion}")
+                raise self.error(
+                    f"task is {task!r}, but must be one of {', '.join(choices)}{suggestion}"
+                )
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
             if not self.examples_of(task)[0]:

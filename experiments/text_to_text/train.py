@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> None:
         if not counts.all():
             name = recipe.tasks[int(counts.argmin())]
             raise UserError(
-                f"all examples of {name} are longer than max_source or max_target: raise "
-                "max_source or max_target"
+                f"all training examples of {name} have an empty input or output: give other "
+                f"examples, or leave {name} out of TASK"
             )
         rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
         listing = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
@@ -124,7 +124,6 @@ def run_settings(options: argparse.Namespace) -> None:
 
 
 def _metric_names(recipe: TextRecipe) -> list[str]:
-    """Returns the names of the validation metrics."""
     names = []
     for name in recipe.tasks:
         task = None if name in PREFIXES else get_task(name)

@@ -33,7 +33,8 @@ _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
         "checkpoint to load: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights, otherwise best)"
+        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
+        "last if the run was never validated)"
     ),
     cli.count(
         "--beam-size K",
@@ -78,7 +79,8 @@ main = cli.program(
                     "--init-decoder LOCATION",
                     "pre-trained model whose weights initialize the decoder; the weights of --init "
                     "then initialize only the encoder and the embeddings. Both pre-trained models "
-                    "must have the same sizes and the same vocabulary (default: that of --init)",
+                    "must have the same sizes and the same vocabulary (default: the model of "
+                    "--init)",
                 ),
             ),
         ),
@@ -121,7 +123,7 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "translate a test set, and score the translations",
+        "translate a split of the data, and score the translations",
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,

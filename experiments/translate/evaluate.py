@@ -66,8 +66,8 @@ def _answer_json(options: argparse.Namespace) -> None:
 def _translation_task(location: str, model: Pretrained) -> Translation:
     if not isinstance(model.task, Translation):
         raise UserError(
-            f"{location} is not a translation model: give a run of `translate train`, or fine-tune "
-            f"{location} by `translate train` with --init {location}"
+            f"{location} is not a translation model: give a run of `translate train`, which can "
+            "start from an encoder, a language model, a T5 or a BART by --init"
         )
     return model.task
 
@@ -131,6 +131,9 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
     """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
+
+    Raises:
+        UserError: the run has fewer than `count` such checkpoints.
     """
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
@@ -140,7 +143,7 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: translates a test set, and prints and saves the scores."""
+    """Runs the command `evaluate`: translates a split, and prints and saves the scores."""
     opened = TranslationRun.open(options.run)
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     source = options.source or data.source
@@ -225,8 +228,8 @@ def run_compare(options: argparse.Namespace) -> None:
     )
     if metric != second_metric:
         raise UserError(
-            f"{options.first} was scored with {metric.signature}, but {options.second} with "
-            f"{second_metric.signature}: evaluate both runs with the same metric"
+            f"{options.first} was scored with {metric.signature}, but {options.second} was scored "
+            f"with {second_metric.signature}: evaluate both runs with the same metric"
         )
     print(
         paired_bootstrap(
@@ -245,7 +248,7 @@ class Outputs(Settings):
     """Fields of a JSON file from `evaluate` that the command `compare` reads.
 
     Attributes:
-        hypotheses: translations, one for each line of the test set.
+        hypotheses: translations, one for each line of the evaluated split.
         references: reference translations.
         metric: settings of BLEU.
     """
@@ -266,7 +269,7 @@ class Outputs(Settings):
         """Reads a JSON file that `evaluate` wrote.
 
         Raises:
-            UserError: the file is not JSON, or a field is missing.
+            UserError: the file is not JSON, or a field is missing or invalid.
         """
         record = storage.read_json(name, object, mend="give a JSON file that `evaluate` wrote")
         try:

@@ -41,8 +41,8 @@ _MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")
 class TranslationStart:
     """Initialization of a translation model with random weights.
 
-    The vocabulary is trained on the recipe's text, jointly for the source and the target language.
-    Subclasses copy pre-trained weights instead.
+    Unless the user gives a vocabulary, it is trained on the recipe's text, jointly for the source
+    and the target language. Subclasses copy pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.
@@ -59,7 +59,7 @@ class TranslationStart:
         return recipe
 
     def check(self, recipe: TranslationRecipe) -> None:
-        """Raises a `UserError` if a setting does not fit the pre-trained weights or vocabulary."""
+        """Raises a `UserError` if the recipe's settings do not fit this initialization."""
         wanted = recipe.model_config()
         if recipe.unsupervised and not isinstance(self, EncoderStart):
             raise UserError(
@@ -277,7 +277,8 @@ def read_init(
         location: location of a model in a form that `macaron_tf.load` accepts; `None` means random
             weights.
         parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
-        decoder: location of a second model, which initializes the decoder.
+        decoder: location of a second model, which initializes the decoder; `None` means no second
+            model.
     """
     if not location:
         if parts or decoder:

@@ -38,8 +38,8 @@ class DataConfig(Settings):
             `macaron_tf.data.sources.names.PAIR_FORMS` lists the forms.
         source_language, target_language: language code, such as "en".
         train_split, validation_split, test_split: name of the split.
-        target_split: with `unsupervised`, name of the split with the target text, which need not
-            translate the source text; `None` means `train_split`.
+        target_split: with `unsupervised`, name of the split with the target text, whose lines need
+            not be translations of the source text; `None` means `train_split`.
         vocabulary_size: number of subword pieces in the joint vocabulary. If `--init` names an
             encoder-decoder, number of subword pieces in the source vocabulary.
         normalization: text normalization before subword segmentation.

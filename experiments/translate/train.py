@@ -90,7 +90,7 @@ def train_recipe(
         vocabulary_dir: folder of an existing vocabulary; `None` means to train a vocabulary.
         strategy: distribution strategy; `None` means the current strategy.
         start: initial weights and vocabulary; `None` means random weights.
-        tfds: folder of TensorFlow Datasets.
+        tfds: access to TensorFlow Datasets.
         data_service: comma-separated addresses of the `experiments.data_service` processes that
             make the batches; `None` means that the training process makes the batches.
         processes: number of processes that tokenize; `None` means one process per core.
@@ -128,9 +128,9 @@ def train_recipe(
     rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
     if config.normalization_rule not in ("nmt_nfkc", rule):  # the default accepts any vocabulary
         raise UserError(
-            f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was "
-            "trained with another rule: leave data.normalization_rule out, or train a vocabulary "
-            "with this rule, using `translate vocabulary`"
+            f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was not "
+            "trained with this rule: leave data.normalization_rule out, or train a vocabulary with "
+            "this rule, using `translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":

@@ -35,11 +35,12 @@ class _Task:
 class Batcher:
     """Queue that merges requests into batches.
 
-    Requests can be merged if they have the same model version and signature, and if their arrays
-    have the same dtypes and the same dimensions except the first. A batch starts when it is full,
-    or when its oldest request has waited `timeout_ms`. Requests that LiteRT answers do not wait for
-    a batch to fill. These requests are merged only if several arrive while all workers are busy. If
-    a batch fails, only its faulty requests fail (see `run_joined`).
+    Requests can be merged if they have the same model version and the same batchable signature,
+    and if their arrays have the same dtypes and the same dimensions except the first. A batch
+    starts when a worker is free and the batch is full, or its oldest request has waited
+    `timeout_ms`. Requests for a signature with a LiteRT engine do not wait for a batch to fill, so
+    they are merged only if several arrive while all workers are busy. If a batch fails, only its
+    faulty requests fail (see `run_joined`).
 
     Args:
         max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.
@@ -184,7 +185,7 @@ def run_joined(
     Args:
         run: function from the inputs of a batch to its outputs.
         signature: the signature that `run` runs.
-        requests: a pair for each request, of the number of rows and the dict of inputs.
+        requests: a pair (number of rows, dict of inputs) for each request.
 
     Yields:
         The index of a request, and its outputs or its exception.

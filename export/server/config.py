@@ -41,7 +41,7 @@ class ServerConfig(Settings, in_models=False):
         max_body_bytes: maximum size of the body of a request, in bytes.
         max_total_body_bytes: maximum total size of all requests in flight, in bytes. Above this
             size, new requests of more than 64 KiB get HTTP status 503. 0 means 16 times
-            `max_body_bytes`.
+            the maximum size of one body.
         max_connections: maximum number of open REST connections.
         request_timeout: maximum time from the receipt of a request to its response, in seconds.
         header_timeout: maximum time for receiving the headers of a request, in seconds.
@@ -92,7 +92,7 @@ def check_name(name: str, where: str) -> None:
         where: flag or field with the name, for the error message.
 
     Raises:
-        UserError: the name is empty or contains a space or one of `/:?#%`.
+        UserError: the name is empty, or contains whitespace or one of `/:?#%`.
     """
     if not re.fullmatch(r"[^/:?#%\s]+", name):
         raise UserError(

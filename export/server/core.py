@@ -103,7 +103,8 @@ class ServingCore:
 
         Raises:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
-                label, UNAVAILABLE while the version loads.
+                label, UNAVAILABLE while the version loads, or if `spec` names no version and no
+                version is loaded.
         """
         manager, version = self._resolve(spec, not_found)
         servable = manager.acquire(version)
@@ -116,13 +117,12 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict mapping the name of each loaded model to an example request.
+        """Returns a dict mapping model name to example request (see `Servable.example`).
 
-        See `Servable.example`.
+        The dict lacks models that are still loading or have no signature `serving_default`.
         """
         examples = {}
         for name, manager in self.models.items():
-            # A ServingError means that the model is loading or has no signature serving_default.
             with contextlib.suppress(ServingError):
                 servable = manager.acquire()
                 manager.release(servable)

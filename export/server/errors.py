@@ -93,13 +93,14 @@ def too_late(seconds: float) -> ServingError:
 def from_exception(error: BaseException) -> ServingError:
     """Converts an exception to a `ServingError`.
 
-    TensorFlow's exceptions keep their code. All other exceptions become INTERNAL.
+    A `ServingError` is returned unchanged. TensorFlow's exceptions keep their code. All other
+    exceptions become INTERNAL.
     """
     if isinstance(error, ServingError):
         return error
     code = getattr(error, "error_code", None)
     if isinstance(code, int):
-        message = _cause(str(getattr(error, "message", error)))
+        message = _cause(str(getattr(error, "message", error))) or type(error).__name__
         return ServingError(_CODE_OF.get(code, Code.UNKNOWN), message)
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 

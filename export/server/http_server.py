@@ -312,7 +312,7 @@ class _Connection:
     async def linger(self) -> None:
         """Reads and ignores the rest of a rejected request, for a limited time.
 
-        If the server closed the connection while the client is still sending, TCP would reset the
+        If the server closed the connection while the client was still sending, TCP would reset the
         connection, and the client could not read the response.
         """
         if self._writer.can_write_eof():
@@ -348,8 +348,8 @@ async def _decompressed(body: bytearray, head: Head, limit: int, reserve: Callab
         reserve: function to call with the number of decompressed bytes (see `Bodies.reservation`).
 
     Raises:
-        ServingError: the content coding is not supported, the body is not valid, or the
-            decompressed body is too large.
+        ServingError: the content coding is not supported, the body is not valid gzip data, or the
+            decompressed body is too large. An error of `reserve` is also raised.
     """
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":

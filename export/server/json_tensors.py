@@ -21,7 +21,7 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
 
     Args:
         body: the body of the request.
-        max_values: maximum number of commas and opening brackets in the body.
+        max_values: maximum number of commas, opening brackets and opening braces in the body.
 
     Raises:
         ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON, or not an object, or HTTP
@@ -102,7 +102,7 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_format: bool) -> bytes:
 
     Raises:
         ServingError: INVALID_ARGUMENT if JSON cannot express the dtype of an output, or if
-            `row_format` is true and the outputs have different numbers of rows.
+            `row_format` is true and an output is a scalar or the numbers of rows differ.
     """
     try:
         if row_format:
@@ -117,7 +117,7 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_format: bool) -> bytes:
 
 
 def _encode(value) -> str:
-    """Encodes JSON. Lists are encoded item by item, so that other threads can run in between."""
+    """Encodes a value as JSON, and lists item by item, so that other threads can run in between."""
     if isinstance(value, dict):
         items = [f"{_JSON.encode(name)}: {_encode(item)}" for name, item in value.items()]
         return "{" + ", ".join(items) + "}"

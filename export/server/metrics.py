@@ -25,7 +25,8 @@ class Metrics:
     """Metrics of predictions since the start of the server: request counts and latencies.
 
     Args:
-        models: names of models whose metrics are listed even before the first prediction.
+        models: names of models whose latency histograms are listed even before the first
+            prediction.
     """
 
     def __init__(self, models: Iterable[str]):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import grpc
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.core import ServingCore
+from export.server.errors import ServingError
 from export.server.grpc_service import build_server
 from export.server.http_server import HttpServer
 from export.server.models import ServedModel, served_models
@@ -54,8 +56,9 @@ class ModelServer:
         UNAVAILABLE.
 
         Raises:
-            UserError: the model configuration is not valid, a model's folder contains no version,
-                the host or a port cannot be used, or no version of a model loads.
+            UserError: the model configuration is not valid, a model's folder is missing or contains
+                no version, the host or a port cannot be used, no version of a model loads, or a
+                label names a version that is not served.
         """
         models = served_models(self.config)
         for model in models:
@@ -108,7 +111,9 @@ class ModelServer:
             core: request handler, which gets the new models.
 
         Raises:
-            UserError: a new model does not load. In this case, the served models do not change.
+            UserError: the folder of a new model is not valid (see `check_base_path`), the model
+                does not load, or a label names a version that is not served. The served models then
+                do not change.
         """
         old, new = self.models, {}
         added = []
@@ -139,18 +144,24 @@ class ModelServer:
     def __exit__(self, *_) -> None:
         self.stop()
 
-    def example(self) -> str:
-        """Returns an example request to the first model, as a curl command."""
+    def example(self) -> str | None:
+        """Returns an example request to the first model, as a curl command.
+
+        Returns `None` if the model has no signature `serving_default`.
+        """
         manager = next(iter(self.models.values()))
         servable = manager.acquire()
         manager.release(servable)
-        inputs = servable.example
+        try:
+            inputs = servable.example
+        except ServingError:
+            return None
         if servable.signature().batchable:
             body = {"instances": [inputs if len(inputs) > 1 else next(iter(inputs.values()))]}
         else:
             body = {"inputs": inputs}
         address = f"{self.url}/v1/models/{manager.model.name}:predict"
-        return f"curl -d '{json.dumps(body)}' {address}"
+        return shlex.join(["curl", "-d", json.dumps(body), address])
 
     def _bind(self) -> ServingCore:
         config = self.config

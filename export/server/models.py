@@ -108,7 +108,7 @@ def _read_model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
     """Converts a `config` entry of the file to a `ServedModel`.
 
     Raises:
-        UserError: a field has an unsupported value. The message begins with the field name.
+        UserError: a field has an unsupported value. The message names the field.
     """
     if not entry.name:
         raise UserError("the name is empty: give a name, which becomes part of the URLs")
@@ -142,7 +142,11 @@ def _read_model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
 
 
 def _read_policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """Converts a version policy to `latest` and `allowed_versions` of `ServedModel`."""
+    """Converts a version policy to `latest` and `allowed_versions` of `ServedModel`.
+
+    Raises:
+        UserError: the policy `specific` lists no version or a negative number.
+    """
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None

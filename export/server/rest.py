@@ -42,9 +42,10 @@ class RestApi:
     for trying the models. `GET /models` returns the model names and example inputs that the page
     shows.
 
-    Three responses differ from TensorFlow Serving. A wrong method on a known path gets status 405
+    Four responses differ from TensorFlow Serving. A wrong method on a known path gets status 405
     instead of 400. An unknown path gets status 404 instead of 400. A status request for a model
-    that is still loading gets status 503 instead of 200.
+    that is still loading gets status 503 instead of 200. The APIs `:classify` and `:regress` are
+    not supported, and get status 501.
     """
 
     def __init__(self, core: ServingCore):

@@ -14,6 +14,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from export.server.errors import invalid
 from macaron_tf.engines.exported import ExportedModel
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS, typical_inputs
+from macaron_tf.errors import first_line
 from macaron_tf.io.serving import as_json
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -60,7 +61,7 @@ class Signature:
             max_rows: maximum number of rows.
 
         Returns:
-            The number of rows, or 1 if the signature is not batchable.
+            The number of rows, or 1 if the signature is not batchable or an input is a scalar.
 
         Raises:
             ServingError: INVALID_ARGUMENT if the names, dtypes, shapes or row counts are wrong. The
@@ -161,7 +162,7 @@ class Servable:
                 try:
                     self.run(signature, inputs)
                 except tf.errors.OpError as error:
-                    _LOG.info("warm-up of %r: %s", signature.name, str(error).split("\n", 1)[0])
+                    _LOG.info("warm-up of %r: %s", signature.name, first_line(error))
         except Exception as error:  # if the request file is damaged, the model still works
             _LOG.warning("warm-up of version %d failed: %s", self.version, error)
 

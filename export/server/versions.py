@@ -43,12 +43,12 @@ def check_base_path(base_path: str) -> None:
     """Checks that a model's folder is local and contains a version.
 
     Raises:
-        UserError: the folder is missing, is in a bucket, is a version itself, cannot be read, or
-            contains no version.
+        UserError: the folder is missing, is a URL, is a version itself, cannot be read, or contains
+            no version.
     """
     if "://" in base_path:
         raise UserError(
-            f"{base_path} is in a bucket, which this server cannot read: copy the folder to a "
+            f"{base_path} is a URL, but this server reads only local folders: copy the folder to a "
             "local disk, or use TensorFlow Serving"
         )
     if not os.path.isdir(base_path):
@@ -152,8 +152,8 @@ class VersionManager:
             version: number of the version; `None` means the newest loaded version.
 
         Raises:
-            ServingError: NOT_FOUND if the version is not served, or UNAVAILABLE while the version
-                loads.
+            ServingError: NOT_FOUND if the version is not served, or UNAVAILABLE if the version is
+                loading. Without `version`, UNAVAILABLE if no version is loaded.
         """
         with self._lock:
             newest = max(self._serving, default=None)
@@ -204,7 +204,10 @@ class VersionManager:
             self._retire(version)
 
     def poll(self) -> None:
-        """Scans the folder once, loads the versions to serve, and unloads all other versions."""
+        """Scans the folder once, loads the versions to serve, and unloads all other versions.
+
+        If none of the versions to serve is loaded, nothing is unloaded.
+        """
         model = self.model
         try:
             folders = find_versions(model.base_path)

@@ -125,7 +125,9 @@ def command(name: str, text: str, run: str, *parts: Part) -> Command:
 
 
 def argument(spec: str, text: str, **options) -> Part:
-    """Returns a part that adds one argument. A flag rejects an empty value with a UserError.
+    """Returns a part that adds one argument.
+
+    A flag without `type`, `action` and `choices` rejects an empty value with a UserError.
 
     Args:
         spec: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
@@ -258,5 +260,6 @@ def checkpoint(
 TRUST_CODE = switch(
     "--trust-code",
     "allow running the Python code that a model folder contains or names, such as a custom block "
-    "(default: stop with an error if a model needs such code)",
+    "(default: run only code that the command line names, or that is named in a folder which you "
+    "saved yourself on this computer; refuse other code)",
 )

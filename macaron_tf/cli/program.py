@@ -72,7 +72,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Removes TensorFlow's log messages from the standard error stream within the `with` block.
+    """Removes TensorFlow's startup messages from standard error within the `with` block.
 
     TensorFlow 2.21 logs these messages during its import, whatever the log level is. All other text
     on standard error is printed at the end of the block.

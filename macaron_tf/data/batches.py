@@ -26,8 +26,8 @@ class Batches(abc.ABC):
 
     The seed and the epoch index seed the NumPy generator that shuffles an epoch. A run that resumes
     in the middle of an epoch plans the whole epoch again, but does not gather the batches before
-    its start step, so that it resumes quickly. NumPy gathers each batch from arrays of ids, which
-    may be memory-mapped, and tf.data prefetches the batches.
+    its start step, so that it resumes quickly. NumPy gathers each batch from arrays, which may be
+    memory-mapped, and tf.data prefetches the batches.
     """
 
     steps_per_epoch: int
@@ -68,7 +68,7 @@ class Batches(abc.ABC):
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         """Returns a prefetched dataset of the batches that the method `batches` yields.
 
-        The dataset has a known cardinality.
+        The cardinality is infinite if `repeat` is True, and otherwise the number of batches.
         """
         remaining_steps = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _generator_dataset(
@@ -92,7 +92,8 @@ def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     parallel maps still use all processors.
 
     Args:
-        steps: number of batches, or `tf.data.UNKNOWN_CARDINALITY`.
+        steps: cardinality of the dataset: the number of batches, `tf.data.INFINITE_CARDINALITY` or
+            `tf.data.UNKNOWN_CARDINALITY`.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -228,8 +229,8 @@ class BucketBatches(Batches):
             has the same number of rows for every example.
         count: number of examples, N.
         make_buckets: function from `row_lengths` to `Buckets`.
-        others: further arrays that affect training, such as labels. `fingerprint` covers these
-            arrays.
+        other_arrays: further arrays that affect training, such as labels. `fingerprint` covers
+            these arrays. `None` entries are ignored.
         indices: function that returns the `(N,)` integers that identify the examples in
             `evaluation_dataset`; `None` means 0 to N - 1.
         draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as

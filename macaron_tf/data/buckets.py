@@ -60,7 +60,7 @@ class Buckets:
         lengths: padded lengths of the buckets.
         max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
             pairs, source and target are counted separately, as in fairseq.
-        row_multiple: number whose multiples are the possible numbers of rows per batch.
+        row_multiple: number that divides the rows per batch, unless a batch has fewer rows.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -113,8 +113,8 @@ class Buckets:
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
         """Assigns every row to exactly one batch.
 
-        The rows left over after the full batches of a bucket move to the next longer bucket. Only
-        the last batch of an epoch can therefore be partial, and rows of padding fill that batch.
+        The rows left over after the full batches of a bucket move to the next longer bucket. At
+        most one batch of an epoch is therefore partial, and rows of padding fill that batch.
 
         Args:
             lengths: `(N,)` row lengths.

@@ -57,14 +57,16 @@ class ExampleBatches(BucketBatches):
     - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
     - "segment_ids" int32 of the same shape, unless `EncodedExamples.boundaries` is `None`.
     - "weight" `(B,)` float32, 1 for examples and 0 for padding.
-    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding.
+    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding,
+      unless the examples have no labels.
 
     If the model reads words as characters, "token_ids" is `(B, L, C)`, and "padding_mask" `(B, L)`
     int32 is 1 at words.
 
     Args:
         encoded: tokenized examples, which several `ExampleBatches` objects may share.
-        batch_size: number of examples per batch, B.
+        batch_size: number of examples per batch, B. If this number exceeds the smallest power of
+            two above N, B is that power of two.
         shapes: maximum number of different padded lengths.
     """
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import prefetch
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, first_line
 
 _MAX_AWAY_SECONDS = (
     30.0  # a service restarts within this time; TensorFlow itself would wait forever
@@ -29,7 +29,8 @@ _FUNCTION_NAME = "pyfunc_0"
 def register_function(function: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
     """Registers a Python function that datasets from other processes can call in this process.
 
-    The graph of such a dataset calls the function by `call_registered_function`.
+    The function stays registered until the `with` block ends. The graph of such a dataset calls the
+    function by `call_registered_function`.
 
     Args:
         function: function from a request and an integer to the arrays of a batch.
@@ -92,7 +93,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         a `UserError`.
 
     Raises:
-        UserError: an address is malformed, or no dispatcher answers at an address.
+        UserError: the address for this process is malformed, no service answers at the address, or
+            the service does not accept the dataset.
     """
     address_list = addresses.split(",")
     address = address_list[process % len(address_list)].strip()
@@ -227,4 +229,5 @@ def _first_line(error: tf.errors.OpError) -> str:
     """
     if match := re.search(r"UserError: (.*)", error.message):
         return match[1]
-    return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]
+    message = re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message)
+    return first_line(error, message)[:200]

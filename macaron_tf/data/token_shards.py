@@ -115,7 +115,8 @@ def prepare(
         processes: number of processes that tokenize; `None` means the number of CPU cores.
 
     Raises:
-        UserError: the shards cannot be written, or are damaged right after they were written.
+        UserError: the shards cannot be written or opened, or are damaged right after they were
+            written.
     """
     if tokens := open_tokens(folder):
         return tokens
@@ -212,8 +213,8 @@ def _allow_open_files(count: int, folder: pathlib.Path) -> None:
     needed = count + _OTHER_FILES
     if 0 <= hard < needed:
         raise UserError(
-            f"{folder} has {count} files, but this process may open only {hard} files at once: "
-            f"raise the limit with `ulimit -Hn {needed}`"
+            f"{folder} has {count} shards, but this process may open only {hard} files at once: "
+            f"as root, raise the limit with `ulimit -Hn {needed}`"
         )
     if 0 <= soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -87,7 +87,8 @@ class BpeDropoutConfig(Settings):
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
             raise self.error(
-                f"copies={self.copies} needs a dropout above 0: set dropout, or give copies=1"
+                f"copies={self.copies} needs BPE-dropout: set sampling.dropout above 0, or give "
+                "copies=1"
             )
 
 
@@ -102,8 +103,9 @@ class BatchingConfig(Settings):
         length_multiple: number that divides every padded length. On Multi30k with 8 shapes, the
             share of real tokens is 87.6% for multiples of 2, 85.6% for multiples of 4 and 77.0% for
             multiples of 8. TPUs prefer multiples of 8.
-        row_multiple: number that divides the number of rows per batch. With 8, a batch divides
-            evenly among 2, 4 or 8 replicas and fits the tiles of accelerators.
+        row_multiple: number that divides the number of rows per batch, unless a batch has fewer
+            rows. With 8, a batch divides evenly among 2, 4 or 8 replicas and fits the tiles of
+            accelerators.
     """
 
     section: ClassVar[str] = "batching"
@@ -247,7 +249,8 @@ class TranslationData(BucketBatches):
         draw: function that draws the pairs of an epoch, as in `BucketBatches`.
 
     Raises:
-        UserError: the corpus has no pair.
+        UserError: the corpus has no pair, or `batching.max_tokens` is less than the longest padded
+            length.
     """
 
     def __init__(
@@ -307,8 +310,8 @@ class TranslationData(BucketBatches):
             processes: number of processes that tokenize; `None` means the number of CPU cores.
 
         Raises:
-            UserError: the source cannot be read (see `stream_pairs`), or no pair is left after
-                cleaning.
+            UserError: the source cannot be read (see `stream_pairs`), no pair is left after
+                cleaning, or `batching.max_tokens` is less than the longest padded length.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         split_arguments = [
@@ -399,7 +402,7 @@ class TranslationData(BucketBatches):
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Returns the numbers of pairs, tokens and steps, share of real tokens and batch shapes."""
+        """Returns the counts of pairs, tokens and steps, the padding efficiency and the shapes."""
         example_count, details = super().summary().split(" examples, ")
         return (
             f"{example_count} pairs ({_removal_text(self.tokens.removed)}), "
@@ -459,6 +462,5 @@ def _open_request(request: bytes) -> tuple[TranslationData, int]:
 
 @functools.lru_cache(maxsize=8)
 def _plan_epoch(request: bytes, epoch: int) -> Sequence[Batch]:
-    """Plans the batches of one epoch for a request."""
     data, seed = _open_request(request)
     return data.plan(np.random.default_rng([seed, epoch]))

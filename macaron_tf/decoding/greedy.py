@@ -44,8 +44,10 @@ class GreedySearch:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the outputs of each batch, in the format of `beam_search` with `n_best=1`.
 
+        The score of an output is its log P, without a length penalty.
+
         Args:
-            batches: pairs of source ids `(B, S)` and a seed, which greedy search ignores.
+            batches: pairs of source ids `(B, S)` and a random seed. The seed is ignored.
         """
         for source, _ in batches:
             count, length = source.shape

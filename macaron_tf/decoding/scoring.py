@@ -52,6 +52,9 @@ def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
 class Scores(NamedTuple):
     """Scores of N continuations.
 
+    `TextScorer.score_text` scores a long text in windows. The tokens that it scores in one window
+    are one continuation.
+
     Attributes:
         log_probs: `(N,)` float64, log-probability (natural logarithm) of each continuation.
         lengths: `(N,)` int64, number of tokens in each continuation.
@@ -73,7 +76,8 @@ class TextScorer:
         network: a `LanguageModel`, or another network with `hidden_states` and `logits`.
         vocabulary: the network's vocabulary.
         window: maximum row length in tokens, including [CLS], 2 or more.
-        batch_tokens: maximum number of tokens in a batch, including padding.
+        batch_tokens: maximum number of tokens in a batch, including padding. A row with more tokens
+            is a batch by itself.
         starts: whether rows begin with [CLS]. Without [CLS], the first token of a row has no score.
     """
 
@@ -86,8 +90,8 @@ class TextScorer:
     def __post_init__(self):
         if self.window < 2:
             raise UserError(
-                f"window={self.window} leaves no room for a token after [CLS]: give a window of 2 "
-                "or more"
+                f"window={self.window} leaves no room for a context and a token to score: give a "
+                "window of 2 or more"
             )
         self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
@@ -112,8 +116,8 @@ class TextScorer:
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
                 raise UserError(
-                    "the context is empty, but the model has no [CLS] token to begin a text with: "
-                    "give a context of one or more tokens"
+                    f"context {number} is empty, but the model has no [CLS] token to begin a text "
+                    "with: give a context of one or more tokens"
                 )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
@@ -171,8 +175,9 @@ class TextScorer:
         rows, first_scored, next_index, window_start = [], [], 1 - len(self.prefix), 0
         if next_index >= len(ids):
             raise UserError(
-                "the text has fewer than two tokens, but the model cannot score the first token: "
-                "give a text of two or more tokens"
+                f"the number of tokens in the text is {len(ids)}, but must be {next_index + 1} or "
+                f"more{', because the model cannot score the first token' if next_index else ''}: "
+                "give a longer text"
             )
         while next_index < len(ids):
             rows.append([*self.prefix, *ids[window_start : window_start + tokens_per_window]])

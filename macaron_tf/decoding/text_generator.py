@@ -47,7 +47,8 @@ def fill_context(
 ) -> FilledContext:
     """Builds a few-shot prompt from as many examples as fit, followed by the query.
 
-    The function skips an example that does not fit, and a later, shorter example may still fit.
+    The function skips an example that does not fit, and a later, shorter example may still fit. If
+    the query alone is too long, its beginning is cut off, and the prompt contains no examples.
 
     Args:
         examples: token ids of each example with its answer, in order of preference.
@@ -165,7 +166,7 @@ class TextGenerator:
             return row
         raise UserError(
             f"the prompt {text[:40]!r}... has {len(row)} tokens, too many for a model with "
-            f"{self.longest} positions: shorten the prompt to leave room for new tokens"
+            f"{self.longest} positions: give a prompt of fewer than {self.longest} tokens"
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -357,8 +358,9 @@ class SequenceGenerator(TextGenerator):
         vocabulary: the model's vocabulary.
         longest: maximum number of tokens in an input text, including EOS, and maximum number of
             tokens in an answer. `None` means no limit.
-        sentinels: number of sentinels. Gap i of a text is encoded as sentinel i, whose id is the
-            vocabulary size plus i. With 0 sentinels, every gap is encoded as [MASK].
+        sentinels: number of sentinels. Gap i of a text, counted from 0, is encoded as sentinel i,
+            whose id is the vocabulary size plus i. Gaps beyond the number of sentinels are encoded
+            as the last sentinel. With 0 sentinels, every gap is encoded as [MASK].
         source_start: ids at the beginning of every input text.
         answer_start: ids that the decoder reads before an answer.
     """

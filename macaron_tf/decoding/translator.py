@@ -35,7 +35,8 @@ def translate_ids(
         config: settings of beam search or of sampling.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
-        seed: random seed of sampling, scalar or `(2,)` int.
+        seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
+            it.
 
     Returns:
         The dict that `beam_search` or `sample` returns.
@@ -59,8 +60,8 @@ class Hypothesis:
 
     Attributes:
         text: the translation.
-        score: log P / penalty(length), by which the n best are sorted. The score of a sample is
-            log P.
+        score: log P / penalty(length), by which the n best are sorted. The score of a sample or of
+            greedy search on JAX is log P.
         log_prob: log P (natural logarithm) of the output, including EOS.
         length: number of output tokens, including EOS.
     """
@@ -76,7 +77,8 @@ class Translations:
     """Translations of a list of lines.
 
     Attributes:
-        hypotheses: list of 1 to `n_best` hypotheses for each line, best first.
+        hypotheses: for each line, a list of 1 to `n_best` hypotheses, best first, or of
+            `num_samples` samples. A line without tokens has one empty hypothesis.
         warnings: one warning text for each line that was cut. The text names the number of the
             line.
     """
@@ -96,8 +98,8 @@ class LineTranslator:
 
     The translator sorts lines by length and groups lines of similar length in batches. The replicas
     of the current `tf.distribute` strategy share the batches. All worker processes must translate
-    the same lines. On Keras's JAX backend, which is used only during training, the search is
-    greedy.
+    the same lines. On Keras's JAX backend, which is used only during training, the search is greedy
+    and uses only the length limits of `config`, without `prefix`.
 
     Attributes:
         model: an encoder-decoder (see `translate_ids`).

@@ -17,8 +17,9 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 def device_memory() -> int | None:
     """Returns the memory size in bytes of the device that runs the network.
 
-    The result is the memory of the smallest GPU or, on a machine without a GPU, the machine's main
-    memory. Returns `None` if the size is unknown, for example on a TPU.
+    The result is the memory of the smallest GPU. On a machine without a GPU, the result is the main
+    memory, or the memory limit of the process's control group if this limit is lower. Returns
+    `None` if the size is unknown, for example on a TPU.
     """
     if tf.config.list_logical_devices("TPU"):
         return None
@@ -40,11 +41,12 @@ def peak_memory() -> int | None:
 
 
 def limit_memory() -> None:
-    """Limits the data memory of a process on the CPU to the machine's main memory plus swap.
+    """Limits the data memory of this process to the machine's main memory plus swap.
 
-    If the process's control group has a lower memory limit, that limit is used. An allocation
-    beyond the limit raises an error. Without a limit, Linux may grant the allocation, and kill the
-    process later, when the process uses the memory and none is left.
+    If the process's control group has a lower memory limit, that limit is used. If the process uses
+    a GPU or a TPU, nothing is limited. An allocation beyond the limit raises an error. Without a
+    limit, Linux may grant the allocation, and kill the process later, when the process uses the
+    memory and none is left.
     """
     machine_memory = _machine_memory("MemTotal", "SwapTotal")
     on_accelerator = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
@@ -143,7 +145,7 @@ def _sentence(
         else f"{required_bytes} bytes"
     )
     return (
-        f"{model_name} does not fit into memory, because its weights need at least {size} and the "
-        f"memory has {capacity / 2**30:,.1f} GiB (the weight {options['name']} has the shape "
-        f"{shape}): reduce the model's dimensions or its vocabulary size"
+        f"{model_name} does not fit into memory, because it needs at least {size} and the memory "
+        f"has {capacity / 2**30:,.1f} GiB (the weight {options['name']} has the shape {shape}): "
+        "reduce the model's dimensions or its vocabulary size"
     )

@@ -7,7 +7,7 @@ import sys
 
 import keras
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.progress import Progress
 
 # Seconds that a finished process waits for the other processes to finish.
@@ -29,7 +29,8 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
         process_index: index of this process, from 0.
 
     Raises:
-        UserError: JAX detects no cluster, or JAX has already computed something.
+        UserError: JAX detects no cluster, the connection fails, or JAX has already computed
+            something.
     """
     import jax
 
@@ -46,11 +47,10 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
                 **cluster_options,
             )
     except (ValueError, RuntimeError) as error:
-        message = str(error).partition("\n")[0]
         raise UserError(
             "--strategy multi_worker fails, because JAX cannot connect to the other processes "
-            f"({message}): set TF_CONFIG for each process, or start the processes on a TPU slice "
-            "or with SLURM"
+            f"({first_line(error)}): set TF_CONFIG for each process to addresses that all "
+            "processes can reach, or start the processes on a TPU slice or with SLURM"
         ) from error
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 
@@ -67,7 +67,7 @@ def lost_on_jax(error: Exception) -> bool:
 
 
 def leave_at_exit() -> None:
-    """Makes this failed process skip JAX's shutdown when it exits.
+    """Makes this failed process skip JAX's shutdown when it exits, with exit status 2.
 
     JAX's shutdown would wait for the other processes, which wait for this process, and then abort
     with a long stack trace.

@@ -48,6 +48,9 @@ def parse_mesh(text: str) -> dict[str, int]:
 
     Returns:
         Dict mapping axis name to size.
+
+    Raises:
+        UserError: `text` has another form.
     """
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
@@ -64,14 +67,15 @@ def parse_mesh(text: str) -> dict[str, int]:
 def use_mesh(sizes: dict[str, int] | None = None) -> None:
     """Sets the device mesh on which new variables and batches are sharded.
 
-    A single device needs no mesh. A mesh over several processes must contain all their devices.
+    With a single device, no mesh is set. A mesh over several processes must contain all devices of
+    these processes.
 
     Args:
         sizes: dict mapping axis name to size. `None` means one device in a single process, and all
             devices along `data` in several processes.
 
     Raises:
-        UserError: `sizes` do not match the number of devices.
+        UserError: the mesh has more devices than JAX sees or, with several processes, fewer.
     """
     import jax
 
@@ -101,8 +105,8 @@ def shard_batch(batch: Batch) -> Batch:
     """Shards the rows of a batch over the mesh axis `data`, without padding.
 
     If the row count is not a multiple of the size of `data`, every device computes all rows, and a
-    warning is shown. XLA supports uneven shards, but they give wrong gradients on a mesh whose axis
-    `model` is larger than 1 (JAX 0.10). Without a mesh, the batch is returned unchanged.
+    warning is shown. XLA supports uneven shards, but uneven shards give wrong gradients on a mesh
+    whose axis `model` is larger than 1 (JAX 0.10). Without a mesh, the batch is returned unchanged.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -117,8 +121,9 @@ def shard_batch(batch: Batch) -> Batch:
             axes[0] = "data"
         elif array.ndim:
             warnings.warn(
-                f"a batch of {len(array)} rows cannot be divided over {count} devices, so each "
-                f"device computes all rows: set a batch size that is a multiple of {count}",
+                f"a batch of {len(array)} rows cannot be divided evenly along the mesh axis "
+                f"data={count}, so each device computes all rows: set a batch size that is a "
+                f"multiple of {count}",
                 stacklevel=2,
             )
         layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)

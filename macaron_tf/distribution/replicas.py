@@ -86,9 +86,9 @@ def distributed(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Divides the rows of each batch among the replicas, in order and without padding.
 
-    If the batch size B is not a multiple of the number of replicas, some replicas get one row more
-    than other replicas. If B is less than the number of replicas, some replicas get no row. B does
-    not depend on the number of replicas.
+    The batch size B counts the rows of all replicas. If B is not a multiple of the number of
+    replicas, some replicas get one row more than other replicas. If B is less than the number of
+    replicas, some replicas get no row. With one replica, the dataset is returned unchanged.
 
     Args:
         strategy: distribution strategy with the replicas.

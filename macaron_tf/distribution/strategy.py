@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
-from macaron_tf.errors import UserError, parse_json, plural
+from macaron_tf.errors import UserError, first_line, parse_json, plural
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
@@ -20,20 +20,22 @@ def make_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the distribution strategy `name`.
 
-    This function must be called before TensorFlow computes anything.
+    Unless `name` is `None`, call this function before TensorFlow computes anything.
 
     Args:
         name: `"cpu"`, `"one_gpu"`, `"mirrored"`, `"multi_worker"` or `"tpu"`. `"mirrored"` uses
             several GPUs of this machine, or logical CPU devices if the machine has no GPU.
             `"multi_worker"` uses the processes in the environment variable TF_CONFIG. `None` means
             TensorFlow's default device, which is the first GPU, or the CPU if there is no GPU.
-        tpu: name of a Cloud TPU, or `"local"` on a TPU VM. Only valid for `"tpu"`.
+        tpu: name of a Cloud TPU, or `"local"` on a TPU VM. Only valid for `"tpu"`. `None` means
+            `"local"`.
         replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
             logical CPU devices.
 
     Raises:
-        UserError: a device is missing, TF_CONFIG is missing or malformed, or `tpu` or `replicas`
-            is passed for another strategy.
+        UserError: `name` is unknown, a device is missing, TF_CONFIG is missing or malformed,
+            `replicas` is below 1, `tpu` or `replicas` is passed for another strategy, or TensorFlow
+            has already initialized its devices.
 
     Example:
         strategy = make_strategy("mirrored", replicas=2)
@@ -78,7 +80,8 @@ def _gpus(name: str, count: int) -> list:
     if len(gpus) < count:
         raise UserError(
             f"--strategy {name} needs {count} {plural('GPU', count)}, but TensorFlow sees "
-            f"{len(gpus)}: check the driver and CUDA (`nvidia-smi`), or give another strategy"
+            f"{len(gpus)}: check the driver and CUDA (`nvidia-smi`), or give "
+            f"{'another strategy' if count == 1 else f'--replicas {len(gpus)}'}"
         )
     return gpus[:count]
 
@@ -96,7 +99,11 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def read_cluster() -> tuple[list[str], int]:
-    """Reads the addresses of all workers and the index of this worker from TF_CONFIG."""
+    """Reads the addresses of all workers and the index of this worker from TF_CONFIG.
+
+    Raises:
+        UserError: the environment variable TF_CONFIG is missing or malformed.
+    """
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = parse_json(text, task=dict, cluster=dict)
@@ -123,10 +130,10 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
-        message = str(error).partition("\n")[0]
         raise UserError(
-            f"--tpu {name} cannot be reached ({message}): on a TPU VM, give --tpu local and "
-            "install tensorflow-tpu (experiments/cloud/README.md says how)"
+            f"--tpu {name} cannot be reached ({first_line(error)}): give the name of a running "
+            "TPU, or install tensorflow-tpu on a TPU VM and give --tpu local "
+            "(experiments/cloud/README.md says how)"
         ) from error
 
 
@@ -209,14 +216,20 @@ class Workers:
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gather(self, value: bytes) -> list[bytes]:
-        """Returns a list with the value of `value` on each worker, in the order of the workers."""
+        """Returns a list with the value of `value` on each worker, in the order of the workers.
+
+        Every worker must call this method.
+        """
         lengths = self.concatenate(np.array([len(value)]))
         padded = np.frombuffer(value.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.concatenate(padded).reshape(len(lengths), -1)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def concatenate(self, array: np.ndarray) -> np.ndarray:
-        """Concatenates the workers' arrays `array` of shape `(N, ...)` to `(count * N, ...)`."""
+        """Concatenates the workers' arrays `array` of shape `(N, ...)` to `(count * N, ...)`.
+
+        Every worker must call this method, with an array of the same shape.
+        """
         if not self.several:
             return array
         table = np.zeros((self.count, array.size))
@@ -227,7 +240,11 @@ class Workers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Turns errors in the `with` block into a `UserError` if another worker has died."""
+        """Turns an error in the `with` block into a `UserError` if another worker has died.
+
+        Other errors are raised unchanged. On JAX with several workers, any error also makes this
+        process skip JAX's shutdown (see `leave_at_exit`).
+        """
         try:
             yield
         except Exception as error:
@@ -240,7 +257,7 @@ class Workers:
                 raise
             raise UserError(
                 f"worker {self.index} lost the connection to another worker "
-                f"({str(error).splitlines()[0]}): look for the cause in the other worker's output, "
+                f"({first_line(error)}): look for the cause in the other worker's output, "
                 "then start all workers again to resume from the last checkpoint"
             ) from error
 

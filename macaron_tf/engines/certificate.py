@@ -22,7 +22,7 @@ from macaron_tf.engines.onnx import OnnxNetwork
 from macaron_tf.engines.openvino import OpenVinoNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.serving import EXTRA, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
@@ -61,7 +61,8 @@ class Certificate:
 
     Create the certificate before the export changes the network's dtype policy, because the
     constructor computes the reference answers. The constructor runs the network eagerly, and in
-    float32 unless the network is quantized.
+    float32 unless the network is quantized. For a model that generates text, the constructor
+    computes nothing, and `check` computes the reference answers.
 
     Args:
         task: task to export.
@@ -277,7 +278,7 @@ class Certificate:
             if not isinstance(network, LiteNetwork):
                 pairs.append((network.compute(rows), expected))
             elif network.takes(rows):
-                # LiteRT pads the outputs of gaps to the row's length; no answer reads the padding.
+                # LiteRT pads the outputs for [MASK] tokens; no answer reads the padding.
                 outputs = network.compute(rows)[tuple(map(slice, expected.shape))]
                 pairs.append((outputs, expected))
         if not pairs:
@@ -305,8 +306,8 @@ def _skip_rejected() -> Iterator[None]:
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
             raise UserError(
-                f"the network cannot compute its outputs ({error.message.splitlines()[0]:.200}): "
-                "correct the network's layers, or train the network again"
+                f"the network cannot compute its outputs ({first_line(error):.200}): "
+                "check the network's layers and vocabulary, and the free memory"
             ) from error
 
 
@@ -379,7 +380,7 @@ def _compare(
         largest absolute output of the network.
 
     Raises:
-        UserError: the difference exceeds `BOUNDS[kind]`.
+        UserError: the difference exceeds `BOUNDS[precision]`, or a shape differs.
     """
     worst = scale = 0.0
     for output, expected in pairs:
@@ -395,10 +396,14 @@ def _compare(
             worst = np.inf
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
     if not np.isfinite(difference) or difference > BOUNDS[precision]:
+        mend = "leave this format out"
+        if target == "SavedModel":
+            mend = "check that all layers of the network are deterministic"
+            mend = "leave --bfloat16 out" if precision == "bfloat16" else mend
         raise UserError(
             f"the outputs of {target} differ from the network's outputs by {difference:.2g} times "
-            f"the largest output, but at most {BOUNDS[precision]:g} is allowed: leave this format "
-            "out (nothing was written)"
+            f"the largest output, but at most {BOUNDS[precision]:g} is allowed: {mend} (nothing "
+            "was written)"
         )
     return {"difference": _round(difference)}
 
@@ -435,8 +440,8 @@ def break_even(
     """Times requests of increasing size in LiteRT and in the graph, until the graph is faster.
 
     This function sets `lite.max_rows` to the size of the largest request for which LiteRT was
-    faster than the graph. Each time is the minimum of a few interleaved runs, because other
-    programs can only slow a run down.
+    faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum of a few
+    interleaved runs, because other programs can only slow a run down.
 
     Args:
         model: SavedModel with the graph.
@@ -446,8 +451,8 @@ def break_even(
 
     Returns:
         List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
-        last two are times in milliseconds per request. The list is empty if LiteRT does not accept
-        a request.
+        last two are times in milliseconds per request. If LiteRT does not accept a request, the
+        list is empty, and `lite.max_rows` stays unchanged.
     """
     measured = []
     default, lite.max_rows = lite.max_rows, ROWS[-1]
@@ -517,7 +522,7 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _format_metrics(metrics: Mapping[str, float]) -> str:
-    """Formats metrics in one line. Omits "score", which is the mean of the other metrics."""
+    """Formats metrics in one line. Omits "score", which is the mean of the main metrics."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
 
 
@@ -540,6 +545,7 @@ def _describe_limit(measured: Sequence[Mapping[str, float]]) -> str:
         return f"The graph answers all requests: 1 row takes {descriptions[1]}.\n"
     max_rows = measured[-2]["rows"]
     return (
-        f"LiteRT answers requests of up to {max_rows} rows: {max_rows} take "
-        f"{descriptions[max_rows]}, and {last['rows']} take {descriptions[last['rows']]}.\n"
+        f"LiteRT answers requests of up to {max_rows} {'row' if max_rows == 1 else 'rows'}: "
+        f"{max_rows} {'takes' if max_rows == 1 else 'take'} {descriptions[max_rows]}, and "
+        f"{last['rows']} take {descriptions[last['rows']]}.\n"
     )

@@ -37,7 +37,7 @@ class ExportedModel:
         signature_defs: dict mapping signature name to signature definition.
         small_engine: LiteRT engine for small requests to `serving_default`. `None` means that the
             version has no LiteRT file, that the file cannot be opened, or that LiteRT was not
-            faster.
+            faster than the SavedModel at the export.
         warning: error from opening the LiteRT file, or `None`.
     """
 
@@ -101,7 +101,7 @@ class LiteTexts:
                 vocabulary and the file `RECORD`, which describes the task.
 
         Raises:
-            UserError: a file is missing or damaged.
+            UserError: a file is missing or damaged, or LiteRT is not installed.
         """
         # The imports are here, because a server of other models does not need these modules.
         from macaron_tf.engines.lite_decoding import LiteDecoder

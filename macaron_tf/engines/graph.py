@@ -26,7 +26,7 @@ class SmallEngine(Protocol):
     """Interface of an inference engine for small requests, such as `LiteModel`."""
 
     def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """Computes the outputs of `OnePass.serve` for the inputs of a request.
+        """Computes the outputs of `TaskKind.serve` for the inputs of a request.
 
         Returns `None` if this engine does not accept the request. The caller then runs the graph.
         """
@@ -163,7 +163,8 @@ class TaskGraph:
 
         Raises:
             TextError: the model does not accept a text.
-            UserError: the model does not accept a value in `controls`, or an answer is NaN.
+            UserError: a text has an unpaired surrogate, the model does not accept a value in
+                `controls`, or an answer is NaN.
         """
         for column in columns:
             check_encodable(column)
@@ -295,9 +296,14 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         found = [examples] if is_single else _examples_of(examples)
         rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+    elif any(isinstance(column, dict) for column in arguments):
+        raise UserError(
+            f"the call has {len(arguments)} arguments, and a dict among them: pass all examples in "
+            "one list"
+        )
     else:
         raise UserError(
-            f"predict received {len(arguments)} texts or lists of texts, but the task takes "
+            f"the call has {len(arguments)} texts or lists of texts, but the task takes "
             f"{len(names)} {plural('text', len(names))}: pass {' and '.join(names)}, or one list "
             "of examples"
         )
@@ -342,7 +348,7 @@ def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} {plural('text', len(values))}, but the task takes "
+            f"example {number} has {len(values)} {plural('text', len(values))}, but the task takes "
             f"{len(names)}: pass a tuple of {', '.join(names)} for each example"
         )
     return [_as_text(value) for value in values]

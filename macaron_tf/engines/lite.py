@@ -58,7 +58,7 @@ class LiteNetwork:
         inputs: dict mapping input name to the input's shape for one row, with -1 for the length.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or damaged, or LiteRT is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike, threads: int | None = None):
@@ -160,8 +160,8 @@ class LiteModel:
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
         """Computes the outputs of `OnePass.serve` for a small request.
 
-        Returns `None` if the request has more than `network.max_rows` rows, or if a row is longer
-        than the last of `network.lengths`.
+        Returns `None` if the request has no rows or more than `network.max_rows` rows, or if a row
+        is longer than the last of `network.lengths`.
         """
         prepare, conclude = STEPS
         prepared = self._model.run(prepare, inputs)

@@ -1,7 +1,7 @@
 """Token-by-token decoding in LiteRT, with float32 or int8 weights.
 
 A decoding step spends most of its time on reading all weights once. LiteRT reads twice as many
-bytes per second as a TensorFlow graph, and int8 weights take a quarter of the bytes.
+bytes per second as a TensorFlow graph, and int8 weights take a quarter of float32's bytes.
 
 The LiteRT file has a function that decodes one token for any number of texts. It also has functions
 that prefill the caches from parts of prompts, or that encode source texts. All functions share one
@@ -63,8 +63,8 @@ def write_decoder(
         threads: number of threads for a matrix product, as in `LiteDecoder`.
 
     Raises:
-        UserError: the network has a layer that does not decode in LiteRT, or LiteRT is not
-            installed.
+        UserError: the network is quantized or has a layer that does not decode in LiteRT, or LiteRT
+            is not installed.
     """
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
@@ -269,7 +269,7 @@ class LiteDecoder:
         reads_sources: whether the network is an encoder-decoder.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or damaged, or LiteRT is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike, threads: int | None = None):

@@ -12,7 +12,7 @@ from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.io.noise import silenced
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
@@ -94,11 +94,9 @@ def lite_file(
             with silenced():
                 return converter.convert()
         except Exception as error:  # ConverterError or others
-            cause = str(error).strip().splitlines()
             raise UserError(
-                "LiteRT cannot convert this network "
-                f"({cause[0] if cause else type(error).__name__:.200}): use the network without "
-                "LiteRT"
+                f"LiteRT cannot convert this network ({first_line(error):.200}): use the network "
+                "without LiteRT"
             ) from error
 
 

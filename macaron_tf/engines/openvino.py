@@ -41,7 +41,7 @@ class OpenVinoNetwork:
 
     Args:
         folder: folder of a version.
-        settings: settings of OpenVINO, by default for float32.
+        settings: settings of OpenVINO, by default for computation in float32.
 
     Raises:
         UserError: openvino is not installed, or cannot open the file.

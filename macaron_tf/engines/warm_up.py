@@ -78,8 +78,8 @@ def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> d
 def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
     """Returns an array with a typical value of an input.
 
-    The array contains `text` for a string input, the default from `CONTROLS` for an input such as
-    `temperature`, and otherwise zeros. Dimensions of unknown size become 1.
+    The array contains `text` for a string input, 20 for `max_tokens`, the default from `CONTROLS`
+    for an input such as `temperature`, and otherwise zeros. Dimensions of unknown size become 1.
     """
     shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:

@@ -68,7 +68,7 @@ def score(
         metrics.
 
     Raises:
-        UserError: there are no labels or examples, or a metric does not exist.
+        UserError: there are no labels or examples, or the task names no metric or an unknown one.
         ValueError: the array lengths differ, or `groups` of a grouped task are missing.
     """
     if labels is None:
@@ -155,20 +155,26 @@ def _or_zero(correlation: Metric) -> Metric:
 
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1."""
+    """Computes Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1.
+
+    The correlation is 0 if it is undefined, as for constant predictions.
+    """
     return _scikit_learn().matthews_corrcoef(labels, predictions)
 
 
 @_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Pearson's correlation, from -1 to 1."""
+    """Computes Pearson's correlation, from -1 to 1, or 0 if it is undefined."""
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
     return _scipy().pearsonr(x, y).statistic
 
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Spearman's rank correlation, from -1 to 1. Ties get their mean rank."""
+    """Computes Spearman's rank correlation, from -1 to 1, or 0 if it is undefined.
+
+    Ties get their mean rank.
+    """
     return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
 
 
@@ -187,8 +193,8 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     if groups is None or len(groups) != len(labels) or not len(labels):
         raise ValueError(
             "exact match needs one or more examples and the group of each example, but received "
-            f"{len(labels)} examples and {0 if groups is None else len(groups)} groups: pass "
-            "`groups`"
+            f"{len(labels)} examples and {0 if groups is None else len(groups)} groups: pass one "
+            "group for each example"
         )
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)

@@ -13,6 +13,8 @@ Metric = Callable[[np.ndarray, np.ndarray], float]  # (predictions, labels) -> v
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """Computes the perplexity over all tokens of a data set, exp(-sum log P / sum length).
 
+    The result is infinity if the perplexity exceeds the largest float64.
+
     Args:
         log_probs: natural logarithm of the probability of each output, as `decoding.score_ids`
             returns.

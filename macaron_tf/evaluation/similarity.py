@@ -39,9 +39,9 @@ def similarity_metrics(
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Computes the fraction of triplets in which the anchor is nearer to the positive.
+    """Computes the share of triplets whose anchor is nearer to the positive than to the negative.
 
-    The L2 distance from the anchor to the positive is compared with the distance to the negative.
+    Distances are L2 distances. A triplet with two equal distances counts as wrong.
 
     Args:
         anchor, positive, negative: `(N, D)` vectors of N triplets.

@@ -75,19 +75,22 @@ class TranslationMetric(Settings):
                 "False, or metric.tokenized to False"
             )
         if self.split_hyphens and self.tokenizer:
+            name = f"tokenize={self.tokenize}" if self.tokenize else f"language={self.language}"
             raise self.error(
-                "split_hyphens=True needs the Moses tokenizer, but metric.tokenize="
-                f"{self.tokenize} replaces this tokenizer: set metric.split_hyphens to False, or "
-                "metric.tokenize to 13a"
+                f"split_hyphens=True needs the Moses tokenizer, but metric.{name} selects another "
+                "tokenizer: set metric.split_hyphens to False, or metric.tokenize to 13a"
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
         """Returns a copy of these settings with a tokenizer that suits `references`.
 
-        If `tokenize` is not `None`, the tokenizer is kept. If the tokenizer differs from
-        sacreBLEU's default for the language, a line on stderr gives the reason. For example,
-        sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that BLEU, which
-        counts sequences of 4 tokens, would be 0.
+        If `tokenize` is not `None`, the tokenizer is kept. Otherwise, if the selected tokenizer
+        differs from sacreBLEU's default for the language, a line on stderr gives the reason. For
+        example, sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that
+        BLEU, which counts sequences of 4 tokens, would be 0.
+
+        Raises:
+            UserError: the tokenizer needs a package or a download that is missing.
         """
         name, reason = self.tokenize, ""
         if not name:

@@ -18,7 +18,8 @@ RULE = (
     "differences, its 95% interval (Student's t) and the p of a two-sided paired t-test, corrected "
     "by Holm's method for the number of arms that are tested. The arm is *better* or *worse* if "
     "the corrected p is below 0.05, and otherwise *not decided*. There is *no verdict* with fewer "
-    "than three seeds, or if any seed of either arm is at chance level."
+    "than three seeds, if any seed of the arm or of the baseline is at chance level, or if the "
+    "differences of all seeds are equal."
 )
 
 

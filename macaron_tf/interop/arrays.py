@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import keras
 import numpy as np
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.io.paths import read_json
 
@@ -120,7 +120,7 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         A dict mapping PyTorch name to float32 array.
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or damaged, or the package that reads it is not installed.
     """
     names = ("model.safetensors", "pytorch_model.bin")
     for name in names:
@@ -169,9 +169,8 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
         state = torch.load(file, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
     except Exception as error:  # PyTorch does not document what its unpickler raises
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"{file} cannot be read ({reason}): download or copy the file again"
+            f"{file} cannot be read ({first_line(error)}): download or copy the file again"
         ) from None
 
 
@@ -274,7 +273,7 @@ def gather_rows(
         if ids.max() >= len(array):
             raise UserError(
                 f"the vocabulary has ids up to {ids.max()}, but the model has only {len(array)} "
-                "embeddings: use the tokenizer files that belong to the model"
+                "embeddings: use the tokenizer files and config.json that belong to the weights"
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[valid] = array[ids[valid]]
@@ -335,8 +334,9 @@ def find_entry(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[s
     Returns:
         A tuple of three values. The first value is the entry if its key matches the variable. The
         first value is `None` if the key matches the layer of the variable, or if there is no entry.
-        The second value is the list of array or layer names in the other library, which is empty if
-        there is no entry. The third value is the last part of `path`, such as "kernel".
+        The second value is the list of array or layer names in the other library. The list is empty
+        if there is no entry, or if the entry is an array itself. The third value is the last part
+        of `path`, such as "kernel".
     """
     block = re.search(r"block_(\d+)", path)
     index = int(block[1]) if block else 0

@@ -53,7 +53,8 @@ def language_tokenizer(
         A dict mapping file name to contents.
 
     Raises:
-        UserError: GPT's tokenizer lacks the special tokens that a classifier needs.
+        UserError: GPT's tokenizer lacks the special tokens that a classifier needs, or the
+            vocabulary cannot be converted (see `tokenizer_files`).
     """
     if isinstance(vocabulary, CharacterPairVocabulary) and is_framed:
         raise UserError(

@@ -86,7 +86,7 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Returns a mapping from this library's names to another library's for a masked-language head.
+    """Builds the mapping of weight names for a masked language head.
 
     The mapping covers the head's dense layer and norm, but not its output layer.
 

@@ -224,8 +224,8 @@ def read_sentence_transformer(
         lower_case: see `read_encoder`.
 
     Raises:
-        UserError: the encoder cannot be read (see `read_encoder`), or the model contains modules of
-            other types.
+        UserError: the encoder cannot be read (see `read_encoder`), or the model contains another
+            module or an unsupported pooling.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """

@@ -54,8 +54,8 @@ class Family:
         table: mapping of weight names for the model without its token embeddings and heads.
         settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
             values), where `values` maps each value of the field to a macaron_tf value. A default of
-            `None` means that the field is required. Early versions of `save_pretrained` did not
-            save fields with default values.
+            `None` means that the field is required. Other fields may be missing, because early
+            versions of transformers did not save fields with default values.
         fixed_settings: macaron_tf settings that are the same for all models of this type.
         derive_settings: function that computes further macaron_tf settings from the other library's
             settings.
@@ -65,7 +65,8 @@ class Family:
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
-        output_kernel: name of the output layer's kernel, which must equal the token embeddings.
+        output_kernel: name of the output layer's kernel. If the weights contain this kernel,
+            `check_unread` raises unless the kernel equals the token embeddings.
         body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
             model is rejected.
         ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
@@ -98,7 +99,8 @@ class Family:
         """Converts the other library's settings to a dict of macaron_tf settings.
 
         Raises:
-            UserError: a value has no counterpart in macaron_tf.
+            UserError: a required field is missing, or a value has a wrong type or no counterpart in
+                macaron_tf.
         """
         config.require(self.required_fields)
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):

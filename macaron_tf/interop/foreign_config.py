@@ -78,8 +78,8 @@ class ForeignConfig:
         config = cls(read_json(file), str(file))
         if config.fields.get("model_type") not in model_types:
             raise UserError(
-                f"{file} has model_type={config.fields.get('model_type')!r}, but only "
-                f"{', '.join(map(repr, model_types))} can be read here: give a model of such a type"
+                f"{file} has model_type={config.fields.get('model_type')!r}, but must have one of "
+                f"{', '.join(map(repr, model_types))}: give a model of one of these types"
             )
         return config
 
@@ -102,7 +102,8 @@ class ForeignConfig:
             field: name of the field.
             default: value to return if the field is missing. The field must have the type of
                 `default`. `None` means that the field is required.
-            value_type: type that the field must have if `default` is `None`.
+            value_type: type that the field must have if `default` is `None`. An int is accepted for
+                a float.
 
         Raises:
             UserError: a required field is missing, or the value is not a number of the required
@@ -200,6 +201,9 @@ def rotary_settings(
 
     Returns:
         A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
+
+    Raises:
+        UserError: the type of scaling is not supported, or a value is missing or not a number.
     """
     rope_type = rope.get("type", "default")  # the field's name in early versions
     fields = {field: config.get(field, default), "rope_type": rope_type, **rope}

@@ -38,7 +38,8 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a model to the files of a Hugging Face model.
 
     Raises:
-        UserError: Hugging Face's library has no counterpart for a part or setting of the model.
+        UserError: the weights are quantized, or transformers has no counterpart for a part or
+            setting of the model.
     """
     model.require_floats()
     if (
@@ -67,7 +68,7 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
         location: folder or Hub repository that the example code in the model card loads.
 
     Raises:
-        UserError: safetensors is not installed, or a part of the model has no counterpart (see
+        UserError: safetensors is not installed, or the model cannot be converted (see
             `hugging_face_folder`).
     """
     with needed("writing model.safetensors"):

@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
@@ -221,7 +221,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def detokenize(self, inputs):
         """Decodes ids `(L,)` to a string, or ids `(B, L)` to `(B,)` strings.
 
-        The ids are a tensor, a ragged tensor or nested lists.
+        The ids are a tensor, a ragged tensor or nested lists. The result is a `str` or a list of
+        `str`. In a graph, the result is a string tensor.
         """
         if not isinstance(inputs, tf.Tensor | tf.RaggedTensor):
             inputs = tf.ragged.constant(inputs, tf.int32)
@@ -238,7 +239,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def get_vocabulary(self) -> list[str]:
         """Returns the texts of all tokens in the order of their ids.
 
-        A text includes the token's space. A special token has a name such as "[CLS]".
+        A text includes the space before the token, if any. A special token has a name such as
+        "[CLS]".
         """
         return [self.vocabulary.piece_name(token_id) for token_id in range(self.vocabulary.pieces)]
 
@@ -410,7 +412,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
     @tf.autograph.experimental.do_not_convert
     def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
-        """Continues a batch of prompts up to length L, or until each row contains a stop token.
+        """Continues prompts up to length L, or until each row contains a generated stop token.
 
         Args:
             inputs: dict with `token_ids`, `(B, L)`, and `padding_mask`, `(B, L)`. The mask is False
@@ -494,7 +496,7 @@ def task_of(
         kwargs: further arguments of the task.
 
     Raises:
-        UserError: KerasHub has no task for the network.
+        UserError: KerasHub has no task for the network, or the vocabulary puts [CLS] last.
 
     Example:
         lm = task_of(macaron_tf.load("runs/gpt2"))
@@ -572,21 +574,25 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
     """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
     Raises:
-        UserError: a file is missing or damaged.
+        UserError: a file is missing or damaged, or a file names a class that is not registered.
     """
     folder, preset = pathlib.Path(directory), str(directory)
-    task, cls, vocabulary = folder / "task.json", keras_hub.models.Backbone, None
-    if task.is_file():
-        cls = keras.saving.get_registered_object(read_json(task).get("registered_name"))
+    cls, vocabulary, mend = keras_hub.models.Backbone, None, "download or copy the preset again"
+    for file in (folder / name for name in ("tokenizer.json", "config.json", "task.json")):
+        if file.is_file():
+            name = read_json(file, mend=mend, registered_name=str)["registered_name"]
+            if (cls := keras.saving.get_registered_object(name)) is None:
+                raise UserError(
+                    f"{file} names the class {name}, which is not registered with Keras: import "
+                    "the module that defines this class before loading the preset, or update "
+                    "macaron_tf"
+                )
     try:
         model = cls.from_preset(preset)
         if (folder / "tokenizer.json").is_file():
             vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{directory} cannot be read ({reason}): download or copy the preset again"
-        ) from error
+        raise UserError(f"{directory} cannot be read ({first_line(error)}): {mend}") from error
     backbone = model if isinstance(model, _Backbone) else model.backbone
     if isinstance(backbone, LanguageModelBackbone):
         preprocessor = None if model is backbone else model.preprocessor

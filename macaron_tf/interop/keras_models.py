@@ -10,14 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.interop.arrays import Arrays, Raw, Table, transformer_layer
 from macaron_tf.interop.encoder_families import SETTINGS, EncoderFamily, head_table
 from macaron_tf.interop.encoders import import_encoder
 from macaron_tf.interop.foreign_config import ForeignConfig, check_files
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
-from macaron_tf.io.paths import read_json
+from macaron_tf.io.paths import DAMAGE, FILE_ERRORS, read_json
 from macaron_tf.layers.dense import activation
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
@@ -96,23 +96,30 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
     Raises:
         UserError: the folder contains no checkpoint, or several checkpoints and no file
-            `checkpoint` that names the newest.
+            `checkpoint` that names the newest, or the checkpoint is damaged.
     """
-    prefix = tf.train.latest_checkpoint(directory)
-    if prefix is None:
-        files = list(directory.glob("*.index"))
-        if len(files) != 1:
-            raise UserError(
-                f"{directory} contains {len(files)} checkpoints (files ending in .index), but must "
-                "contain exactly one: give another folder"
-            )
-        prefix = str(files[0].with_suffix(""))
-    reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
-    return {
-        name.removesuffix(value): reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if name.endswith(value) and "OPTIMIZER_SLOT" not in name
-    }
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    try:
+        prefix = tf.train.latest_checkpoint(directory)
+        if prefix is None:
+            files = list(directory.glob("*.index"))
+            if len(files) != 1:
+                raise UserError(
+                    f"{directory} contains {len(files)} checkpoints (files ending in .index), but "
+                    "must contain exactly one: give another folder"
+                )
+            prefix = str(files[0].with_suffix(""))
+        reader = tf.train.load_checkpoint(prefix)
+        return {
+            name.removesuffix(value): reader.get_tensor(name)
+            for name in reader.get_variable_to_shape_map()
+            if name.endswith(value) and "OPTIMIZER_SLOT" not in name
+        }
+    except (*FILE_ERRORS, *DAMAGE) as error:
+        raise UserError(
+            f"{directory} cannot be read ({first_line(error)}): download or copy the checkpoint "
+            "again"
+        ) from error
 
 
 def _keras_hub_layer(attention: str) -> Table:
@@ -244,10 +251,9 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
         model_class = keras_hub.models.MaskedLM if has_masked_lm else keras_hub.models.Backbone
         model = model_class.from_preset(str(directory), dtype="float32")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"{directory} cannot be read ({reason}): download or copy the preset again"
-        ) from None
+            f"{directory} cannot be read ({first_line(error)}): download or copy the preset again"
+        ) from error
     if backbone_class == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed_settings, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})

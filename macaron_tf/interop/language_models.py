@@ -192,10 +192,11 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face GPT, GPT-2 or Llama, or a classifier based on such a model.
 
     The tokens of the result get new ids. PAD, UNK, [CLS], [SEP] and [MASK] have the ids 0 to 4, and
-    the other tokens follow. GPT-2's end-of-text token becomes [SEP]. [CLS], which begins a text,
-    gets the same embedding as [SEP]. If the Hugging Face model lacks a special token, the result
-    never predicts this token. For example, OpenAI's GPT has only UNK. If the tokenizer of a Llama
-    is not supported, the function reads the model without a vocabulary and prints a note on stderr.
+    the other tokens follow. [CLS] begins a text, and [SEP] ends a text. In GPT-2, both tokens have
+    the embedding of the end-of-text token. If the Hugging Face model lacks a special token, the
+    result never predicts this token. For example, OpenAI's GPT has only UNK. If the tokenizer of a
+    Llama is not supported, the function reads the model without a vocabulary and prints a note on
+    stderr.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -407,9 +408,10 @@ XLNET = Family(
 
 
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a Hugging Face XLNet with its language-model head or its task head.
+    """Reads a Hugging Face XLNet, with its language-model head or its task head if there is one.
 
-    [CLS] is the last token of a sequence, and the pooler of a classifier reads the output at [CLS].
+    [CLS] is the last token of a sequence. The pooler of a classifier reads the output at [CLS], or
+    at the first position if `config.json` has `summary_type="first"`.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and

@@ -11,7 +11,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import ForeignConfig
-from macaron_tf.interop.tokenizer_folder import SENTINEL, Tokenizer, with_added
+from macaron_tf.interop.tokenizer_folder import MEND, SENTINEL, Tokenizer, with_added
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.text import NormalizationConfig, PieceVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
 
@@ -21,7 +22,7 @@ _SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
-    """Reads the tokenizer of a Llama 2, which is a SentencePiece BPE model.
+    """Reads the tokenizer of a Llama 2 model, which is a SentencePiece BPE tokenizer.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
@@ -38,12 +39,12 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
-    """Reads the tokenizer of a T5, which is a SentencePiece unigram model.
+    """Reads the tokenizer of a T5 model, which is a SentencePiece unigram tokenizer.
 
     The tokenizer also has sentinels, the tokens `<extra_id_0>`, `<extra_id_1>` and so on, which T5
-    puts in place of corrupted spans. If macaron_tf did not export the T5, no token corresponds to
-    [MASK], so its Hugging Face id is -1. [CLS] then has the Hugging Face id of the padding token,
-    with which T5's decoder starts.
+    puts in place of corrupted spans. If macaron_tf did not export the model, no token corresponds
+    to [MASK], so the Hugging Face id of [MASK] is -1. [CLS] then has the Hugging Face id of the
+    padding token, with which T5's decoder starts.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
@@ -73,6 +74,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
 
 
 def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
+    """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`)."""
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
     special = tokenizer.special_tokens(set(names))
@@ -132,26 +134,28 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
         return model, _with_added_pieces(tokenizer, pieces)
-    model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    # The normalizer with SentencePiece's table is the only step or one of several steps.
-    for step in tokenizer.normalizer.get("normalizers", [tokenizer.normalizer]):
-        if charsmap := step.get("precompiled_charsmap"):
-            model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
-    pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
-    if tokenizer.model.get("byte_fallback"):
-        model.trainer_spec.byte_fallback = True
-        by_name = {piece.piece: piece for piece in pieces}
-        for name in (f"<0x{byte:02X}>" for byte in range(256)):
-            if name not in by_name:
-                raise UserError(
-                    f"{tokenizer.directory / 'tokenizer.json'} has byte_fallback=true, but lacks "
-                    f"the token {name} of the 256 byte tokens: give another tokenizer"
-                )
-            by_name[name].type = _Piece.BYTE
-    for token in tokenizer.tokenizer_json.get("added_tokens") or ():
-        if token["id"] < len(pieces):
-            special = token.get("special")
-            pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
+    file = tokenizer.directory / "tokenizer.json"
+    with refuse_damage(file, MEND):
+        model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+        # The normalizer with SentencePiece's table is the only step or one of several steps.
+        for step in tokenizer.normalizer.get("normalizers", [tokenizer.normalizer]):
+            if charsmap := step.get("precompiled_charsmap"):
+                model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
+        pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
+        if tokenizer.model.get("byte_fallback"):
+            model.trainer_spec.byte_fallback = True
+            by_name = {piece.piece: piece for piece in pieces}
+            for name in (f"<0x{byte:02X}>" for byte in range(256)):
+                if name not in by_name:
+                    raise UserError(
+                        f"{file} has byte_fallback=true, but lacks the token {name} of the 256 "
+                        "byte tokens: give another tokenizer"
+                    )
+                by_name[name].type = _Piece.BYTE
+        for token in tokenizer.tokenizer_json.get("added_tokens") or ():
+            if token["id"] < len(pieces):
+                special = token.get("special")
+                pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
     return model, _with_added_pieces(tokenizer, pieces)
 
 

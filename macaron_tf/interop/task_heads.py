@@ -89,8 +89,9 @@ def find_head(
             instead.
 
     Returns:
-        The head, or `None` if the model class has no task head or macaron_tf has no counterpart for
-        the head. In the second case, the function prints a note on stderr.
+        The head. `None` means that the family has no task head for the model class, or that
+        macaron_tf has no counterpart for the head. In the second case, the function prints a note
+        on stderr.
     """
     with refuse_damage(config.where, "correct its fields architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
@@ -248,7 +249,10 @@ def pooler_activation(network: EncoderClassifier | EncoderChooser) -> str:
 
 
 def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """Returns the fields `id2label` and `label2id` for the class names of a head."""
+    """Returns the fields `id2label` and `label2id` for the class names of a head.
+
+    If the model does not record one name per class, the names are LABEL_0, LABEL_1, ...
+    """
     names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
     if len(names) != head.num_classes:
         names = default_labels(head.num_classes)
@@ -272,7 +276,10 @@ def _task_record(model: Pretrained) -> dict[str, Any]:
 
 
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
-    """Returns a dict mapping PyTorch name to weight for a task head and, if present, its pooler."""
+    """Returns a dict mapping PyTorch name to weight for a task head.
+
+    The dict includes the pooler if `table` has an entry for its dense layer.
+    """
     network = model.network
     classifier = network.classifier if isinstance(network, EncoderChooser) else network
     state = layer_state(classifier.pooler, table) if "pooler/dense" in table else {}

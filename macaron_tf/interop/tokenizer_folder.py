@@ -1,5 +1,6 @@
 """Contents of a Hugging Face tokenizer folder, with the special and added tokens that it names."""
 
+import operator
 import pathlib
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import read_json
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.text import PieceVocabulary
 
 # Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
@@ -34,6 +35,7 @@ LLAMA_PRE_TOKENIZER = {
     "invert": False,
 }
 SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
+MEND = "download or copy the tokenizer's files again"
 
 
 class Tokenizer:
@@ -49,6 +51,9 @@ class Tokenizer:
         tokenizer_json: contents of `tokenizer.json`, or an empty dict if the file is missing.
         model, normalizer: values of these two fields in `tokenizer.json`. The value of a missing
             field is an empty dict.
+        normalizer_types: types of the normalizers in `tokenizer.json`, in order.
+        pre_tokenizers: pre-tokenizers in `tokenizer.json`, in order. If the file has none, the list
+            contains an empty dict.
         options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
         all_added: dict mapping name to id, for the tokens that the folder's files add to the
             vocabulary.
@@ -67,13 +72,25 @@ class Tokenizer:
         self.directory = directory
         self.tokenizer_json = optional("tokenizer.json")
         self.options = optional("tokenizer_config.json")
-        self.model = self.tokenizer_json.get("model") or {}
-        self.normalizer = self.tokenizer_json.get("normalizer") or {}
+        names = ("model", "normalizer", "pre_tokenizer", "post_processor")
+        with refuse_damage(directory / "tokenizer.json", MEND):
+            values = ({**(self.tokenizer_json.get(name) or {})} for name in names)
+            self.model, self.normalizer, pre_tokenizer, processor = values
+            steps = self.normalizer.get("normalizers", [self.normalizer])
+            self.normalizer_types = [step["type"] for step in steps if "type" in step]
+            steps = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
+            self.pre_tokenizers = [{**step} for step in steps]
+            template = processor.get("pair") or ()
+            texts = [index for index, part in enumerate(template) if "Sequence" in part]
+            if template and len(texts) != 2:
+                raise ValueError("the template for pairs does not contain two texts")
+            self._separators = texts[1] - texts[0] - 1 if texts else None
         paths = (directory / name for name in files if (directory / name).is_file())
         self.file = next(paths, None)
         if not self.tokenizer_json and not self.file:
             raise UserError(
-                f"{directory} contains no vocabulary, neither {', '.join(files)} nor "
+                f"{directory} contains no vocabulary, neither "
+                f"{', '.join(name for name in files if name != 'tokenizer.json')} nor "
                 "tokenizer.json: download or copy the tokenizer's files again"
             )
         try:
@@ -84,17 +101,17 @@ class Tokenizer:
             added = [(token["content"], token_id) for token_id, token in tokens.items()]
             added = [*optional("added_tokens.json").items(), *added]
             self.all_added = {name: int(token_id) for name, token_id in added}
+            sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{directory} lists added tokens without valid ids: download or copy the "
-                "tokenizer's files again"
+                f"{directory} lists added tokens without valid ids or names: {MEND}"
             ) from None
         roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *SPECIAL)}
         self.added = {
             name: token_id
             for name, token_id in self.all_added.items()
-            if name not in roles and not SENTINEL.fullmatch(name)
+            if name not in roles | sentinels
         }
 
     def token(self, field: str) -> str | None:
@@ -104,7 +121,13 @@ class Tokenizer:
         """
         value = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
-        return value.get("content") if isinstance(value, dict) else value
+        value = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(value, str | None):
+            raise UserError(
+                f"{self.directory / 'tokenizer_config.json'} has {field}={value!r}, but {field} "
+                f"must be a token's name: {MEND}"
+            )
+        return value
 
     def special_tokens(
         self, tokens: Collection[str], defaults: Mapping[str, Sequence[str]] = SPECIAL
@@ -132,45 +155,41 @@ class Tokenizer:
             names.append(name)
         return names
 
-    @property
-    def normalizer_types(self) -> list[str]:
-        """Types of the normalizers in `tokenizer.json`, in order."""
-        steps = self.normalizer.get("normalizers", [self.normalizer])
-        return [step["type"] for step in steps if "type" in step]
-
     def separators(self, default: int) -> int:
         """Returns the number of [SEP] tokens between two texts.
 
         The number comes from the template in `tokenizer.json`. If there is no template, the result
         is `default`.
         """
-        template = (self.tokenizer_json.get("post_processor") or {}).get("pair")
-        if not template:
-            return default
-        are_texts = ["Sequence" in part for part in template]
-        first = are_texts.index(True)
-        return are_texts.index(True, first + 1) - first - 1
+        return default if self._separators is None else self._separators
 
     def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
         """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
 
         Returns:
             A dict mapping the name of a token to its id, and the list of merges.
+
+        Raises:
+            UserError: the folder has `vocab.json`, but lacks `merges.txt`, or a file is damaged.
         """
-        if not self.file:
-            merges = self.model["merges"]
-            # In early files, a merge is the string "left right". In later files, it is a list.
-            merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
-            return self.added | self.model["vocab"], merges
+        with refuse_damage(self.file or self.directory / "tokenizer.json", MEND):
+            token_ids = read_json(self.file) if self.file else self.model["vocab"]
+            token_ids = self.added | {name: operator.index(n) for name, n in token_ids.items()}
+            if not self.file:
+                # In early files, a merge is the string "left right". In later files, it is a list.
+                merges = [m if isinstance(m, str) else " ".join(m) for m in self.model["merges"]]
+                return token_ids, merges
         file = self.directory / "merges.txt"
         if not file.is_file():
             raise UserError(
                 f"{self.directory} contains {self.file.name} but lacks {file.name}: download or "
                 f"copy {file.name} again"
             )
-        lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
+        with refuse_damage(file, MEND):
+            text = file.read_text(encoding="utf-8")
+        lines = (line.removesuffix("\r") for line in text.split("\n"))
         merges = [n for n in lines if n and not n.startswith("#version")]
-        return self.added | read_json(self.file), merges
+        return token_ids, merges
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
         """Reads a byte-level BPE tokenizer.
@@ -178,9 +197,12 @@ class Tokenizer:
         Returns:
             The dict and the list that `ids_and_merges` returns, and a dict of further constructor
             arguments for `BytePairVocabulary`.
+
+        Raises:
+            UserError: `merges.txt` is missing, or `tokenizer.json` contains another type of
+                tokenizer.
         """
-        pre_tokenizer = self.tokenizer_json.get("pre_tokenizer") or {}
-        *splits, last = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
+        *splits, last = self.pre_tokenizers
         is_byte_level = last.get("type") == "ByteLevel"
         use_regex = last.get("use_regex", True)
         ignore_merges = self.model.get("ignore_merges", False)

@@ -9,8 +9,14 @@ import numpy as np
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.interop.sentencepiece_vocabularies import read_llama_vocabulary, read_sentencepiece
-from macaron_tf.interop.tokenizer_folder import SPECIAL, Tokenizer, put_special_first, with_added
-from macaron_tf.io.paths import read_json
+from macaron_tf.interop.tokenizer_folder import (
+    MEND,
+    SPECIAL,
+    Tokenizer,
+    put_special_first,
+    with_added,
+)
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
@@ -193,7 +199,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     if lower_case is None:
         raise UserError(
             f"no file in {directory} says whether the tokenizer lower-cases text: give "
-            "lower_case=True or False"
+            "lower_case=True or False in Python, or --[no-]lower-case in a command"
         )
     # BERT strips accents if and only if it lower-cases.
     expected = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
@@ -202,8 +208,9 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
         actual = tokenizer.token(field) if field in SPECIAL else settings[field]
         if actual not in (None, value):
             raise UserError(
-                f"the tokenizer of {directory} has {field}={actual!r}, but with "
-                f"do_lower_case={lower_case!r} only {value!r} can be read: give another tokenizer"
+                f"the tokenizer of {directory} has {field}={actual!r}, but "
+                f"{f'with do_lower_case={lower_case!r} ' if field == 'strip_accents' else ''}only "
+                f"{value!r} can be read: give another tokenizer"
             )
     if tokenizer.file:
         pieces = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
@@ -243,11 +250,12 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
     Raises:
         UserError: an id is negative, or at least twice the number of tokens.
     """
-    pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
+    with refuse_damage(path, MEND):
+        pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
     for piece, piece_id in piece_ids.items():
         if not 0 <= piece_id < len(pieces):
             raise UserError(
-                f"{path} gives the word {piece!r} the id {piece_id}, but ids must be from 0 to "
+                f"{path} gives the token {piece!r} the id {piece_id}, but ids must be from 0 to "
                 f"{len(pieces) - 1}: download or copy the file again"
             )
         pieces[piece_id] = piece

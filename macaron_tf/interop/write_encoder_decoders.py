@@ -112,10 +112,10 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _with_supported_values(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Gives supported values to the settings that `sequence_folder` converts itself.
+    """Returns a copy of `config` with supported values of what `sequence_folder` converts itself.
 
-    These settings are `tied`, `logits_bias` and `position_layout`. Without the replacement,
-    `find_family` would report them as unsupported.
+    These settings are `tied`, `logits_bias` and, with sinusoidal positions, `position_layout`.
+    Without the replacement, `find_family` would report them as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
@@ -156,8 +156,9 @@ def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
     """Replaces Hugging Face ids by ids in MarianMT's order: EOS, UNK, other tokens, padding.
 
     The padding token is also the decoder's start token. The padding token must be the last token,
-    because CTranslate2 drops the last token if that token is called <pad>. If the vocabulary is
-    neither a `BytePairVocabulary` nor a `SentencePieceVocabulary`, the function returns `ids`.
+    because CTranslate2 drops the last token if that token is called <pad>. If the model has a
+    vocabulary that is neither a `BytePairVocabulary` nor a `SentencePieceVocabulary`, the function
+    returns `ids`.
 
     Args:
         model: translation model to export.
@@ -232,8 +233,8 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 def _suppressed_ids(model: Pretrained, ids: np.ndarray) -> list[int]:
     """Returns the Hugging Face ids of the tokens that generation must never produce.
 
-    A translation model suppresses PAD and BOS. Any other model suppresses all special tokens except
-    EOS.
+    A translation model, or a model without a vocabulary, suppresses PAD and BOS. Any other model
+    suppresses all special tokens except EOS.
     """
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):

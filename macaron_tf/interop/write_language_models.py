@@ -206,7 +206,8 @@ def _hugging_face_ids(model: Pretrained) -> np.ndarray:
 def _suppressed_tokens(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
     """Returns a dict with the generation setting `suppress_tokens`.
 
-    The setting suppresses all special tokens except [SEP]. If there are none, the dict is empty.
+    The setting suppresses all special tokens except [SEP]. The dict is empty if the Hugging Face
+    vocabulary has no such tokens. Without a vocabulary, PAD and [CLS] count as special tokens.
     """
     special_ids = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
     token_ids = {int(ids[token_id]) for token_id in special_ids} - {-1, int(ids[EOS])}

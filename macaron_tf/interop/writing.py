@@ -151,7 +151,8 @@ def unsupported_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
     The function converts the configuration to the family's settings and back, and compares the
     result with the original configuration. Settings that do not change the outputs of a trained
-    model are left out.
+    model are left out. If the family does not support the value of a required field, the dict
+    contains only the setting of this field.
     """
     config = _normalized(config)
     fields = config_fields(family, config)

@@ -128,7 +128,8 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
         import_path: user code, as `package.module:Name` or `FILE.py:Name`.
 
     Returns:
-        A dict mapping each path relative to the root folder to the file.
+        A dict mapping each path relative to the root folder to the file. The dict is empty if the
+        module is not a Python file or belongs to an installed package.
     """
     origin = plug_ins.origin_of(import_path)
     if not origin or not origin.endswith(".py") or _is_installed(origin):

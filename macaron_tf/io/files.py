@@ -128,7 +128,7 @@ def lines_of(path: epath.Path) -> Iterator[str]:
     Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
 
     Raises:
-        UserError: the file cannot be read, is not UTF-8, is an archive, or is truncated.
+        UserError: the file cannot be read, is not UTF-8, is an archive, or is damaged.
     """
     number = 0
     try:
@@ -155,13 +155,19 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             f"{path}, line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): "
             "convert the file to UTF-8"
         ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
+        # bz2 raises a bare OSError, without an errno.
+        is_damaged = not isinstance(error, storage.FILE_ERRORS) or (
+            is_compressed(path) and isinstance(error, OSError) and error.errno is None
+        )
+        if not is_damaged:
+            raise UserError(
+                f"cannot read {path} ({storage.reason(error)}): check the path"
+            ) from error
         name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
         raise UserError(
             f"{path} is a truncated or damaged {name} file ({error}): compress it again"
         ) from error
-    except storage.FILE_ERRORS as error:
-        raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
 def is_csv(path: epath.Path) -> bool:

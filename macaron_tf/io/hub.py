@@ -5,7 +5,7 @@ import pathlib
 import re
 from typing import Any
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 
 HUB = "hub"
 # Files that are not downloaded, because this library does not read them.
@@ -29,6 +29,9 @@ def parse_repo(location: str) -> tuple[str, str | None]:
     """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision.
 
     The revision is `None` if `location` names no revision.
+
+    Raises:
+        UserError: `location` has another form.
     """
     name, _, revision = location.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -38,7 +41,11 @@ def parse_repo(location: str) -> tuple[str, str | None]:
 
 @functools.cache
 def download(location: str) -> pathlib.Path:
-    """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder."""
+    """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder.
+
+    Raises:
+        UserError: the download fails, or huggingface_hub is not installed.
+    """
     hub = _client(location)
     name, revision = parse_repo(location)
     try:
@@ -58,7 +65,8 @@ def check_login(location: str) -> str:
         location: repository to push to, `[hub:]OWNER/NAME`.
 
     Raises:
-        UserError: `location` names a revision, or the user is not logged in.
+        UserError: `location` has another form or names a revision, the user is not logged in, or
+            huggingface_hub is not installed.
     """
     hub = _client(f"pushing to {location}")
     name, revision = parse_repo(location)
@@ -75,6 +83,9 @@ def check_login(location: str) -> str:
 def push(folder: pathlib.Path, location: str, private: bool | None = None) -> str:
     """Uploads a folder's files in one commit.
 
+    The commit also deletes model files of an earlier push that `folder` does not contain, such as
+    weights in another format.
+
     Args:
         folder: folder to upload.
         location: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
@@ -82,6 +93,9 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
 
     Returns:
         The URL of the repository.
+
+    Raises:
+        UserError: the upload fails, or `check_login` raises.
     """
     name, hub = check_login(location), _client(location)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -125,4 +139,4 @@ def _client(purpose: str) -> Any:
 
 def _reason(error: Exception) -> str:
     """Returns the first sentence of an error message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
+    return first_line(error).partition(". ")[0]

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, check_path, parse_json, store_problem
+from macaron_tf.errors import UserError, check_path, first_line, parse_json, store_problem
 
 # Errors of file access: Python raises an OSError, and TensorFlow raises an OpError.
 FILE_ERRORS = (OSError, tf.errors.OpError)
@@ -21,7 +21,11 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """Returns a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
+    """Returns a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`).
+
+    Raises:
+        UserError: the path is empty, or has an unsupported URL scheme.
+    """
     check_path(os.fspath(path))
     try:
         return epath.Path(path)
@@ -50,7 +54,7 @@ def clear_errors(
 
 @contextlib.contextmanager
 def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
-    """Turns the errors of a damaged record in the `with` block into a UserError of one sentence.
+    """Turns an error in `DAMAGE` that the `with` block raises into a UserError of one sentence.
 
     Args:
         path: file of the record, for the message.
@@ -59,7 +63,7 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        why = f" ({str(error)[:200]})" if isinstance(error, ValueError) else ""
+        why = f" ({first_line(error):.200})" if isinstance(error, ValueError) else ""
         raise UserError(f"{path} is damaged{why}: {mend}") from error
 
 
@@ -99,7 +103,7 @@ def reason(error: Exception) -> str:
         return problem[0]
     # A message of TensorFlow has the form "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
+    return first_line(error, text).rpartition("; ")[2][:200]
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
@@ -148,9 +152,10 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 def atomic_output_path(path: str | os.PathLike, mend: str = "choose another path") -> Iterator[str]:
     """Yields a temporary path for writing a file atomically.
 
-    After the `with` block, the temporary file replaces the file at `path`. Both are in the same
-    folder, which is created if it is missing. If `path` is a link, the target of the link is
-    replaced. If `path` is a device or a pipe, which cannot be replaced, `path` itself is yielded.
+    After the `with` block, the temporary file replaces the file at `path`. If the block raises an
+    exception, the file at `path` stays unchanged. Both files are in the same folder, which is
+    created if it is missing. If `path` is a link, the target of the link is replaced. If `path` is
+    a device or a pipe, which cannot be replaced, `path` itself is yielded.
 
     Args:
         path: file to write.
@@ -290,7 +295,7 @@ def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str) -> None:
-    """Copies a local folder's files into a bucket.
+    """Copies a local folder's files, including subfolders, into a bucket.
 
     Args:
         folder: local folder.

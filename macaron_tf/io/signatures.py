@@ -26,7 +26,8 @@ SIGNATURES = "code.json"
 def sign_code(folder: epath.Path, *records: object) -> None:
     """Signs the user code that JSON files name, and writes the signatures into code.json.
 
-    Without user code, this function writes no file.
+    Code whose import is not allowed is not signed. If there is nothing to sign, this function
+    writes no file.
 
     Args:
         folder: folder of the JSON files.
@@ -39,7 +40,7 @@ def sign_code(folder: epath.Path, *records: object) -> None:
 
 
 def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
-    """Returns the names of user code in JSON values whose import is allowed.
+    """Returns the names of user code that JSON values contain and that may be imported.
 
     Args:
         records: JSON values. A string that names user code has the form `package.module:Name`.
@@ -83,7 +84,9 @@ def _signature(import_path: str, make_key: bool = False) -> str | None:
 
 
 def _key(make: bool) -> bytes:
-    """Returns the secret key with which this user signs code, or b"" if there is no key.
+    """Returns the secret key with which this user signs code.
+
+    Returns b"" if there is no key, or if the key cannot be read or created.
 
     Args:
         make: whether to create a missing key.

@@ -36,14 +36,14 @@ def select_implementation(implementation: str, dtype: str) -> str:
     """Returns the name of the implementation in `NAMES` for the caller's device and graph.
 
     An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. Without a scope, `"auto"`
-    selects:
+    selects on TensorFlow:
 
     - `"xla"` in a graph that XLA compiles,
     - `"native"` for float32 and bfloat16 on a CPU with a C++ compiler,
     - `"loop"` in all other cases.
 
     `"stock"` selects in the same way, but never `"native"`: a process without this library cannot
-    load a graph with native ops.
+    load a graph with native ops. On other backends, `"auto"` and `"stock"` select `"loop"`.
 
     Args:
         implementation: `"auto"`, `"stock"`, or a name in `NAMES`, which is returned unchanged.

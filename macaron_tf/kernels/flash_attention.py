@@ -25,8 +25,8 @@ from jax.sharding import PartitionSpec
 from macaron_tf.kernels.jax_dropout import derive_key, keep_mask, random_bits
 
 # Base-2 score of a hidden key. It is below any real score. Its magnitude is small enough that
-# float32 can add the log2 of a sum to it. A row without visible keys therefore gives the mean of
-# all values.
+# float32 can add the log2 of a sum to it. A row without visible keys therefore gives a mean of
+# values instead of NaN.
 MASKED_SCORE = -2048.0
 # Score of keys that pad the last block. Even a row without visible keys ignores such keys.
 PADDING_SCORE = -1e30
@@ -449,7 +449,7 @@ def flash_attention(
             heads.
         value: values `(B, S, K, d)`.
         key_mask: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
-            query without any visible key gives the mean of all values.
+            query without any visible key gives a mean of values instead of NaN.
         seed: seed of dropout, `(2,)` uint32.
         scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.

@@ -4,9 +4,9 @@ The machine's own compiler builds the library, which is then cached. All native 
 bfloat16 and compute in float32. Native ops do not work under XLA. A server cannot load a graph that
 contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses to save such a
 graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
-memory, while TensorFlow's own ops take three to ten passes. These four kernels keep only their
-input for the gradient. Second derivatives and `tf.autodiff.ForwardAccumulator` use TensorFlow's own
-ops: see `_second_derivatives`.
+memory, while TensorFlow's own ops take three to ten passes. For the gradient, these four kernels
+keep only their inputs and at most two numbers per row. Second derivatives and
+`tf.autodiff.ForwardAccumulator` use TensorFlow's own ops: see `_second_derivatives`.
 """
 
 import functools
@@ -57,7 +57,8 @@ def library_path() -> pathlib.Path | None:
     processes from building the library at the same time.
 
     Returns:
-        Path of the library. `None` means that the compilation failed.
+        Path of the library. `None` means that there is no C++ compiler or that the build failed.
+        The log names the cause.
     """
     try:
         compiler = find_compiler()
@@ -81,10 +82,13 @@ def find_compiler() -> list[str]:
     of g++, clang++ and c++ on the search path.
 
     Raises:
-        UserError: the command in CXX is not on the search path, or CXX is not set and none of the
-            three compilers is on the search path.
+        UserError: the command in CXX has an unclosed quote or is not on the search path, or CXX is
+            not set and none of the three compilers is on the search path.
     """
-    cxx = shlex.split(os.environ.get("CXX", ""))
+    try:
+        cxx = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:
+        raise UserError(f"CXX={os.environ['CXX']} has an unclosed quote: close the quote") from None
     for command in [cxx] if cxx else [[name] for name in _COMPILERS]:
         path = shutil.which(command[0])
         if path:

@@ -98,7 +98,7 @@ def _updated_cache(cache, new, index):
     offsets = ops.arange(cache.shape[3], dtype="int32") - index  # (T,), positions within `new`
     length = ops.shape(new)[3]
     if new.shape[3] != 1:
-        new = ops.take(new, ops.clip(offsets, 0, length - 1), axis=3)  # (B, K, H, T, d)
+        new = ops.take(new, ops.clip(offsets, 0, length - 1), axis=3)  # (B, beams, K, T, d)
     is_new = ops.logical_and(offsets >= 0, offsets < length)
     return ops.where(is_new[:, None], new, cache)
 
@@ -193,8 +193,8 @@ class MultiHeadAttention(Mixer):
 
     The decoding state is a pair of keys and values. In self-attention, both have shape `(B, beams,
     K, T, d)` and belong to the last T tokens of each hypothesis: all earlier tokens or, with a
-    window, at most `window` tokens. In cross-attention, both have shape `(B, K, S, d)` and belong
-    to the memory.
+    window, at most `window` tokens. In a state of fixed size, some of the T positions may be empty.
+    In cross-attention, both have shape `(B, K, S, d)` and belong to the memory.
 
     Subclasses may override `rotate` and `scores`, which the layer uses both with and without a
     cache.
@@ -543,7 +543,10 @@ class MultiHeadAttention(Mixer):
         return is_key_mask and can_shard(query.shape[0], key.shape[1])
 
     def _attend_fused(self, query, key, value, mask, training):
-        """Computes the result of `_attend` by one JAX kernel, for a key mask `(B, 1, 1, S)`."""
+        """Computes the result of `_attend` by one JAX kernel.
+
+        The mask is a key mask `(B, 1, 1, S)` or `None`.
+        """
         from macaron_tf.kernels.flash_attention import flash_attention
 
         rate = self.dropout if training else 0.0

@@ -162,8 +162,8 @@ class Block(Mixer):
 
         Args:
             feed_forward_dim: inner width of the channel mixer.
-            changes: feed-forward options that the scheme sets. An override may omit this argument.
-                A block then rejects schemes that set such options.
+            changes: feed-forward options that the scheme sets. A block that overrides this method
+                rejects schemes with such options, so an override may omit this argument.
         """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(

@@ -41,7 +41,7 @@ class MacaronBlock(Block):
 class SwishRNNBlock(Block):
     """Transformer block with a `SwishRNN` instead of the feed-forward layer.
 
-    The recurrence has three matrices, whereas a feed-forward layer has two. The inner width is
+    A SwishRNN has three matrices, whereas a feed-forward layer has two. The inner width is
     therefore two thirds of `feed_forward_dim`, rounded up to a multiple of 64. As in the paper,
     3072 becomes 2048 and 4096 becomes 2752. If `feed_forward_dim` is a multiple of 96, the SwishRNN
     has as many matrix parameters as the feed-forward layer: 384 becomes 256.
@@ -116,7 +116,8 @@ def block_class(name: str) -> type[Block]:
         name: key of `BLOCKS`, or the location of a `Block` subclass such as `package.module:Name`.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is neither a key of `BLOCKS` nor a location.
+        UserError: the location does not give a `Block` subclass (see `macaron_tf.plug_ins.find`).
     """
     if is_import_path(name):
         return find(name, Block)

@@ -45,7 +45,7 @@ class CharacterCNN(Recording, keras.layers.Layer):
     """Word vectors computed from characters by convolutions and highway layers.
 
     The layer embeds the characters, applies the convolution filters, takes the maximum of each
-    filter over the positions within the word, and applies highway layers and a projection.
+    filter over the positions within the word, and applies ReLU, highway layers and a projection.
 
     Args:
         filters: pairs of filter width and number of filters.

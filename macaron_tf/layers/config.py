@@ -18,15 +18,15 @@ class FeedForwardConfig(Settings):
     """Settings of a feed-forward layer.
 
     Attributes:
-        feed_forward_dim: inner width F. In a block, F is the sum of the inner widths over all
-            feed-forward layers.
+        feed_forward_dim: inner width F. In a block, the inner width of a feed-forward layer is F
+            times the operator's `width` in the scheme.
         activation: activation of the inner channels. The papers use `"relu"` (translation) and
             `"gelu"` (BERT). `"gelu"` is the exact GELU, and `"gelu_tanh"` is its tanh
             approximation.
         activation_dropout: dropout rate of the inner activations.
         gated: whether the feed-forward layer is a gated linear unit (see `FeedForward`).
         use_bias: whether matrices have biases. In a block, this setting also applies to the
-            attention matrices.
+            attention matrices, except in relative attention.
     """
 
     feed_forward_dim: Count

@@ -35,9 +35,9 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
 class NarrowColumns(keras.initializers.Initializer):
     """Initializer that multiplies the first columns of another initializer's output by a factor.
 
-    If attention does not divide scores by sqrt(d), the query columns of the fused query, key and
-    value matrix use this initializer. With the factor 1/sqrt(d), scores at the start of training
-    are as large as with the division.
+    If attention does not divide scores by sqrt(d), the query matrix, alone or as the first columns
+    of a fused matrix, uses this initializer. With the factor 1/sqrt(d), scores at the start of
+    training are as large as with the division.
 
     Args:
         initializer: initializer of the whole matrix.

@@ -76,7 +76,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
-        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
         return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
 
     def matrix(self, dtype):
@@ -122,8 +122,12 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     Raises:
         ValueError: `cutoffs` is empty, does not ascend, or is not within the vocabulary.
     """
+    if not cutoffs:
+        raise ValueError(
+            "cutoffs is empty: give at least one token id at which a cluster of rarer tokens begins"
+        )
     bounds = (0, *cutoffs, vocab_size)
-    if not cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
+    if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
             f"cutoffs={tuple(cutoffs)} must ascend, be at least 1, and be below the vocabulary "
             f"size {vocab_size}"
@@ -132,7 +136,11 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
 
 
 def cluster_width(width: int, divisor: int, cluster: int) -> int:
-    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`."""
+    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
+
+    Raises:
+        ValueError: `divisor` is below 1, or the width is 0.
+    """
     check_count("divisor", divisor)
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
@@ -235,7 +243,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
 
     Args:
         vocab_size: vocabulary size V.
-        embedding_dim: embedding width E, which equals D unless the embeddings are factorized.
+        embedding_dim: embedding width E. The width D of the hidden states may differ from E.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: maximum sequence length for learned positions.
         num_segments: number of segment embeddings. 0 means no segment embeddings.

@@ -12,8 +12,8 @@ from macaron_tf.settings import hints_of
 class FeedForward(Mixer):
     """Position-wise feed-forward layer: `activation(x W1 + b1) W2 + b2`.
 
-    If gated, the layer computes `(activation(x W1) * (x V)) W2`. With GELU, this layer is the gated
-    GELU of T5 1.1.
+    If gated, the layer computes `(activation(x W1 + b1) * (x V + c)) W2 + b2`. T5 1.1 has gated
+    layers with `"gelu_tanh"` and without biases.
 
     Args:
         feed_forward_dim: inner width F.

@@ -55,8 +55,8 @@ class NextTokenHead(TableHead):
 
     Call arguments:
         x: `(..., D)`.
-        table: embedding table `(V, E)`.
-        transposed: whether `table` is `(E, V)` instead.
+        table: embedding table `(V, E)` if `tied`. Otherwise, the matrix of `output_table`.
+        transposed: whether `table` is `(E, V)` instead of `(V, E)`.
 
     The output has shape `(..., V)` and the dtype of `table`.
 
@@ -121,9 +121,7 @@ class TransformingHead(TableHead):
 class MaskedLanguageHead(TransformingHead):
     """Head that computes the logits of masked tokens.
 
-    The logits are `LayerNorm(activation(x W + b)) T^t + bias`.
-
-    T is the embedding table `(V, E)`.
+    The logits are `LayerNorm(activation(x W + b)) T^t + bias` with the embedding table T.
 
     Args:
         vocab_size: vocabulary size V.
@@ -172,8 +170,8 @@ class SpanBoundaryHead(TransformingHead):
         position_dim: width of the position vectors.
 
     Call arguments:
-        left: `(..., D)`, the encoder's output before the span.
-        right: `(..., D)`, the encoder's output after the span.
+        left: `(..., D)`, the encoder's output at the position before the span.
+        right: `(..., D)`, the encoder's output at the position after the span.
         positions: int `(...,)`, positions within the span, from 0.
         table: embedding table `(V, E)`.
 
@@ -245,8 +243,8 @@ class AdaptiveSoftmax(TableHead):
     With `tied`, the scores are products with the embedding tables, and the transposed projections
     of the embeddings project x to the widths of the clusters. The layer's own weights are then only
     a bias per token, a dense layer for the cluster entries and, if `divisor` is above 1, a
-    projection of x for the scores of the frequent tokens. Transformer-XL's released code uses the
-    same parameters.
+    projection of x for the scores of the frequent tokens and the cluster entries. Transformer-XL's
+    released code uses the same parameters.
 
     Args:
         vocab_size: vocabulary size V.

@@ -127,8 +127,8 @@ class Mixer(Recording, keras.layers.Layer):
                 means that x is the whole text.
 
         Returns:
-            The output, with the shape of x, and the new state, which is `None` if `state` is
-            `None`.
+            The output, with the shape of x, and the new state. If `state` is `None`, the new state
+            is `None` (in a `Block`, an empty list), except with `Context.two_streams`.
         """
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ def normalization(
         kwargs: Keras's own arguments.
 
     Raises:
-        ValueError: the name is unknown, or `affine` is False for a type other than `"layer"`.
+        ValueError: `norm_type` is unknown, or `affine` is False and `norm_type` is not `"layer"`.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """

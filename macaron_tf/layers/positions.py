@@ -9,7 +9,7 @@ from macaron_tf.layers.recording import Recording
 
 
 class SinusoidalPositions(Recording, keras.layers.Layer):
-    """Adds sines and cosines of the positions to x.
+    """Sinusoidal position encodings, which the layer adds to x.
 
     At position p, channel pair i receives `sin(p / 10000^(2i/D))` and the cosine of the same angle.
     The sequence length is not limited.
@@ -57,10 +57,11 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
-    """Adds a trained vector for each position to x.
+    """Learned position embeddings, which the layer adds to x.
 
     Args:
-        max_length: maximum number of positions. A longer input raises a ValueError.
+        max_length: maximum number of positions. A longer input without `position_ids` raises a
+            ValueError.
         initializer: initializer of the table `(max_length, D)`.
 
     Call arguments:
@@ -166,10 +167,14 @@ class RelativePositionBias(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         divisor = 4 if bidirectional else 2
-        if num_buckets < divisor or num_buckets % divisor or max_distance <= num_buckets // divisor:
+        if num_buckets < divisor or num_buckets % divisor:
             raise ValueError(
-                f"num_buckets={num_buckets} must be a multiple of {divisor}, and "
-                f"max_distance={max_distance} must be above num_buckets / {divisor}"
+                f"num_buckets={num_buckets} must be a multiple of {divisor} and at least {divisor}"
+            )
+        if max_distance <= num_buckets // divisor:
+            raise ValueError(
+                f"max_distance={max_distance} must be above num_buckets / {divisor} = "
+                f"{num_buckets // divisor}"
             )
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 

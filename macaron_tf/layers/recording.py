@@ -21,17 +21,16 @@ class Recording:
     Arguments may be plain values, `Settings` objects, and objects that Keras can serialize, such as
     initializers, activations and layers. Keras itself records `name`, `trainable` and the dtype
     policy. The config also records each sub-layer whose `trainable` differs from the `trainable` of
-    the layer that contains the sub-layer. Sub-layers created by `build` start with the `trainable`
-    of the containing layer.
+    the layer that contains the sub-layer. A frozen layer also freezes the sub-layers that its
+    constructor and `build` create.
 
     `super().__init__(**kwargs)` sets each named argument as an attribute of the same name. The
     constructor may replace the attribute. Arguments that are layers are not set: the constructor
-    assigns a layer where Keras should track the layer. For an argument named `initializer` or
-    `..._initializer`, the attribute is always an initializer object, even if the caller passed a
-    name.
+    assigns a layer where Keras should track the layer. If an argument named `initializer` or
+    `..._initializer` is the name of an initializer, the attribute is the initializer object.
 
-    The layer passes Keras's padding masks on to the next layer. A symbolic call computes output
-    shapes. Sub-layers created in the constructor or in `build` get the dtype policy of the layer,
+    The layer passes Keras's padding masks on to the next layer. Output shapes come from a symbolic
+    call. Sub-layers created in the constructor or in `build` get the dtype policy of the layer,
     unless they have an explicit dtype.
 
     Attributes:
@@ -247,7 +246,8 @@ def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, k
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
     """Returns `trainable` of each sub-layer whose value differs from the parent's value.
 
-    The result is a dict mapping the sub-layer's path (see `_parts`) to the value.
+    The result is a dict mapping the sub-layer's path (see `_parts`) to the value. The dict also
+    contains the values that `set_part_flags` stored for sub-layers that do not exist yet.
     """
     flags = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**flags, **vars(layer).get("_pending_flags", {})}

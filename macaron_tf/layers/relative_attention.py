@@ -138,7 +138,7 @@ class RelativeAttention(MultiHeadAttention):
         self._shared_biases = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
-        """Uses the vectors u and v of another layer, which must be built first."""
+        """Uses the vectors u and v of another layer, which must be built before this layer."""
         # A function holds the other layer, so that Keras does not track that layer as a sub-layer.
         self._shared_biases = lambda: (other.content_bias, other.distance_bias)
 
@@ -232,7 +232,8 @@ class RelativeAttention(MultiHeadAttention):
     def _attend_keys(self, x, keys: Keys, context: Context):
         """Attends from the queries of `x (B, T, D)` to precomputed keys. The output is `(B, T, D)`.
 
-        The last T keys belong to the positions of x.
+        The last T keys belong to the positions of x. With `context.query_positions`, x and the
+        output are `(B, P, D)`.
         """
         positions = context.query_positions
         length = ops.shape(x)[1] if positions is None else ops.shape(positions)[2]
@@ -269,7 +270,10 @@ class RelativeAttention(MultiHeadAttention):
                 grows.
         """
         if self.segments:
-            raise ValueError("cached decoding is not supported with segments: set segments=False")
+            raise ValueError(
+                "cached decoding does not support segments: set segments=False, or num_segments=0 "
+                "in the model's configuration"
+            )
         size = capacity or 0
         shape = (batch_size, beams, self.num_heads, size, self._head_dim)
         seen = ops.zeros((batch_size, beams, size), "bool")

@@ -121,7 +121,7 @@ class Residual(Recording, keras.layers.Layer):
         return self._add_slopes(moved, slopes, weights)
 
     def _add_slopes(self, x, slopes, weights):
-        """Adds the weighted sum of the ODE solver's slopes to x."""
+        """Adds `step_size` times the weighted sum of the ODE solver's slopes to x."""
         for slope, weight in zip(slopes, weights, strict=True):
             step = self.step_size * weight
             if step == 0.0:

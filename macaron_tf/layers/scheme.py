@@ -167,7 +167,7 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
 
 
 def scheme_text(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
-    """Writes a scheme as a string for `parse_scheme`, without the operators named in `without`."""
+    """Formats a scheme for `parse_scheme`, leaving out the operators named in `without`."""
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 

@@ -12,10 +12,12 @@ _records: contextvars.ContextVar[list | None] = contextvars.ContextVar("records"
 def watching() -> Iterator[list[tuple[Any, Any]]]:
     """Records the intermediate results of layers within this context.
 
-    The context manager yields a list. Each call of a layer appends the pair of the layer and a
-    tensor. For attention, the tensor contains the float32 attention weights `(B, H, T, S)` before
-    dropout. For `SwishRNN`, the tensor `(B, L, 2 R)` contains the inputs of the recurrence and of
-    the gate side by side. Recording adds no computation, but disables fused attention kernels.
+    The context manager yields a list. Each call of an attention layer or a `SwishRNN` appends the
+    pair of the layer and a tensor. For attention, the tensor contains the float32 attention weights
+    `(B, H, T, S)` before dropout. For `SwishRNN`, the tensor `(B, L, 2 R)` contains the inputs of
+    the recurrence and of the gate side by side. A `SwishRNN` that XLA compiles, or that continues
+    from a state, appends nothing. Recording adds no computation, but disables fused attention
+    kernels.
 
     Example:
         with watching() as records:

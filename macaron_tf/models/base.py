@@ -99,11 +99,12 @@ class Model(Recording, keras.Model):
 
         Returns:
             Dict mapping each of these settings to a clause for an error message. The clause names
-            the layers or models that use the setting.
+            the layers or models that use the setting. The dict is empty if a block is a user's own,
+            because such a block may use all settings.
         """
         config = self.config
         if isinstance(config, StackConfig) and any(map(is_import_path, config.blocks)):
-            return {}  # a user's own block may use all settings
+            return {}
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
         used = {name for layer in layers for name in layer.reads}
         users = ", ".join(name for name in SETTING_USERS if name in used)
@@ -159,7 +160,8 @@ class Model(Recording, keras.Model):
         """Returns a dict of the inputs under their names in `input_names`.
 
         Raises:
-            ValueError: an input name is unknown or occurs twice, or a required input is missing.
+            ValueError: an input name is unknown or occurs twice, a required input is missing, or
+                two inputs are padding masks.
         """
         if self.input_names is None:
             return inputs
@@ -180,8 +182,7 @@ class Model(Recording, keras.Model):
         missing = [name for name in [*self.input_names][: self.num_required] if name not in named]
         if missing:
             raise ValueError(
-                f"{model} lacks the input {' and '.join(missing)}: pass a dict with all required "
-                "inputs"
+                f"{model} got no {' and no '.join(missing)}: pass a dict with all required inputs"
             )
         ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):

@@ -410,7 +410,7 @@ def config(name: str, /, **overrides) -> Config:
     """Returns a named configuration, with fields replaced by `overrides`.
 
     Raises:
-        ValueError: the name or a field does not exist.
+        ValueError: the name or a field does not exist, or a value is not valid.
     """
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
@@ -436,7 +436,8 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         An `EncoderDecoder`, an `Encoder` without a head, an `Elmo` or a `TemporalModel`.
 
     Raises:
-        ValueError: a field in `overrides` does not exist or has no effect in this network.
+        ValueError: the name or a field in `overrides` does not exist, a value is not valid, or a
+            field has no effect in this network.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)
@@ -457,7 +458,7 @@ def network(configuration: Config, dtype: str | None = None) -> keras.Model:
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:
-    """Appends the sizes in `options` to a model name: `bert_base (hidden_dim=128)`."""
+    """Appends the sizes in `options`, if any, to a model name: `bert_base (hidden_dim=128)`."""
     size_fields = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
     sizes = [f"{field}={value}" for field, value in options.items() if field in size_fields]
     return f"{name} ({', '.join(sizes)})" if sizes else name

@@ -28,8 +28,9 @@ class Sizes(Settings):
         vocab_size: vocabulary size V.
         hidden_dim: width D of the hidden states.
         num_heads: number of attention heads H.
-        feed_forward_dim: total feed-forward width F in a layer. Each of Macaron's two feed-forward
-            layers has width F / 2. The width of SwishRNN is two thirds of F (see `SwishRNNBlock`).
+        feed_forward_dim: total feed-forward width F in a layer with the block's default scheme.
+            Each of Macaron's two feed-forward layers then has width F / 2. The width of SwishRNN is
+            two thirds of F (see `SwishRNNBlock`).
     """
 
     vocab_size: Count
@@ -64,8 +65,8 @@ class StackConfig(BlockConfig, Sizes):
             such norm, because `embedding_norm` directly precedes the sub-layer.
         embedding_scale: whether token embeddings are multiplied by the square root of their width.
         remat: whether to use gradient checkpointing, which recomputes the activations of each block
-            in the backward pass. Training then takes about one third more time, but activations
-            take the memory of only one block.
+            in the backward pass. Training then takes about one third more time, but stores only the
+            inputs of all blocks and the activations of one block.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
@@ -158,7 +159,7 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def added_positions(self) -> str:
-        """Position encoding added to the embeddings, or `"none"` if attention encodes positions."""
+        """Position encoding added to the embeddings: `"sinusoidal"`, `"learned"` or `"none"`."""
         return self.positions if self.positions in ("sinusoidal", "learned") else "none"
 
     @property
@@ -189,13 +190,14 @@ class StackConfig(BlockConfig, Sizes):
 # setting. Layers list the settings that they use in `Recording.reads`.
 SETTING_USERS = {
     **dict.fromkeys(
-        ("head_dim", "scaled", "attention_dropout", "relative_bias", "num_kv_heads"),
+        ("head_dim", "scaled", "relative_bias", "num_kv_heads"),
         "attention in block=transformer, macaron or swish_rnn",
     ),
-    **dict.fromkeys(
-        ("activation", "activation_dropout", "gated", "use_bias"),
-        "a feed-forward layer in block=transformer or macaron",
-    ),
+    "attention_dropout": "attention in block=transformer, macaron, swish_rnn or amlp",
+    "activation": "a feed-forward layer, block=gmlp or amlp, or a head for masked tokens",
+    "activation_dropout": "a feed-forward layer or block=swish_rnn, gmlp or amlp",
+    "gated": "a feed-forward layer in block=transformer or macaron",
+    "use_bias": "attention in block=transformer, macaron or swish_rnn, or a feed-forward layer",
     "scaled_outputs": "a block with attention or a feed-forward layer",
     **dict.fromkeys(("rnn_gate", "rnn_step_sizes"), "block=swish_rnn"),
     "toeplitz": "block=gmlp or amlp",
@@ -252,11 +254,11 @@ class EncoderConfig(StackConfig):
             with depth (GPT-2).
         output_bias: whether a language model adds one bias per token to its logits.
         adaptive_cutoffs: cutoffs of a language model's adaptive softmax (see `AdaptiveSoftmax`).
-            `()` means a full softmax over the embedding table.
+            `()` means a full softmax.
         adaptive_divisor: factor between the widths of successive clusters in the adaptive softmax.
         tied: whether a language model uses its embedding table as the output matrix. Otherwise, the
-            model has a separate output matrix. With an adaptive softmax, tied embeddings are
-            narrower for rare tokens (see `AdaptiveEmbedding`).
+            model has a separate output matrix. With an adaptive softmax and `adaptive_divisor`
+            above 1, tied embeddings are narrower for rare tokens (see `AdaptiveEmbedding`).
         summary: position that a classifier reads: `"first"` ([CLS] at the start, as in BERT) or
             `"last"` ([CLS] at the end, as in XLNet).
     """
@@ -317,15 +319,20 @@ class EncoderConfig(StackConfig):
                 )
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"
-            if self.relative or self.relative_bias != "none":
+            if self.relative:
                 raise self.error(
-                    f"{setting} cannot be combined with relative positions: set "
-                    "positions='learned' and relative_bias='none'"
+                    f"{setting} cannot be combined with positions='transformer_xl': set "
+                    "positions='learned', or remove attention_windows"
+                )
+            if self.relative_bias != "none":
+                raise self.error(
+                    f"{setting} cannot be combined with relative_bias={self.relative_bias!r}: set "
+                    "relative_bias='none', or remove attention_windows"
                 )
             if self.without_attention:
                 raise self.error(
                     f"{setting} cannot be combined with block={self.without_attention[0]!r}, which "
-                    "has no attention: remove attention_windows"
+                    "has no sliding-window attention: remove attention_windows"
                 )
         if self.relative:
             if self.relative_bias != "none":
@@ -413,8 +420,9 @@ class EncoderDecoderConfig(StackConfig):
         super().check()
         if self.without_attention:
             raise self.error(
-                f"block={self.without_attention[0]!r} cannot decode token by token: use "
-                f"one of {', '.join(SEQUENCE_BLOCKS)}, or your own block"
+                f"block={self.without_attention[0]!r} cannot decode token by token, because its "
+                f"class has attends=False: use one of {', '.join(SEQUENCE_BLOCKS)}, or a class "
+                "with attends=True"
             )
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"

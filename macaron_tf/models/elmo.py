@@ -150,7 +150,7 @@ class WordEncoderConfig(Settings):
         word_dim: width of the word vectors from the encoder's own character CNN.
         char_dim: width of the character embeddings in this CNN.
         filters: pairs of filter width and number of filters in this CNN.
-        max_characters: maximum number of characters C per word.
+        max_characters: maximum number of bytes C in a word, including the start and end marks.
         dropout: dropout rate of the LSTM's inputs and outputs.
         elmo_place: where ELMo's vectors are concatenated. `"input"` means the LSTM's input,
             `"output"` means the LSTM's output, `"both"` means the input and the output, with
@@ -202,7 +202,7 @@ class WordEncoderConfig(Settings):
 
 
 class WordEncoder(Model):
-    """Bidirectional LSTM over word vectors `[x; ELMo]`.
+    """Bidirectional LSTM over word vectors x or, with ELMo, `[x; ELMo]`.
 
     x is the output of the encoder's own character CNN. ELMo's vectors can also be concatenated to
     the LSTM's output, `[h; ELMo]` (see `WordEncoderConfig`). The encoder learns separate layer

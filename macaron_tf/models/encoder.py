@@ -34,8 +34,8 @@ class Encoder(Model):
         padding_mask (B, L)       0 or False at padding, by default where an id is 0
         attention_mask (B, L, L)  1 or True = attend, also accepted as (B, H, L, L)
 
-    Real positions do not see padding. With `document_ids`, no position sees another document, and
-    positions start at 0 in each document.
+    Real positions do not see padding. With `document_ids`, no position sees another document.
+    Positions then start at 0 in each document, unless the dict contains `position_ids`.
 
     The output has shape `(B, L, D)`, with the padding mask as Keras mask.
 
@@ -134,7 +134,7 @@ class Encoder(Model):
                 no memory.
 
         Returns:
-            The output `(B, L, D)` and the new memory.
+            The output `(B, L, D)` and the new memory, which is empty if `memory` is `None`.
         """
         documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
         if documents is not None:

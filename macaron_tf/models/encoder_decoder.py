@@ -29,9 +29,9 @@ class EncoderDecoder(Model):
     """Encoder-decoder, which predicts the next target token at each target position.
 
     Source and target share one embedding table, which is also the output matrix unless
-    `config.tied` is False. Id 0 is padding in source and target. If the source has a different
-    vocabulary, an additional encoder reads the source, and the output of this encoder replaces the
-    token embeddings.
+    `config.tied` is False. Id 0 is padding in source and target. With `config.num_source_layers`,
+    an additional encoder reads the source, which may have another vocabulary. The output of this
+    encoder replaces the source's token embeddings.
 
     A call takes a dict with these inputs:
 
@@ -194,7 +194,7 @@ class EncoderDecoder(Model):
         return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden, kernel=None):
-        """Computes the logits of all tokens: `(..., D) -> (..., V)`.
+        """Computes the logits over the vocabulary: `(..., D) -> (..., V)`.
 
         Args:
             hidden: `(..., D)`.

@@ -48,12 +48,13 @@ class TokenModel(Model):
         )
 
     def logits(self, hidden):
-        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """Returns the embedding table `(V, E)`, the argument `table` of the head.
+        """Returns the argument `table` of the head.
 
+        The table is the embedding table `(V, E)` or, in an untied model, the head's `output_table`.
         For adaptive embeddings, the method returns the tables of all clusters.
         """
         tokens = self.encoder.embeddings.tokens

@@ -243,7 +243,10 @@ def hub_card(
 
 
 def _changed_fields(config) -> Iterator[tuple[str, Any]]:
-    """Yields names and values of the configuration fields that differ from their defaults."""
+    """Yields names and values of the configuration fields that differ from their defaults.
+
+    Fields without a default are included.
+    """
     for field in dataclasses.fields(config):
         if (value := getattr(config, field.name)) != field.default:
             yield field.name, value

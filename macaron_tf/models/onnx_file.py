@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, first_line, needed
 
 
 class _Erfc:
@@ -37,7 +37,8 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         path: the file that the caller writes within the context.
 
     Raises:
-        UserError: tf2onnx is not installed, or the file is not valid. An invalid file is removed.
+        UserError: onnx or tf2onnx is not installed, or the file is not valid. An invalid file is
+            removed.
     """
     with needed("ONNX"):
         import onnx
@@ -49,8 +50,7 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         onnx.checker.check_model(os.fspath(path))
     except onnx.checker.ValidationError as error:
         pathlib.Path(path).unlink()
-        cause = str(error).strip().splitlines()[0]
         raise UserError(
-            f"tf2onnx cannot convert this network ({cause:.200}): export the network to another "
-            "format"
+            f"tf2onnx cannot convert this network ({first_line(error):.200}): export the network "
+            "to another format"
         ) from error

@@ -35,7 +35,7 @@ class PretrainingEncoder(Model):
 
     A call takes a dict with the encoder's inputs `(B, L)`. The input `masked_positions (B, P)` is
     optional. The inputs `left_boundaries`, `right_boundaries` and `span_positions`, all `(B, P)`,
-    are optional too and require `masked_positions`.
+    are optional too, but must be passed together.
 
     A call returns a dict with these outputs:
 
@@ -117,15 +117,15 @@ class PretrainingEncoder(Model):
         return outputs
 
     def masked_logits(self, hidden):
-        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
         """Computes the logits `(..., V)` of the tokens in masked spans.
 
         Args:
-            left: encoder output before the span, `(..., D)`.
-            right: encoder output after the span, `(..., D)`.
+            left: encoder output at the position before the span, `(..., D)`.
+            right: encoder output at the position after the span, `(..., D)`.
             positions: int `(...,)`, positions within the span.
         """
         if not self.span_boundary:
@@ -155,7 +155,7 @@ class PretrainingEncoder(Model):
 
 _SHARED_FIELDS = (
     "vocab_size",
-    "embedding_width",
+    "embedding_dim",
     "positions",
     "max_length",
     "num_segments",
@@ -213,8 +213,12 @@ class GeneratorDiscriminator(Model):
 
     def __init__(self, config: EncoderConfig, generator_config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        for field in _SHARED_FIELDS:
-            value, generator_value = getattr(config, field), getattr(generator_config, field)
+        shared, generated = (
+            dataclasses.replace(each, embedding_dim=each.embedding_width).options(*_SHARED_FIELDS)
+            for each in (config, generator_config)
+        )
+        for field, value in shared.items():
+            generator_value = generated[field]
             if value != generator_value:
                 raise ValueError(
                     f"the discriminator has {field}={value!r}, but the generator has {field}="

@@ -70,8 +70,8 @@ class KeepsMemory:
     Attributes:
         encoder: the encoder.
         memory_length: number of earlier positions M that attention sees.
-        memories: dict with the memories `"training"` and `"evaluation"`. The value is `None` until
-            `create_memory` is called.
+        memories: dict with the memories `"training"` and `"evaluation"`. This attribute is `None`
+            until `create_memory` is called.
     """
 
     encoder: Encoder
@@ -175,7 +175,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         masked_positions (B, P)  int, the positions to predict, -1 at padding
         segment_ids (B, L)       int, optional
         backward (B,)            bool, True for rows read from the end of the text, optional
-        memory                   from `init_memory`, optional
+        memory                   from `init_memory` or the previous call, optional
 
     A call returns a dict with these outputs:
 

@@ -131,7 +131,10 @@ class Stack(Mixer):
 
     @property
     def takes_cache_mask(self) -> bool:
-        """Whether all mixers accept a read-only cache (see `Context.cache_mask`)."""
+        """Whether the stack accepts a read-only cache (see `Context.cache_mask`).
+
+        All mixers must accept such a cache, and the stack must have no relative position biases.
+        """
         mixers = [mixer for block in self.blocks for mixer in block.mixers()]
         return not self.biases and all(
             mixer.takes_cache_mask or not mixer.keeps_state for mixer in mixers

@@ -21,7 +21,7 @@ TokenLevelConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
 class TaskModel(Model):
-    """Base class of task models, which add a head to an encoder or language model."""
+    """Base class of task models, which add a head to a network such as an encoder."""
 
     @property
     def head_range(self) -> float:
@@ -87,9 +87,9 @@ class EncoderClassifier(TokenLevelModel):
             `WordEncoder`, the classifier reads the maximum over all words.
         num_classes: number of classes C. 1 means regression.
         head_dropout: dropout rate of the pooled vector.
-        pooler_activation: activation of the pooler (see `Pooler`). `None` means `"tanh"`. In
-            ModernBERT (an encoder with `norm_type="unbiased"`), `None` means `"gelu"` followed by a
-            norm.
+        pooler_activation: activation of the pooler (see `Pooler`). `None` means `"tanh"`, or
+            `"gelu"` in ModernBERT (an encoder with `norm_type="unbiased"`). In ModernBERT, a norm
+            follows any activation.
 
     A call takes a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. The output
     contains logits `(B, C)`.
@@ -433,7 +433,7 @@ class SiameseEncoder(TaskModel):
 
     Args:
         config: configuration of the encoder.
-        pooling: type of pooling: `"mean"`, `"max"` or `"cls"` (see `Pooling`).
+        pooling: type of pooling: `"mean"`, `"max"`, `"cls"` or `"last"` (see `Pooling`).
         normalize: whether vectors are scaled to length 1.
         num_classes: number of classes C in a sentence-pair classifier, which only training uses. 0
             means no classifier.

@@ -30,7 +30,7 @@ class Objective(Settings, abc.ABC):
     `m_sum / m_weight`, or `m_sum / weight` if there is no `m_weight`. During training, sums that
     only an evaluation needs, such as `correct_sum`, are left out.
 
-    Most objectives use only `keras.ops` and run on the TensorFlow and the JAX backend.
+    Most objectives run on the TensorFlow and the JAX backend. On JAX, `skip_padding` must be False.
 
     Attributes:
         metric_names: names of the evaluation metrics, such as `"perplexity"`.
@@ -150,7 +150,7 @@ class PretrainingObjective(Objective):
 
 
 def with_weights(batch: Batch) -> Batch:
-    """Adds `weight (B,)`, all ones, if the batch has no entry `weight`."""
+    """Returns the batch with `weight (B,)`. A missing weight is 1 in every row."""
     if "weight" in batch:
         return batch
     return {**batch, "weight": ops.ones(ops.shape(batch["token_ids"])[:1])}
@@ -167,7 +167,7 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
         `(...,)` float32, without reduction.
 
     Raises:
-        ValueError: the shapes of labels and logits do not match.
+        ValueError: on TensorFlow, the shapes of labels and logits do not match.
     """
     if runs_native(logits):
         labels = tf.convert_to_tensor(labels)
@@ -216,7 +216,7 @@ def count_tokens(token_ids: Tensor) -> Tensor:
 def token_sums(
     logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool
 ) -> Sums:
-    """Computes the summed cross-entropy of N predicted tokens.
+    """Computes the weighted sum of the cross-entropies of N predicted tokens.
 
     Args:
         logits: `(N, V)`, any float type.

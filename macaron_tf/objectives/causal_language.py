@@ -128,7 +128,7 @@ class SegmentLanguageObjective(CausalLanguageObjective):
 
         The labels of a segment are the row without the first column, which contains [CLS], and the
         last column, which contains [SEP] or padding. A [SEP] between two documents remains. The
-        inputs are the labels shifted right by one token. The first input is the last token of the
+        inputs are the labels shifted right by one token. The first input is the last label of the
         previous row, or [CLS] if the row starts a text. Both `token_ids` and `labels` are `(B, L -
         2)`.
         """
@@ -159,8 +159,8 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
 
     L2 is the classification loss. L1 of an example is the mean cross-entropy of the tokens in a
     row, averaged over the rows of the example, as in the released code. The paper sums over tokens
-    instead. The first and the last token of a row are not predicted, because the network classifies
-    at the last token.
+    instead. The first token of a row is not predicted, and neither is the last token, at which the
+    network classifies.
 
     Attributes:
         num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`,
@@ -276,8 +276,8 @@ class BidirectionalLanguageObjective(Objective):
 def _losses(network, hidden, targets, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes cross-entropy `(N,)` and correctness `(N,)` (0 or 1) of N predicted words.
 
-    With `samples` above 0, the function computes the cross-entropy of the sampled softmax. It then
-    returns a correctness of 0 for all words, because the full logits are not computed.
+    With `samples` above 0, the cross-entropy is that of the sampled softmax, and the correctness is
+    0 for all words, because the full logits are not computed.
     """
     if samples:
         output = network.output_layer

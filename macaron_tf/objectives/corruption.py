@@ -181,7 +181,7 @@ class SpanCorruptionConfig(Settings):
     def counts(self, tokens: int) -> tuple[int, int]:
         """Computes the number of hidden tokens and the maximum number of hidden spans in a text.
 
-        In a text of one token, no token is hidden.
+        In a text of fewer than two tokens, no token is hidden.
 
         Args:
             tokens: number of tokens in the text.

@@ -87,8 +87,8 @@ def infill(
     arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
     the released code, overlapping spans share one mask token, and fewer words are hidden.
 
-    The result has at most R tokens. If spans of 0 words would make the text longer than R, the
-    function leaves out these spans. This case occurs only in texts of a few words.
+    The result has at most R tokens. Spans of 0 words that would make the text longer are left out.
+    This case occurs only in texts of a few words.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -202,13 +202,14 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def choose_fraction(
     text: tf.Tensor, seed: tf.Tensor, rate: float, min_unchosen: int = 0
 ) -> tf.Tensor:
-    """Chooses ceil(rate * n) of the n tokens in each text uniformly.
+    """Chooses ceil(rate * n) of the n tokens in each text uniformly, or fewer.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         rate: fraction of the tokens to choose.
-        min_unchosen: minimum number of tokens in each text that are not chosen.
+        min_unchosen: minimum number of tokens in each text that are not chosen, even if fewer than
+            ceil(rate * n) tokens can then be chosen.
 
     Returns:
         `(B, R)` bool, True at chosen tokens.

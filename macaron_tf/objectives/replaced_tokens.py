@@ -48,11 +48,12 @@ class ReplacedTokenObjective(PretrainingObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of the generator's `token_sums`, and a sum and a weight for each metric of the
-        discriminator, such as `replaced_loss_sum` and `replaced_loss_weight`. The metrics are
-        `replaced_loss`, `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens),
-        `replaced_recall` and `replaced_precision`. A discriminator that finds no replaced token has
-        an accuracy of 1 - rate.
+        Dict of the generator's `token_sums`, in which `loss_sum` includes the discriminator's loss.
+        The dict also contains a sum and a weight for each metric of the discriminator, such as
+        `replaced_loss_sum` and `replaced_loss_weight`. The metrics are `replaced_loss`,
+        `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens), `replaced_recall`
+        and `replaced_precision`. A discriminator that finds no replaced token has an accuracy of
+        1 - rate.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """

@@ -1,8 +1,8 @@
 """Objectives for classification, regression, answer spans, tagging, sequences and sentence vectors.
 
-B is the batch size and L the row length. A padding row has weight 0 and an arbitrary label. The
-objectives replace the label of a padding row by 0, because an invalid label could give a NaN loss,
-and NaN times the weight 0 is NaN.
+B is the batch size and L the row length. A padding row has weight 0 and an arbitrary label. All
+objectives except `SequenceObjective` replace the label of a padding row by 0, because an invalid
+label could give a NaN loss, and NaN times the weight 0 is NaN.
 """
 
 import abc
@@ -37,8 +37,8 @@ def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
 def _check_outputs(name: str, configured: int, outputs: int) -> None:
     if configured != outputs:
         raise ValueError(
-            f"{name}={configured} differs from the {outputs} outputs of the network: set "
-            f"{name}={outputs}"
+            f"{name}={configured} differs from the network's number of outputs, {outputs}: build "
+            "the objective and the network with the same number"
         )
 
 
@@ -65,14 +65,15 @@ class TaskObjective(Objective):
 
         Args:
             logits: the network's output.
-            batch: dict of `label`, `weight (B,)`, and `padding_mask` or `token_ids`, from which the
-                input tokens are counted.
+            batch: dict of `label`, `weight (B,)`, `token_ids` and, optionally, `padding_mask`. The
+                input tokens are counted from `padding_mask` if the batch has it, and otherwise from
+                `token_ids`.
             training: see `Objective`.
         """
         losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else correctness)
-        tokens = count_tokens(batch.get("padding_mask", batch["token_ids"]))
-        return {**sums, "input_tokens": tokens}
+        counted = "padding_mask" if "padding_mask" in batch else "token_ids"
+        return {**sums, "input_tokens": count_tokens(batch[counted])}
 
     @abc.abstractmethod
     def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -241,9 +242,9 @@ class SimilarityObjective(Objective):
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
         if vectors.shape[1] != self.sentences:
             raise ValueError(
-                f"the examples have {vectors.shape[1]} sentences, but {type(self).__name__} needs "
-                f"{self.sentences} sentences: pass token_ids of the shape (batch, "
-                f"{self.sentences}, length)"
+                f"the number of sentences per example is {vectors.shape[1]}, but "
+                f"{type(self).__name__} needs {self.sentences}: pass token_ids of the shape "
+                f"(batch, {self.sentences}, length)"
             )
         weights, labels = with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
@@ -265,7 +266,7 @@ class SimilarityObjective(Objective):
         Args:
             network: the encoder that computed the vectors.
             vectors: `(B, S, D)`, sentence vectors of width D.
-            labels: `(B,)`, but `None` for triplets.
+            labels: `(B,)`; `None` if the batch has no labels, which only triplets allow.
             training: whether dropout is active.
 
         Returns:

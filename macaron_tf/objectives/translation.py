@@ -43,10 +43,11 @@ class TranslationObjective(Objective):
     Attributes:
         label_smoothing: probability that is spread evenly over the whole vocabulary.
         skip_padding: whether to compute logits only at target positions that are not padding. In a
-            small model, logits at all positions take half of the computation. With True, the shapes
-            vary from batch to batch, so set False if shapes must be static (XLA, TPU).
+            small model, logits at all positions can take half of the time. With True, the shapes
+            vary from batch to batch, so set False if shapes must be static (XLA, TPU, JAX).
             `skip_padding` does not change the loss.
-        first: id of the decoder's first input. This id must be EOS if targets begin with BOS.
+        first: id of the decoder's first input. If targets begin with BOS, as in BART, `first` must
+            be EOS.
 
     Call arguments:
         network: an `EncoderDecoder`.

@@ -104,7 +104,7 @@ class TaskKind(abc.ABC):
         """Returns a copy of the task with changed options, such as `n_best`.
 
         Raises:
-            UserError: an option does not exist in the task type.
+            UserError: an option does not exist in the task type, or its value is not allowed.
         """
         for name in [name for name in options if name not in self.takes]:
             problem = f"{name}={options[name]!r} is"
@@ -130,7 +130,7 @@ class TaskKind(abc.ABC):
         """Yields parts of the answer to one text as soon as they are decoded.
 
         Raises:
-            UserError: the task type does not generate text.
+            UserError: the task type cannot stream its answers.
         """
         raise UserError(f"a {self.name} cannot stream its answers: use predict instead")
 
@@ -183,7 +183,11 @@ class Decoding(TaskKind):
 
     @abc.abstractmethod
     def with_decoder(self, decoder: Any) -> Self:
-        """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`."""
+        """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`.
+
+        Raises:
+            UserError: the task needs its own decoding engine, because its search is compiled.
+        """
 
     @abc.abstractmethod
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:

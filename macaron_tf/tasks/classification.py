@@ -33,7 +33,8 @@ class Classification(LabelledTask):
     classes. A regression model has the output `score (B,)` float32. Long texts are truncated as in
     training.
 
-    The network computes logits `(N, C)` for N examples, or scores `(N, 1)` for regression.
+    The network computes logits `(N, C)` for N examples, or standardized scores `(N, 1)` for
+    regression (see `Task.mean` and `Task.deviation`).
     """
 
     name = "classifier"
@@ -139,7 +140,8 @@ class Choice(Classification):
     The inputs of the signature `serving_default` are strings: `context (B,)`, `question (B,)` if
     the task has questions, and `choice1 (B,)` to `choiceR (B,)`. An empty string marks a missing
     choice. The outputs are the same as for `Classification`, with the names of the choices as
-    classes. Long texts are truncated as in training.
+    classes. Long texts are truncated as in training. The graph raises InvalidArgumentError for an
+    example with fewer than two choices.
 
     The network computes logits `(N, R)` for N examples, with -1e9 for missing choices.
     """
@@ -200,7 +202,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
         Function from N examples to `(N,)` classes or scores.
 
     Raises:
-        UserError: the training texts have no words, or all labels are equal.
+        UserError: the training texts have no words, or all examples have the same class.
     """
     with needed("a baseline"):
         from sklearn.feature_extraction.text import TfidfVectorizer

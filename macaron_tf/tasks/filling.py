@@ -28,8 +28,8 @@ class Filling(OnePass):
 
     Args:
         network, vocabulary: arguments of `TaskKind`.
-        longest: maximum number of ids in a row, including special ids. If the model has a limit,
-            it has no trained positions beyond this maximum.
+        longest: maximum number of ids in a row, including special ids. The model may have no
+            trained positions beyond this maximum.
         top: number of tokens per mask, K.
     """
 

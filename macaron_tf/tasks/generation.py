@@ -47,8 +47,9 @@ class Continuation(Decoding):
     on the other texts in the batch. `experiments.generate` gives the same outputs for the same
     settings and seed.
 
-    The graph raises InvalidArgumentError for a text that leaves no room for new tokens, and for
-    values of temperature, top_k and top_p that `GenerationConfig` does not allow.
+    The graph raises InvalidArgumentError for a text that is too long, for an empty text if the
+    model cannot begin a text, and for values of temperature, top_k and top_p that
+    `GenerationConfig` does not allow.
 
     Args:
         generator: text generator of a language model or an encoder-decoder.
@@ -123,10 +124,18 @@ class Continuation(Decoding):
         generator = self.generator
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        message = (
-            f"a text leaves no room to continue it within {generator.longest} tokens, or is empty, "
-            "which this model does not support: give a shorter text that is not empty"
-        )
+        no_room = f"a text leaves no room to continue it within {generator.longest} tokens"
+        if isinstance(generator, SequenceGenerator):
+            message = f"a text has more than {generator.longest} tokens: shorten the text"
+        elif generator.prefix:
+            message = f"{no_room}: shorten the text"
+        elif generator.longest is None:
+            message = "a text has no tokens, but the model can only continue a text: write a text"
+        else:
+            message = (
+                f"{no_room}, or has no tokens, but the model can only continue a text: give a "
+                "shorter text that is not empty"
+            )
         # Check here, because the network's own message about long rows is less clear.
         # `generator.fits` may return a single bool.
         fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)
@@ -166,6 +175,10 @@ class Continuation(Decoding):
         Args:
             text: text to continue.
             settings: fields of `GenerationConfig` except `num_samples`, and `seed`.
+
+        Raises:
+            UserError: a setting does not exist or has an invalid value, or the text is too long or
+                has no tokens.
         """
         names = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         names.add("seed")
@@ -198,8 +211,8 @@ class TextToText(Continuation):
     """Generation of answers by a text-to-text model that was trained on a task.
 
     The signature `serving_default` has the inputs and outputs of `Continuation`. Input texts have
-    the format of the lines for `experiments.text_to_text predict`, without the task name. The
-    default temperature is 0, which means greedy decoding.
+    the format of `lines` in `frame_lines`. The default temperature is 0, which means greedy
+    decoding.
     """
 
     name = "text-to-text model"

@@ -16,7 +16,7 @@ from macaron_tf.data.sources.records import saved_splits
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
 from macaron_tf.tasks.base import OnePass
@@ -76,7 +76,7 @@ class Limits(Settings):
             )
             raise UserError(
                 f"language={self.language!r} is not a language of the model: {advice}, or start "
-                "from an XLM that was trained on this language"
+                "from an XLM model that was trained on this language"
             )
 
     @property
@@ -142,14 +142,15 @@ class LabelledTask(OnePass):
         """Reads the labelled examples of a split. For the arguments, see `read_examples`.
 
         Raises:
-            UserError: the examples have no labels.
+            UserError: the examples cannot be read, or have no labels.
         """
         language_option = {"language": language} if language else {}
         examples = type(self).reader(self.task, split, tfds, source, **language_option)
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels: give a split with "
-                "labels, or use `finetune predict` or `submit` for predictions without a score"
+                "labels, or use `finetune predict` or `finetune submit` for predictions without a "
+                "score"
             )
         return examples
 
@@ -169,6 +170,9 @@ class LabelledTask(OnePass):
 
         Returns:
             Dict mapping split to examples.
+
+        Raises:
+            UserError: the source is a single file, and `splits` contains an unknown split.
         """
         if (names := self.split_names(splits, tfds, source)) is not None:
             arguments = tfds, source, language
@@ -183,8 +187,9 @@ class LabelledTask(OnePass):
             )
         examples = self.read("train", tfds, source, language)
         is_validation = table.held_out_mask(examples.labels, str(source_name))
+        chosen = {"all": np.ones_like(is_validation), "train": ~is_validation}
         return {
-            split: examples.take(np.flatnonzero(is_validation != (split == "train")))
+            split: examples.take(np.flatnonzero(chosen.get(split, is_validation)))
             for split in splits
         }
 
@@ -196,9 +201,9 @@ class LabelledTask(OnePass):
         For example, the dict is `{"validation": "dev"}` if the validation split of the source is
         called dev. A split that is not in the dict has the same name in the source.
 
-        Returns `None` if the source has only the split "train". Such a source is a file without
-        {split} in its name, or a user's TFDS or Hugging Face data set without a split validation,
-        dev or valid.
+        Returns `None` if the validation examples must be drawn from the split "train". The source
+        is then a file without {split} in its name, or a user's TFDS or Hugging Face data set
+        without a split validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
@@ -328,17 +333,23 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
         The arguments `task`, `limits`, `network` and `vocabulary`.
 
     Raises:
-        UserError: a class has no name.
+        UserError: the number of class names does not match the network.
     """
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
-        description = (
-            f"a classifier of {num_outputs} classes" if num_outputs > 1 else "a regression model"
-        )
+        where, count = model.checkpoint or model.name or "the model", len(labels)
+        if num_outputs == 1:
+            raise UserError(
+                f"{where} is a regression model, but has {count} class {plural('name', count)}: "
+                "leave the class names out"
+            )
+        noun, command = "tagger", ""
+        if task != "tag":
+            noun, command = "classifier", ", or with --labels in `python -m export.keras_model`"
         raise UserError(
-            f"{model.checkpoint or model.name} is {description}, but has {len(labels)} class "
-            "names: load it with `macaron_tf.load(..., labels=...)` and save it again, or export "
-            "its .keras file by `python -m export.keras_model` with --labels"
+            f"{where} is a {noun} of {num_outputs} classes, but has {count} class "
+            f"{plural('name', count)}: give {num_outputs} names, with "
+            f"dataclasses.replace(model, labels=[...]) in Python{command}"
         )
     definition = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
     max_length = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)

@@ -23,7 +23,7 @@ _PADDING = -1e9
 
 
 class RowOutputs:
-    """Function that computes a network's outputs batch by batch, in float32.
+    """Compiled forward pass, which computes a network's outputs batch by batch in float32.
 
     A `tf.function` with unknown dimensions is traced once for all shapes, and uses the network's
     current weights. If the constructor runs in the scope of a `tf.distribute` strategy, each
@@ -89,7 +89,7 @@ def _forward(
 
 
 class SetOutputs:
-    """Function that computes a task's outputs for whole data sets.
+    """Forward pass of a task's network over whole data sets.
 
     Args:
         task: task with a network and a vocabulary.
@@ -106,7 +106,7 @@ class SetOutputs:
     def logits(self, data: ExampleBatches) -> np.ndarray:
         """Computes the network's outputs `(N, ...)` for N examples.
 
-        Outputs are padded with -1e9 to the length of the longest row.
+        Outputs of batches with shorter rows are padded with -1e9.
         """
         rows = (len(data), *self.task.row_shape, data.lengths[-1])
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))

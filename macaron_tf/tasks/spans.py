@@ -100,6 +100,9 @@ class Spans(LabelledTask):
 
         A line is a question and a context separated by a tab, or a JSON object with the keys
         "question" and "context".
+
+        Raises:
+            UserError: a line has another form.
         """
         columns: list[list[str]] = [[], []]
         for line_number, line in enumerate(lines, first):

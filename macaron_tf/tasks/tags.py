@@ -101,7 +101,7 @@ class Tags(LabelledTask):
         return self.with_score(score_tags(predictions, truths, scheme))
 
     def line(self, answer: dict[str, list]) -> str:
-        """Formats a sentence in CoNLL's format, with one word and tag per line."""
+        """Formats a sentence in CoNLL's format: one word and tag per line, then an empty line."""
         pairs = zip(answer["words"], answer["tags"], strict=True)
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 

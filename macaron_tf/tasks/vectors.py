@@ -72,7 +72,7 @@ class Vectors(OnePass):
             pooling: `"cls"`, `"mean"` or `"max"`. `None` means the model's pooling, or `"mean"` if
                 the model has none.
             max_length: maximum number of ids in a row, including special ids. `None` means the
-                model's maximum length or training length.
+                model's maximum length or training length, or at most 128 if both are unknown.
         """
         source, config = model.network, model.config
         if isinstance(source, SiameseEncoder):
@@ -110,6 +110,9 @@ class Vectors(OnePass):
 
         An empty sentence is encoded as two special ids. Long sentences are truncated, and a warning
         on stderr reports the number of truncated sentences.
+
+        Raises:
+            UserError: a text contains an unpaired surrogate, which UTF-8 cannot encode.
         """
         check_encodable(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)

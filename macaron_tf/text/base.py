@@ -47,7 +47,7 @@ class Vocabulary(abc.ABC):
         later_options: dict mapping the name of a newer constructor argument to the value that older
             vocabularies imply. An argument with this value is not saved, so that the hashes of
             older vocabularies stay valid.
-        classes: dict mapping `kind` to class, for all subclasses.
+        classes: dict mapping `kind` to class, for all subclasses that set `kind`.
 
     Attributes:
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
@@ -81,7 +81,7 @@ class Vocabulary(abc.ABC):
 
     @functools.cached_property
     def hash(self) -> str:
-        """Hexadecimal SHA-256 of the tokens and the settings."""
+        """Hexadecimal SHA-256 of `kind`, the settings and the tokens."""
         record = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True).encode()
         return hashlib.sha256(record + b"\0" + self.contents()).hexdigest()
 
@@ -126,13 +126,17 @@ class Vocabulary(abc.ABC):
         return type(self).restore, (self.contents(), self.settings())
 
     def trackables(self) -> list:
-        """Returns the lookup tables and tokenizers that a SavedModel must track."""
+        """Returns the lookup tables and tokenizers that a SavedModel must track.
+
+        Raises:
+            UserError: the vocabulary needs Python code, which a SavedModel cannot contain.
+        """
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
         """Saves the vocabulary in a folder, which is created if needed.
 
-        Each of the two files is written atomically.
+        Each of the two files is written atomically, and replaces an existing file.
         """
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
@@ -178,13 +182,21 @@ class Vocabulary(abc.ABC):
             raise UserError(f"{record_path} is damaged: {mend}") from error
         except UserError as error:
             raise UserError(f"cannot read {path}: {error}") from error
-        check_vocabulary(expected, vocabulary.hash, record_path)
+        if vocabulary.hash != expected:
+            raise UserError(
+                f"{path} and the settings in {record_path} have the hash {vocabulary.hash[:12]}, "
+                f"but the saved hash is {expected[:12] or 'empty'}: restore both files from a "
+                "copy, or train the vocabulary again"
+            )
         return vocabulary
 
 
 MAX_LINES = 10_000_000  # maximum number of lines on which a vocabulary is trained
 SAMPLE = 500_000  # number of sentence pairs to train a joint vocabulary, which takes 1 GB of memory
-NO_TEXT = "there is no text to train a vocabulary on, because every line is empty: give other text"
+NO_TEXT = (
+    "there is no text to train a vocabulary on, because every line is empty after normalization: "
+    "give other text"
+)
 
 
 def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
@@ -246,8 +258,8 @@ def too_small(size: int, units: str, minimum: int | str, remedy: str) -> UserErr
         remedy: end of the message, which says what to change.
     """
     return UserError(
-        f"a vocabulary of {size} pieces is too small, because {units} alone need {minimum}: "
-        f"{remedy}"
+        f"a vocabulary of {size} pieces is too small, because {units} and the special pieces need "
+        f"{minimum}: {remedy}"
     )
 
 
@@ -264,19 +276,23 @@ def too_large(size: int, maximum: int | str) -> UserError:
     )
 
 
-def check_vocabulary(expected: str, actual: str, where: str | os.PathLike) -> None:
+def check_vocabulary(
+    expected: str, actual: str, where: str | os.PathLike, remedy: str = ""
+) -> None:
     """Raises a UserError if two vocabulary hashes differ.
 
     Args:
         expected: hash of the vocabulary with which `where` was made.
         actual: hash of the vocabulary in use.
         where: file or folder to name in the message.
+        remedy: end of the message, which says what to do; by default, to use the vocabulary with
+            which `where` was made.
     """
     if actual != expected:
         raise UserError(
             f"vocabulary mismatch between {where} (hash {str(expected)[:12] or 'none'}) and the "
-            f"vocabulary in use (hash {actual[:12] or 'none'}): use the vocabulary saved beside "
-            f"{where}"
+            f"vocabulary in use (hash {actual[:12] or 'none'}): "
+            + (remedy or f"use the vocabulary with which {where} was made")
         )
 
 
@@ -343,16 +359,23 @@ class PieceVocabulary(Vocabulary):
     def piece_bytes(self, token_id: int) -> bytes:
         """Returns the UTF-8 bytes that a piece adds to a text.
 
-        A piece may be a part of a character.
+        A piece may be a part of a character. `token_id` must not be a special id.
         """
 
     def piece_name(self, token_id: int) -> str:
-        """Returns the text of a piece, including its space, or a name such as "[CLS]"."""
+        """Returns the text of a piece, including its space, or the name of a special id.
+
+        An example of a name is "[CLS]". Bytes that are not UTF-8 are escaped.
+        """
         names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
         return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def starts_word(self, token_id: int) -> bool:
-        """Returns whether a piece begins a word. `token_id` must not be a special id."""
+        """Returns whether a piece begins a word. `token_id` must not be a special id.
+
+        Raises:
+            UserError: the vocabulary marks the ends of words instead of the starts.
+        """
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:

@@ -152,7 +152,7 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def ranks(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from a pair of ids to the rank of the merge of this pair.
+        """Lookup table from a pair of ids to the rank of its merge.
 
         The key of a pair is `left * 2**32 + right`. The first merge has the rank 0. A pair without
         a merge has the rank `len(merges)`.
@@ -170,7 +170,7 @@ class MergedPieceVocabulary(PieceVocabulary):
     def _apply_merges(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
         """Applies the merges within words, in the order in which training learned them.
 
-        Each round processes all words in parallel. In each word, it applies the earliest-learned
+        Each round processes all words in parallel, and applies in each word the earliest-learned
         merge that occurs there, at all of its positions. English text takes about ten rounds.
 
         Args:
@@ -316,7 +316,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
             lower_case: whether to lower-case text.
 
         Raises:
-            UserError: there is no text, or `size` is too small or too large for the text.
+            UserError: there is no text, `size` is too small or too large for the text, or the
+                package tokenizers is missing.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -545,7 +546,8 @@ class MosesPairVocabulary(CharacterPairVocabulary):
             options: the constructor arguments `languages` and `lower_case`.
 
         Raises:
-            UserError: a file is empty, or a line lacks a column, such as the count.
+            UserError: a file is empty, a line has a wrong number of columns or no count, or most
+                pieces with two or more characters are not produced by the merges.
         """
         units = []
         for (unit,) in _columns(pieces, 1):

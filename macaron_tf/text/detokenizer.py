@@ -1,4 +1,4 @@
-"""From token ids to text, at once, in a graph or id by id."""
+"""Conversion of token ids to text: in Python, in a TensorFlow graph, or one id at a time."""
 
 import codecs
 from collections.abc import Iterable, Sequence
@@ -75,6 +75,6 @@ class TextStream:
     def end(self) -> str:
         """Ends the text, and returns its remaining characters.
 
-        The result is U+FFFD if the last character is incomplete, and "" otherwise.
+        The result is one or more U+FFFD if the last character is incomplete, and "" otherwise.
         """
         return self._decoder.decode(b"", final=True)

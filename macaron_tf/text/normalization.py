@@ -84,11 +84,11 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
         )
     punctuation, tokenizer = _moses(language)
     if language == "zh":
-        with needed("Chinese text of an XLM", "jieba"):
+        with needed("Chinese text for XLM", "jieba"):
             import jieba
         words = punctuation.normalize(" ".join(jieba.cut(line))).split()
     elif language == "th":
-        with needed("Thai text of an XLM", "pythainlp"):
+        with needed("Thai text for XLM", "pythainlp"):
             from pythainlp.tokenize import word_tokenize
         words = word_tokenize(punctuation.normalize(line))
     else:
@@ -177,10 +177,10 @@ _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 
 
 def as_prompt(text: str) -> str:
-    """Replaces the line ends of a prompt by spaces, as in training text.
+    """Replaces line ends in a prompt, with the white space around them, by single spaces.
 
-    The function also strips white space at the end of the prompt, because the first generated word
-    includes its own leading space.
+    Training text has no line ends either. The function also strips white space at the end of the
+    prompt, because the first generated word includes its own leading space.
     """
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 

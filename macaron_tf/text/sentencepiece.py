@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies for encoders and for translation models."""
+"""SentencePiece vocabularies, and their training."""
 
 import concurrent.futures
 import functools
@@ -42,8 +42,8 @@ NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "ident
 class SentencePieceVocabulary(PieceVocabulary):
     """SentencePiece vocabulary with an optional text normalization.
 
-    The first ids are PAD, UNK, BOS and EOS in a vocabulary for translation, and PAD, UNK, [CLS],
-    [SEP] and [MASK] in a vocabulary for encoders.
+    The first ids are PAD, UNK, [CLS], [SEP] and [MASK] in a vocabulary for encoders. In other
+    vocabularies, such as for translation, the first ids are PAD, UNK, BOS and EOS.
 
     Args:
         proto: serialized SentencePiece model.
@@ -140,13 +140,11 @@ class SentencePieceVocabulary(PieceVocabulary):
             UserError: there is no text, or `size` is too small or too large for the text.
         """
         normalization = normalization or NormalizationConfig()
-        if fold_accents:
-            lines = map_lines(_fold_accents, lines)
         special = {"bos_id": BOS, "eos_id": EOS}
         if masks:
             special = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
         proto = train_pieces(
-            normalized_text(lines, normalization, languages),
+            normalized_text(lines, normalization, languages, fold_accents),
             size,
             model_type=model_type,
             character_coverage=character_coverage,
@@ -222,7 +220,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         For a BPE model, the package sentencepiece is 1.4 times as fast as tensorflow_text. For a
         unigram model, sentencepiece is no faster, and may choose another one of several equally
         likely segmentations, such as "d dd" instead of "dd d". Therefore, this method uses
-        sentencepiece for BPE models, and tensorflow_text for all other models.
+        sentencepiece only for BPE models without `added` tokens, and otherwise tensorflow_text.
         """
         if self.model_type != "bpe" or self.added:
             return super().encode_rows(lines, language)
@@ -286,7 +284,8 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         The serialized model.
 
     Raises:
-        UserError: there is no text, or `size` is too small or too large for the text.
+        UserError: there is no text, `size` is too small or too large for the text, or SentencePiece
+            rejects another option.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
@@ -336,6 +335,7 @@ def normalized_text(
     lines: Iterable[str | tuple[str, str]],
     config: NormalizationConfig,
     languages: Sequence[str],
+    fold_accents: bool = False,
 ) -> Iterator[str]:
     """Normalizes training text in chunks and groups the lines of a chunk by language.
 
@@ -343,6 +343,7 @@ def normalized_text(
         lines: lines in the first language, or (line, language) pairs.
         config: normalization to apply.
         languages: language codes of the text. Lines without a language are in the first language.
+        fold_accents: whether to strip accents before the normalization.
 
     Yields:
         Non-empty normalized lines. Empty lines are left out, because SentencePiece fails at an
@@ -354,4 +355,6 @@ def normalized_text(
             line, language = (item, languages[0]) if isinstance(item, str) else item
             by_language.setdefault(language, []).append(line)
         for language, group in by_language.items():
+            if fold_accents:
+                group = list(map_lines(_fold_accents, group))
             yield from filter(None, normalize_lines(group, config, language))

@@ -17,7 +17,8 @@ from macaron_tf.text.token_rows import TokenRows
 class PairVocabulary(PieceVocabulary):
     """Pair of vocabularies for the source and the target language of a translation model.
 
-    `encode` uses the vocabulary of the given language. `decode` uses the target vocabulary.
+    `encode` uses the target vocabulary for the target language, and otherwise the source
+    vocabulary. `decode` uses the target vocabulary.
 
     Args:
         source: vocabulary of the source language.
@@ -147,5 +148,5 @@ def check_ends(vocabulary: PieceVocabulary) -> None:
         raise UserError(
             f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
             f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: use a "
-            "run whose vocabulary was trained by macaron_tf"
+            "vocabulary that macaron_tf trained"
         )

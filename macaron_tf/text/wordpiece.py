@@ -47,8 +47,9 @@ _UNKNOWN_WORD = "\U0010ffff"
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     """Cleans lines as BERT does, in-graph.
 
-    The function removes control characters and invalid UTF-8, and replaces each word of more than
-    100 characters by a placeholder that the tokenizer encodes as [UNK].
+    The function replaces tabs and line ends by spaces, and removes other control characters and
+    invalid UTF-8. Each word of more than 100 characters becomes a placeholder that the tokenizer
+    encodes as [UNK].
 
     Args:
         strings: `(B,)` lines.
@@ -74,7 +75,7 @@ def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def basic_words(strings: tf.Tensor) -> tf.Tensor:
-    """Lower-cases lines and separates words by single spaces, like BERT's basic tokenizer.
+    """Lower-cases lines, strips accents and separates words by spaces, like BERT's basic tokenizer.
 
     Unlike `spaced_words`, this function keeps words of any length.
     """
@@ -145,7 +146,7 @@ class WordPieceVocabulary(PieceVocabulary):
         if ids_by_piece["[PAD]"] != PAD:
             raise UserError(
                 f"[PAD] is on line {ids_by_piece['[PAD]'] + 1} of the vocabulary, but must be on "
-                "line 1, because id 0 marks padding: move [PAD] to line 1"
+                "line 1, because id 0 marks padding: give a BERT vocabulary with [PAD] on line 1"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             ids_by_piece[piece] for piece in SPECIAL_PIECES[1:]
@@ -234,7 +235,7 @@ class WordPieceVocabulary(PieceVocabulary):
             words = contents.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             line = contents[: error.start].count(b"\n") + 1
-            raise UserError(f"line {line} is not UTF-8: give a BERT vocabulary") from error
+            raise UserError(f"line {line} is not UTF-8: give a vocabulary in UTF-8") from error
         return cls([word.removesuffix("\r") for word in words], settings["lower_case"])
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:

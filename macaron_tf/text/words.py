@@ -27,8 +27,8 @@ _SPACE, _SINGLE_CHARACTER = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
     """Splits texts `(B,)` into words `(B, None)`, ragged.
 
-    Words are separated by white space. A character that is neither a letter, a combining mark nor a
-    number is a word by itself.
+    Words are separated by white space. Each character other than white space, letters, combining
+    marks and numbers is a word by itself.
     """
     spaced = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
     return tf.strings.split(spaced)
@@ -110,6 +110,9 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
 
     Returns:
         The stripped, non-empty sentences of each line.
+
+    Raises:
+        UserError: blingfire is not installed.
     """
     if splitter == "blingfire":
         with needed("the sentence splitter blingfire", "blingfire, or choose tensorflow_text"):
@@ -191,6 +194,9 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
     """Splits documents into words, with "<S>" before and "</S>" after each sentence.
 
     A line end also ends a sentence.
+
+    Returns:
+        One list of words per document.
     """
     documents_words = []
     for chunk in in_chunks(documents, _CHUNK):

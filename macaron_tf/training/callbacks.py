@@ -74,18 +74,19 @@ class Callbacks:
 class Trace(keras.callbacks.Callback):
     """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
 
-    The trace comes from JAX's profiler on Keras's JAX backend, and otherwise from TensorFlow's
-    profiler.
+    The trace contains only those of the updates that this session makes. The trace comes from JAX's
+    profiler on Keras's JAX backend, and otherwise from TensorFlow's profiler.
     """
 
     def __init__(self, folder: str, first: int, last: int):
         super().__init__()
         self.folder, self.first, self.last = folder, first, last
-        self._begun = self._ended = False
+        self._first_traced: int | None = None
+        self._ended = False
 
     def on_train_batch_begin(self, batch, logs=None):
-        if not self._begun and self.first <= self.model.step + 1 <= self.last:
-            self._begun = True
+        if self._first_traced is None and self.first <= self.model.step + 1 <= self.last:
+            self._first_traced = self.model.step + 1
             if keras.backend.backend() == "jax":
                 import jax
 
@@ -94,11 +95,11 @@ class Trace(keras.callbacks.Callback):
                 tf.profiler.experimental.start(self.folder)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._begun and not self._ended and self.model.step >= self.last:
+        if self._first_traced and not self._ended and self.model.step >= self.last:
             self._end()
 
     def on_train_end(self, logs=None):
-        if not self._begun:
+        if self._first_traced is None:
             print(
                 f"warning: --profile {self.first}:{self.last} wrote no trace, because this session "
                 f"made none of these updates (the run is at step {self.model.step})",
@@ -119,6 +120,6 @@ class Trace(keras.callbacks.Callback):
         else:
             tf.profiler.experimental.stop()
         print(
-            f"trace of updates {self.first} to {self.last} written: view it with "
+            f"trace of updates {self._first_traced} to {self.model.step} written: view it with "
             f"tensorboard --logdir {self.folder}"
         )

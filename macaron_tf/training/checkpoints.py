@@ -64,8 +64,8 @@ class CheckpointDirectory:
         Damaged checkpoints are included.
 
         Args:
-            every: interval in updates. Only steps that are multiples of the interval are returned.
-                This excludes most checkpoints that were saved after a fixed time or at an
+            every: interval in updates. Only steps that are multiples of the interval are returned,
+                which excludes most checkpoints that were saved after a fixed time or at an
                 interruption. `None` means all steps.
         """
         if not self.path.is_dir():
@@ -147,7 +147,7 @@ class CheckpointDirectory:
     def best(self) -> dict | None:
         """Returns a dict with the `step`, `metric` and `score` of the best checkpoint.
 
-        Returns `None` if the run has no best checkpoint.
+        Returns `None` if the run has no best checkpoint, or if `best.json` is damaged.
         """
         best = self._read_best()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
@@ -329,7 +329,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """Returns a clause that names the first missing or changed file of a checkpoint.
+    """Returns a clause that describes the first damage to a checkpoint, such as a missing file.
 
     Returns `None` if the checkpoint is intact.
     """
@@ -467,6 +467,11 @@ def find_checkpoint(
             names.remove("average")
     chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
     if chosen_name is None:
+        if newest and name in (None, "last"):
+            raise UserError(
+                f"every checkpoint in {directory.path} is damaged: restore the files from a copy, "
+                "or train again"
+            )
         advice = (
             f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
         )
@@ -515,9 +520,9 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} contains {len(steps)} {plural('checkpoint', len(steps))}, "
-            f"fewer than the {count} to average: average fewer checkpoints, or train with a "
-            "larger training.keep_last"
+            f"{directory.path} contains {len(steps)} {plural('checkpoint', len(steps))}"
+            f"{f' at multiples of {every} updates' if every else ''}, fewer than the {count} to "
+            "average: average fewer checkpoints, or train with a larger training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 
@@ -528,7 +533,7 @@ def average_checkpoints(
     """Writes a checkpoint with the averaged weights of several checkpoints.
 
     The new checkpoint has no training state, so a run cannot resume from it. Floating-point
-    weights are summed in float64. Integer weights are copied from the last source.
+    weights are averaged in float64. Integer weights are copied from the last source.
 
     Args:
         sources: directories of one or more checkpoints. Exponential moving averages in the
@@ -548,7 +553,8 @@ def average_checkpoints(
         raise UserError("there are no checkpoints to average: give at least one checkpoint")
     manifests = [read_manifest(source) for source in sources]
     for source, manifest in zip(sources, manifests, strict=True):
-        check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source)
+        remedy = f"average checkpoints with the same vocabulary as {sources[0]}"
+        check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source, remedy)
         check_weights(source, manifest["weights"], manifests[0]["weights"])
 
     def write(directory: epath.Path) -> None:

@@ -47,12 +47,13 @@ class TrainingConfig(Settings):
             vectors, as in fairseq.
         clip_norm: maximum global norm of an update's gradient; `None` means no clipping.
         accumulation_steps: number of micro-batches per update (gradient accumulation).
-        steps_per_call: maximum number of updates per call of the compiled graph.
+        steps_per_call: maximum number of updates per call of the compiled graph. The JAX engine
+            ignores `steps_per_call`.
         dtype_policy: Keras dtype policy of the network.
         ema_decay: decay rate for an exponential moving average of the weights; `None` means no
             average.
-        log_every: number of updates between two lines of `metrics.jsonl`. Between log lines,
-            validations and checkpoints, the host does not wait for the device.
+        log_every: number of updates between two training lines of `metrics.jsonl`. Between log
+            lines, validations and checkpoints, the host does not wait for the device.
         validate_every: number of updates between validations, which is also the length of a Keras
             epoch.
         save_every_steps: number of updates between checkpoints; `None` means that checkpoints do
@@ -67,8 +68,9 @@ class TrainingConfig(Settings):
             the run; `None` means no early stopping.
         max_minutes: maximum wall-clock time of the run in minutes, including validations, saves and
             earlier sessions; `None` means no limit.
-        max_skipped_updates: number of consecutive skipped updates (NaN or infinite gradient) that
-            ends the run with an error.
+        max_skipped_updates: number of consecutive skipped updates that ends the run with an error.
+            An update is skipped if its loss or gradient is NaN or infinite, or if no label counts
+            in its loss.
         frozen: substrings of weight paths, such as `("embedding",)`. A weight is not trained if its
             path contains one of the substrings.
     """

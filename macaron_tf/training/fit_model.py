@@ -27,10 +27,10 @@ class FitModel(TrainedModel, keras.Model):
     """Keras model whose `fit` trains a network on an objective.
 
     An update reads `accumulation_steps` micro-batches. The loss of an update is `loss_sum / weight`
-    over the tokens of all its micro-batches. Four micro-batches of unequal sizes therefore give the
-    same update as one batch with all rows. The gradient is summed over the micro-batches and then
-    clipped once. An update is skipped, and counted as skipped, if its gradient is NaN or infinite,
-    or if its `weight` is 0.
+    over all rows of its micro-batches. Four micro-batches of unequal sizes therefore give the same
+    update as one batch with all rows. The gradient is summed over the micro-batches and then
+    clipped once. An update is skipped, and counted as skipped, if its loss or gradient is NaN or
+    infinite, or if its `weight` is 0.
 
     `fit` takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. For a dataset with
     shapes `(None, None)`, TensorFlow traces the graph once for all shapes. `save` writes only the
@@ -43,10 +43,10 @@ class FitModel(TrainedModel, keras.Model):
     Args:
         network: Keras model to train.
         objective: function `objective(network, batch, training)` that returns a dict of scalar
-            float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of tokens) are
-            required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become metrics, see
-            `metrics_from_sums`. The objective must add the layers' regularization losses to
-            `"loss_sum"`, and must not have trainable weights.
+            float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of predicted tokens
+            or examples) are required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become
+            metrics, see `metrics_from_sums`. The objective must add the layers' regularization
+            losses to `"loss_sum"`, and must not have trainable weights.
         config: training settings; `None` means the defaults. `fit` uses only `steps_per_call` and
             the settings for accumulation, clipping, moving average and skipped updates. The
             function `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph
@@ -143,7 +143,7 @@ class FitModel(TrainedModel, keras.Model):
     def fit(self, x=None, *args, **kwargs):
         """Trains like `keras.Model.fit`, except that `steps_per_epoch` counts updates.
 
-        A network that is not built is first built on a batch of `x`.
+        A network that is not built is first built on a batch of `x`, if `x` is a dataset.
         """
         self._build_on(x)
         self.prepare()
@@ -162,7 +162,11 @@ class FitModel(TrainedModel, keras.Model):
                 self.steps_to_skip, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
-        """Evaluates like `keras.Model.evaluate`, except that metrics are means over tokens."""
+        """Evaluates like `keras.Model.evaluate`, except that metrics are weighted means over `x`.
+
+        For example, the loss is the mean over all tokens, not over batches (see
+        `metrics_from_sums`).
+        """
         self._build_on(x)
         with warnings.catch_warnings():
             if kwargs.get("steps") is None:
@@ -297,7 +301,8 @@ def build_fit_model(
         first_stage: see `FitModel`.
 
     Raises:
-        UserError: `config.frozen` matches no weight, or leaves no weight to train.
+        UserError: an element of `config.frozen` matches no weight, no weight is left to train in
+            the run or in its first stage, or the optimizer cannot be built.
     """
     freeze(network, config, first_stage)
     model = FitModel(network, objective, config, first_stage)

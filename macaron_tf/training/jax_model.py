@@ -111,7 +111,10 @@ class JaxModel(TrainedModel):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,
     ) -> None:
-        """Trains on an endless dataset. `steps_per_epoch` counts updates, as in `FitModel.fit`."""
+        """Trains on an endless dataset.
+
+        `steps_per_epoch` is required, and counts updates, as in `FitModel.fit`.
+        """
         self.prepare()
         self.stop_training = False
         batches = (shard_batch(features(batch)) for batch in x.as_numpy_iterator())
@@ -164,7 +167,7 @@ class JaxModel(TrainedModel):
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes the metrics on a dataset, as means over tokens."""
+        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`)."""
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))

@@ -135,17 +135,18 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
     Arguments that a training setting determines, such as the learning rate, are not accepted.
     """
-    accepted = _arguments_of(optimizer_class(name))
+    accepted = _arguments_of(optimizer_class(name)) - _REPLACING_SETTINGS.keys()
     for argument in arguments:
         if setting := _REPLACING_SETTINGS.get(argument):
             raise UserError(
                 f"optimizer {name} must not set {argument}: set training.{setting} instead"
             )
         if argument not in accepted:
+            known = ", ".join(sorted(accepted))
             raise UserError(
-                f"optimizer {name} has no argument {argument!r}: give one of "
-                f"{', '.join(sorted(accepted - _REPLACING_SETTINGS.keys()))}"
-                f"{nearest(argument, accepted)}"
+                f"optimizer {name} has no argument {argument!r}: "
+                + (f"give one of {known}" if known else f"leave {argument} out")
+                + nearest(argument, accepted)
             )
 
 

@@ -288,9 +288,9 @@ def make_optimizer(
 
     Args:
         config: training settings. `FitModel`, not the optimizer, clips and accumulates gradients.
-        variables: the model's trainable variables, required if `config.decay_vectors` is false.
-            The optimizer then excludes biases, normalization weights and other vectors from weight
-            decay, see `spec_of`.
+        variables: the model's trainable variables, required if `config.weight_decay` is above 0
+            and `config.decay_vectors` is False. The optimizer then excludes biases, normalization
+            weights and other vectors from weight decay, see `spec_of`.
 
     Raises:
         ValueError: `variables` are required but missing.

@@ -158,8 +158,8 @@ def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]
 class TrainingBar(Reporter):
     """Reporter that shows step, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    On a terminal, it shows a progress bar. To any other stream, it writes a line of at most 80
-    characters for each training report.
+    On a terminal, it shows a progress bar. To any other stream, it writes a line for each training
+    report. In both cases, it writes a line for each validation.
 
     Args:
         max_steps: total number of updates.
@@ -205,7 +205,7 @@ class TrainingBar(Reporter):
         times = f"{clock(timing['seconds'])}, {clock(self._seconds_left(step, timing))} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
-            text += f"  updates skipped (NaN): {metrics['skipped']:.0f}"
+            text += f"  updates skipped: {metrics['skipped']:.0f}"
         self._text = text
         self._bar.update(self._task, description=text)
         if self._bar.disable:
@@ -242,7 +242,8 @@ class TensorBoard(Reporter):
     """Reporter that writes event files to `tensorboard/train` and `tensorboard/validation`.
 
     A resumed run writes new event files next to the existing files. If the interrupted and the
-    resumed session report the same step, the values are equal, so the curves coincide.
+    resumed session report the same step, the metrics are equal, so their curves coincide. Speed,
+    time and memory may differ.
 
     Args:
         run_dir: the run's directory, in which `tensorboard` is created.

@@ -43,8 +43,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(SystemExit):
     """`SystemExit` that `train` raises after a signal has stopped the run.
 
-    `train` saves a checkpoint before it raises this exception. The exit status is 128 plus the
-    number of the signal, as in a shell: 130 for Ctrl-C, and 143 for SIGTERM.
+    `train` saves a checkpoint before it raises this exception, unless the run has made no update.
+    The exit status is 128 plus the number of the signal, as in a shell: 130 for Ctrl-C, and 143 for
+    SIGTERM.
     """
 
     def __init__(self, signal_number: int):
@@ -268,9 +269,10 @@ class TrainingSession(keras.callbacks.Callback):
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates, and then saves a checkpoint if a checkpoint is due.
+        """Validates, and then saves a checkpoint if necessary.
 
-        In this order, the checkpoint contains the validation score.
+        A checkpoint is saved if a checkpoint is due, if the run stops, or if the score is the best
+        so far. Because the validation comes first, the checkpoint contains the score.
         """
         self.validate_round()
         stops, due = self.decide()
@@ -385,7 +387,7 @@ class TrainingResult:
         best_score: best validation score; `None` without validation.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.
         checkpoint: directory of the last checkpoint.
-        best_checkpoint: directory of the best checkpoint; `None` without validation.
+        best_checkpoint: directory of the best checkpoint; `None` if the run has no best checkpoint.
     """
 
     step: int
@@ -426,15 +428,16 @@ def train(
         callbacks: further Keras callbacks. The logs of a batch are empty except at logging steps,
             validations and saves at fixed steps. The logs of an epoch include validation metrics,
             such as `val_loss`.
-        on_start: function that is called once before the first update, after the run directory is
-            locked and the newest checkpoint is restored. The function may write files into the run
-            directory.
+        on_start: function that the chief process calls once before the first update, after the run
+            directory is locked and the newest checkpoint is restored. The function may write files
+            into the run directory.
 
     Raises:
         UserError: `early_stopping_patience` is set without `validate`. The run directory is in use,
             cannot be written, or contains a run of another model. The training data end.
             `best_metric` is not a metric of the validation. Too many updates are skipped.
-        Interrupted: Ctrl-C or SIGTERM stopped the run. `train` has saved a checkpoint.
+        Interrupted: Ctrl-C or SIGTERM stopped the run. `train` has saved a checkpoint, unless the
+            run has made no update.
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
@@ -469,11 +472,11 @@ def train(
         workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
             message = (
-                f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
+                f"step {model.step} is saved in {run_dir}; run the same command again to continue"
+                if model.step
+                else "nothing is saved; run the same command again to start the run"
             )
-            print(
-                f"interrupted: {message}; run the same command again to continue", file=sys.stderr
-            )
+            print(f"interrupted: {message}", file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()
         return TrainingResult(

@@ -69,6 +69,9 @@ def write_checkpoint(
         model: training model of the run.
         state: scores and times of the run.
         memory: result of `gather_memory`.
+
+    Raises:
+        OSError: the disk has too little space.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
@@ -86,7 +89,7 @@ def write_checkpoint(
 def require_disk_space(
     directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
 ) -> None:
-    """Raises an OSError if the disk of `directory` has too little space for the arrays.
+    """Raises an OSError if the disk of `directory` has too little space for `weights` and `arrays`.
 
     Without this check, HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
     """
@@ -148,7 +151,7 @@ def restore_checkpoint(
         Scores and times of the run.
 
     Raises:
-        UserError: the checkpoint is damaged, or its vocabulary, model or optimizer differs.
+        UserError: the checkpoint is damaged, or its vocabulary, model, optimizer or memory differs.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
@@ -157,7 +160,8 @@ def restore_checkpoint(
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
                 f"{checkpoint} was written with a different optimizer, dropout, ema_decay or "
-                "memory: use the settings that the run started with, or another run directory"
+                "memory_length: use the settings with which the run started, or another run "
+                "directory"
             )
         for name, variable in variables.items():
             _check_shape(checkpoint, name, arrays[name], variable.shape, "settings")

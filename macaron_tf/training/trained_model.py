@@ -20,7 +20,7 @@ from macaron_tf.training.updates import (
 
 
 class Diverged(UserError):
-    """Error for too many consecutive updates with a NaN or infinite loss or gradient."""
+    """Error for too many consecutive skipped updates."""
 
 
 class TrainedModel:
@@ -120,7 +120,7 @@ class TrainedModel:
         return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Replaces each weight of the network by its moving average, within the `with` block.
+        """Replaces each trainable weight by its moving average, within the `with` block.
 
         Without a moving average, the weights do not change. Neither training nor saving a
         checkpoint is allowed in the block.
@@ -164,7 +164,8 @@ class TrainedModel:
         if skipped >= self.config.max_skipped_updates:
             raise Diverged(
                 f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
-                "loss or gradient: lower learning_rate, lengthen warmup_steps or set clip_norm"
+                "loss or gradient, or no label that counts in the loss: lower learning_rate, "
+                "lengthen warmup_steps or set clip_norm, or check the labels"
             )
         return metrics_from_sums(totals)
 
@@ -189,8 +190,8 @@ def features(data) -> dict[str, tf.Tensor]:
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
         raise UserError(
-            "FitModel needs each batch as a dict of features, such as token_ids and label, not as "
-            f"a {type(x).__name__}: map the dataset to dicts"
+            "the inputs of a batch must be a dict of features, such as token_ids, but are of type "
+            f"{type(x).__name__}: map the dataset to dicts"
         )
     extras = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in extras.items() if value is not None}}
@@ -210,8 +211,8 @@ def freeze(
         if not matches:
             examples = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
-                f"frozen={part!r} matches no weight: give part of a weight's path, such as part of "
-                f"{examples}"
+                f"frozen={part!r} matches no weight: give part of a weight's path. The first paths "
+                f"are {examples}"
             )
         for weight in matches:
             weight.trainable = False

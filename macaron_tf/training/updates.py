@@ -80,6 +80,7 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
       `X_weight`. The mean of `correct_sum` is called `accuracy`.
     - `perplexity` is `exp(nll)`.
     - `learning_rate` and `skipped` do not change.
+    - `updates`, `skipped_in_a_row` and sums named `X_weight` are left out.
     - Any other sum becomes its mean per update, or per batch in an evaluation. The mean of `weight`
       is called `tokens`.
 
@@ -126,7 +127,7 @@ class FirstStage:
     def mask_gradients(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], step_count
     ) -> list[tf.Tensor]:
-        """Replaces the gradients of variables that the stage does not train by 0.
+        """Returns the gradients, with 0 for each variable that the stage does not train.
 
         The global gradient norm then includes only the trained variables. After the stage, all
         gradients stay unchanged. `step_count` is the number of optimizer steps so far.

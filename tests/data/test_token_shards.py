@@ -81,4 +81,4 @@ def test_more_shards_than_files_may_be_open(tokens, tmp_path, few_files, monkeyp
     opened = open_tokens(tmp_path)
     assert len(opened.source) == 180 and opened.target.padded(np.array([179]), 5).any()
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (few_files, few_files))
-    refuses("has 60 files, but this process may open only", open_tokens, tmp_path)
+    refuses("has 60 shards, but this process may open only", open_tokens, tmp_path)

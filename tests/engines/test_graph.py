@@ -60,7 +60,8 @@ def test_an_encoder_is_fine_tuned_and_answers(tmp_path):
         np.testing.assert_array_equal(one, other)
     tuned.save_pretrained(tmp_path / "tuned")
     assert load(tmp_path / "tuned").predict(texts[:2]) == found
-    refuses("16 texts, 1 labels and 1 distinct labels", model.fine_tune, texts, ["one"])
+    numbers = r"texts \(16\), labels \(1\) and distinct labels \(1\)"
+    refuses(numbers, model.fine_tune, texts, ["one"])
     refuses("must be a string", model.fine_tune, [("a", "b")], ["one"])
 
 
@@ -112,11 +113,11 @@ def test_other_input_is_refused(classifier, texts, options, words):
 
 def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("example 1 lacks the text 'second'", pairs.predict, [{"first": "a"}])
-    refuses("an example has 1 text, but the task takes 2", pairs.predict, ["a"])
+    refuses("example 1 has 1 text, but the task takes 2", pairs.predict, ["a"])
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
-    refuses("2 texts or lists of texts", pairs.predict, *sides)
+    refuses("2 arguments, and a dict among them", pairs.predict, *sides)
 
 
 def test_a_writer_streams_scores_and_takes_numbers(writer):

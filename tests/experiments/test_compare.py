@@ -506,8 +506,8 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
         (["--set", "training.seed=7"], "training.seed=7 is not allowed here: give --seeds"),
-        (["--corpus", "DIR"], "--corpus DIR applies only to comparisons of pre-training"),
-        (["--tasks", "rte"], "--tasks rte applies only to comparisons of pre-training"),
+        (["--corpus", "DIR"], "--corpus applies only to comparisons of pre-training"),
+        (["--tasks", "rte"], "--tasks applies only to comparisons of pre-training"),
     ):
         assert blocks(*arms, *words) == 2 and not calls
         error = capsys.readouterr().err
@@ -517,7 +517,7 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     pair = ["bert_tiny", "b=bert_tiny"]
     for words, message in (
-        (["a/b=demo"], "'a/b=demo' contains a character other than letters"),
+        (["a/b=demo"], "the name 'a/b' of the arm 'a/b=demo' does not consist of letters"),
         (["demo"], "'demo' is the only arm, but a comparison needs at least two"),
         (
             ["demo", "demo:a=b"],
@@ -562,6 +562,12 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             ["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"],
             "--equal time does not apply to fine-tuning",
         ),
+        *(
+            (["a=sst2:init=r", "b=sst2:init=q", *words], f"{words[0]} applies only to comparisons")
+            for words in (["--corpus", "c"], ["--tasks", "rte"], ["--learning-rates", "1e-3"])
+        ),
+        ([*pair, "--set", "batch_size=8", "--learning-rates", "1"], "no effect without --tasks"),
+        ([*pair, "--set", "batch_size=8", "--tasks", "b=bert"], "no task is called 'b=bert'"),
         (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', but a has task='sst2'"),
         (["a=sst2:init=r", "b=sst2:init=q"], "r has no readable model.json"),
     ):

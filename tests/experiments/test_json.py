@@ -104,4 +104,4 @@ def test_a_refused_line_has_its_number_in_the_file(tmp_path, refused):
     pairs(vocabulary=PairVocabulary(WORDS, WORDS)).save_pretrained(tmp_path / "model")
     (tmp_path / "lines").write_text("\n" * 257 + "paid " * 300)
     words = ["translate", tmp_path / "model", "--json", "--input", tmp_path / "lines"]
-    refused(translate, words, "line 258: a line has more than 256 tokens: split it", tmp_path)
+    refused(translate, words, "/lines, line 258: a line has more than 256 tokens", tmp_path)

@@ -67,7 +67,8 @@ def test_a_given_translation_is_read_instead(number_run, tmp_path, ran, refused)
         "3 texts are given, but the command takes at most 2",
     )
     refused(main, [number_run, " ", *out], "the text is empty")
-    refused(main, [number_run, "one " * 300, *out], "tokens, but")
+    refused(main, [number_run, "one " * 300, *out], "the text has")
+    refused(main, [number_run, "one " * 300, "a", *out], "the first text has")
     assert not (tmp_path / "none").exists()
 
 
@@ -134,6 +135,9 @@ def test_what_neither_attends_nor_remembers_is_refused(tmp_path, refused):
     }
     for place, words in places.items():
         refused(main, [place, "i paid", "--out", tmp_path / "out"], words)
+    short = saved(tmp_path / "short", models.Encoder, tiny(**SIZES))
+    pair = ["i paid", "paid " * 16, "--out", tmp_path / "out"]
+    refused(main, [short, *pair], "the pair of the two texts has 21 tokens, but")
     assert not (tmp_path / "out").exists()
 
 

@@ -204,7 +204,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no columns named 'label' .*: name the columns by --set table.text=COLUMN"
+    mend = "no columns named 'label' .* name the columns by settings such as --set table.text"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

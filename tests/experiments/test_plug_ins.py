@@ -259,7 +259,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
             "./own.py",
             "several suitable functions: write ./own.py:mine or ./own.py:two",
         ),
-        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType, but must return a Pre"),
+        (RECIPES + "def two(): pass", "./own.py:two", "NoneType, but must return a value of"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
         ("def f(): return 1", "own:g", "own does not define 'g': write own:f"),
         ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),

@@ -449,6 +449,14 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     refuses("has no checkpoint 11: choose among 10, 20, 27, 30, average", run.checkpoint, "11")
 
 
+def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path):
+    run = TranslationRun(tmp_path, registry.load("demo"), None)
+    make(tmp_path, 10)
+    (tmp_path / "checkpoints/step-00000010/x").write_text("y")
+    for name in (None, "last"):
+        refuses("every checkpoint in .*checkpoints is damaged: restore", run.checkpoint, name)
+
+
 @pytest.mark.parametrize(
     "best, problem",
     [

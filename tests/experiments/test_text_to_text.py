@@ -159,7 +159,9 @@ def mixture(t5_run, tables, tmp_path, monkeypatch):
 def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     run, learning = tmp_path / "run", flags([f"training.{one}" for one in TRAINING])
     output = ran(main, *mixture(run), *learning).out
-    assert "rates: sst2 0.500 (64 pairs), translation 0.500 (48 pairs)" in output
+    assert (
+        "sampling rates of the tasks: sst2 0.500 (64 pairs), translation 0.500 (48 pairs)" in output
+    )
     last = validations(run)[-1]
     assert last["sst2_accuracy"] > 0.9 and last["translation_chrf"] > 0.9
     assert last["score"] == (last["sst2_score"] + last["translation_score"]) / 2
@@ -189,7 +191,7 @@ def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
     run, bleu = str(tmp_path / "run"), ["--set", "training.best_metric=bleu"]
     for arguments, words in (
-        (["squad2", run, "--init", t5_run], "task='squad2' must be one of"),
+        (["squad2", run, "--init", t5_run], "task is 'squad2', but must be one of"),
         (["sst2+ste", run, "--init", t5_run], "perhaps you meant 'rte'"),
         (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
         (["sst2+translation", run, "--init", t5_run], "'translation' has no default source"),

@@ -59,6 +59,10 @@ class ToyTranslator(tf.Module):
     def scalar(self, x):
         return {"y": x + 1.0}
 
+    @tf.function(input_signature=[WORDS, WORDS])
+    def pair(self, source, target):
+        return {"joined": tf.strings.join([source, target])}
+
     @tf.function(input_signature=[WORDS])
     def motto(self, text):
         return {"motto": tf.strings.reduce_join([tf.strings.reduce_join(text), "g\u00fct\0"])}
@@ -70,13 +74,20 @@ class ToyTranslator(tf.Module):
         return {"count": steps * 0 + count}
 
 
-def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
-    """Writes a version of the toy model into `folder`; returns the version's folder."""
+SIGNATURES = {name: name for name in ("score", "numbers", "scalar", "motto", "slow")}
+SIGNATURES["serving_default"] = "translate"
+
+
+def export_toy(folder: pathlib.Path, version: int, signatures=SIGNATURES) -> pathlib.Path:
+    """Writes a version of the toy model into `folder`; returns the version's folder.
+
+    Args:
+        folder: folder of the model.
+        version: number of the version.
+        signatures: dict mapping signature name to method of `ToyTranslator`.
+    """
     toy = ToyTranslator(version)
-    signatures = {
-        name: getattr(toy, name) for name in ("score", "numbers", "scalar", "motto", "slow")
-    }
-    signatures["serving_default"] = toy.translate
+    signatures = {name: getattr(toy, method) for name, method in signatures.items()}
     path = folder / str(version)
     tf.saved_model.save(toy, str(path), signatures=signatures)
     return path

@@ -59,7 +59,7 @@ pytestmark = pytest.mark.slow
 
 TEXTS = hard_texts()
 ROWS = 29  # texts per request
-REFUSED = ("leaves no room to continue", "more than 256 tokens")
+REFUSED = ("leaves no room to continue", "tokens: shorten the text", "more than 256 tokens")
 GREEDY = GenerationConfig(0.0, max_tokens=12)
 DRAWN = GenerationConfig(1.3, 40, 0.95, max_tokens=12)
 LONG = {"max_length": 48, "model.max_length": 48}

@@ -1,6 +1,7 @@
 """Tests of the REST and gRPC clients, with and without a running server."""
 
 import concurrent.futures
+import contextlib
 import functools
 import http.server
 import io
@@ -15,7 +16,8 @@ from export import base_client
 from export import client as command
 from export.base_client import Candidate, ClientError, Signature
 from export.client import GrpcClient, RestClient
-from tests.export.serving_toys import count_calls
+from export.local_client import LocalClient
+from tests.export.serving_toys import count_calls, export_toy
 from tests.harness import refuses
 
 LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
@@ -86,6 +88,24 @@ def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypa
         ClientError, match="the model's output 'motto' does not have one row per line"
     ):
         client.answers(lines)
+    client.close()
+
+
+def test_a_signature_that_the_model_lacks_is_one_sentence(tmp_path):
+    """The error names the signature that a method needs, and the model's signatures."""
+    folder = export_toy(tmp_path, 1, {"motto": "motto", "other": "translate"})
+    with contextlib.closing(LocalClient(str(folder))) as client:
+        for method, name in (
+            (lambda: client.score(["a"], ["b"]), "score"),
+            (lambda: client.n_best(["a"]), "serving_default"),
+            (lambda: client.answers(["a"]), "serving_default"),
+        ):
+            words = rf"has no signature '{name}' \(its signatures: motto, other\): export "
+            with pytest.raises(ClientError, match=words):
+                method()
+    client = LocalClient(str(export_toy(tmp_path, 2, {"score": "pair"})))
+    with pytest.raises(ClientError, match=r"no output 'log_probs' \(its outputs: joined\)"):
+        client.score(["a"], ["b"])
     client.close()
 
 
@@ -259,7 +279,10 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
 def test_a_dead_grpc_address_is_named(capsys):
     address = f"127.0.0.1:{free_port()}"
     assert command.main(["--grpc", address, "--timeout", "1", "a"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {address} did not answer")
+    error = capsys.readouterr().err
+    assert error.startswith(
+        (f"error: {address} is unavailable", f"error: {address} did not answer")
+    )
 
 
 @pytest.mark.parametrize("value", ["", "a", "[" * 5000], ids=len)

@@ -6,17 +6,21 @@ import http.client
 import json
 import pathlib
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from google.protobuf import text_format
 
 from export import serve
+from export.server.servable import Servable
 from macaron_tf.cli.program import exit_on_user_error
+from tests.export.serving_toys import export_toy
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):
@@ -72,6 +76,28 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
         process.wait()
 
 
+def test_a_model_without_the_default_signature_has_no_example(tmp_path, capsys):
+    """The line "ready" has an example request only if the model has `serving_default`."""
+    export_toy(tmp_path, 1, {"motto": "motto"})
+    stop = threading.Event()
+    stop.set()
+    try:
+        flags = ["--rest-port", "0", "--grpc-port", "0"]
+        serve.run(serve.parse_arguments([str(tmp_path), "--name", "toy", *flags]), stop)
+    finally:
+        gc.unfreeze()
+    assert re.fullmatch(r"ready: toy version 1 on \S+ \(gRPC \S+\)\n", capsys.readouterr().out)
+
+
+def test_the_example_is_a_command_of_the_shell(live_server, monkeypatch):
+    monkeypatch.setattr(Servable, "example", {"text": "a dog's $HOME"})
+    *command, url = shlex.split(live_server.example())
+    assert command[:2] == ["curl", "-d"] and json.loads(command[2])["instances"] == [
+        "a dog's $HOME"
+    ]
+    assert url == f"{live_server.url}/v1/models/toy:predict"
+
+
 @exit_on_user_error
 def run(arguments):
     """Runs the command without its signal handlers."""
@@ -105,7 +131,7 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
     [
         (["{}/missing"], "is not a folder"),
         (["{}"], "contains no version of a model"),
-        (["gs://bucket/served"], "gs://bucket/served is in a bucket, which"),
+        (["gs://bucket/served"], "gs://bucket/served is a URL, but"),
         (["{}/toy/1"], "is the folder of a single model version"),
         (["{}/toy", "--host", "300.1.1.1"], "--host '300.1.1.1' is not an address of this"),
         (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is not an address of this"),

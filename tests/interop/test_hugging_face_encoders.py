@@ -138,7 +138,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
             "ids up to 10, but the model",
         ),
-        (model["vocab"], {"b": 99}, "gives the word 'b' the id 99, but ids must be from 0 to"),
+        (model["vocab"], {"b": 99}, "gives the token 'b' the id 99, but ids must be from 0 to"),
         (model, {"type": "BPE"}, "not a byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):

@@ -352,7 +352,7 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    refuses("use the tokenizer files that belong", read_language_model, tmp_path)
+    refuses("use the tokenizer files and config.json", read_language_model, tmp_path)
 
 
 def drawn(seed=0):

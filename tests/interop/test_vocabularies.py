@@ -517,3 +517,25 @@ def test_other_files_are_refused(tmp_path):
             (tmp_path / file).unlink()
         (tmp_path / name).write_text(contents)
         refuses(reason, read_vocabulary, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("read", "field", "value", "reason"),
+    [
+        (read_vocabulary, "model", 3, "damaged"),
+        (read_vocabulary, "model", {"type": "BPE", "vocab": {"a": "0"}, "merges": []}, "damaged"),
+        (read_vocabulary, "model", {"type": "BPE", "vocab": {"a": 0}}, "damaged"),
+        (read_vocabulary, "model", {"type": "WordPiece", "vocab": {}}, "damaged"),
+        (read_vocabulary, "model", {"type": "Unigram"}, "damaged"),
+        (read_t5_vocabulary, "model", {"vocab": [["a"]]}, "damaged .not enough values"),
+        (read_vocabulary, "normalizer", {"normalizers": 1}, "damaged"),
+        (read_vocabulary, "post_processor", {"pair": [{"Sequence": {}}]}, "not contain two texts"),
+        (read_vocabulary, "added_tokens", [{"id": 0, "content": 1}], "without valid ids or names"),
+    ],
+)
+def test_a_damaged_tokenizer_json_is_one_sentence(read, field, value, reason, tmp_path):
+    fields = {"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"lowercase": True}}
+    if field == "model" and isinstance(value, dict) and value.get("type") == "BPE":
+        del fields["normalizer"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**fields, field: value}))
+    refuses(reason if "ids" in reason else f"tokenizer.json is .*{reason}", read, tmp_path)

@@ -84,11 +84,14 @@ def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, c
 def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("CXX", "/no/such/compiler")
     assert native.library_path() is None
+    monkeypatch.setenv("CXX", "g++ 'x")
+    assert native.library_path() is None
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert native.library_path() is None
-    first, second = (record.message for record in caplog.records)
+    first, quoted, second = (record.message for record in caplog.records)
     assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
+    assert "CXX=g++ 'x has an unclosed quote" in quoted
     assert "none of g++, clang++, c++ is on the path" in second
 
 

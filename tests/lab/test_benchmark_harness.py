@@ -59,7 +59,7 @@ def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
     assert set(written["machine"]["versions"]) == {"python", "numpy"}
     assert [row["name"] for row in written["settings"]["batch 1"]] == ["one", "two"]
     text = (tmp_path / "README.md").read_text()
-    assert "| one |" in text and "## batch 1" in text and "2 threads per contender" in text
+    assert "| one |" in text and "## batch 1" in text and "threads per contender: 2" in text
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob(".tmp-*"))
 
@@ -240,7 +240,7 @@ def test_every_subject_takes_its_options():
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
         ("serving", "--layers 0", "--layers 0"),
         ("scaling", "--widths 64 100", "the width 100"),
-        ("scaling", "--lengths 64", "--lengths has only one value, but fitting"),
+        ("scaling", "--axes L --lengths 64", "--lengths has only one value, but fitting"),
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens is 512"),
         ("scaling", "--dropout nan", "--dropout nan"),

@@ -42,6 +42,12 @@ def test_chip_hours_are_updates_times_steps_times_chips():
     assert len(chip_hours.table([ROW | {"ok": False}]).splitlines()) == 2
 
 
+def test_elmo_counts_words_and_tcn_is_left_out():
+    elmo = ROW | {"recipe": "elmo_tiny", "rows": 32, "length": 32}
+    assert chip_hours.tokens_of_update(registry.load("elmo_tiny")) == 32 * 32
+    assert chip_hours.table([elmo, ROW | {"recipe": "tcn_jsb"}]).count("\n") == 3
+
+
 def test_slices_are_ones_that_can_be_rented():
     # 512 chips at 8 rows per core need two steps on the largest slice of v5e.
     large = ROW | {"recipe": "swish_rnn_large", "topology": "v5e:2x2", "rows": 8}

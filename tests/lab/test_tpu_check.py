@@ -204,7 +204,7 @@ def test_cycles_become_time_and_tokens():
     [
         ({"dynamic": ["Where"]}, "a shape depends on values: Where\n    model.py:1 in call: Where"),
         (memory(17 * 2**30), "17.00 GiB needed, 15.25 GiB available"),
-        ({"cores_a_chip": 1}, "libtpu has 1 cores per chip, not 2"),
+        ({"cores_a_chip": 1}, "cores per chip is 1 in libtpu, but 2 in chips.py"),
         (
             {"cycles": {**GOOD["cycles"], "loops": [{"name": "w", "trips": None, "cycles": 1}]}},
             "a loop has an unknown number of iterations",
@@ -254,9 +254,9 @@ def test_results_are_merged_by_what_they_are_about():
         ([], "no recipe is given"),
         (
             ["bert_tiny", "--topology", "v9:2x2"],
-            "--topology v9:2x2 is not a TPU topology: write a chip",
+            "the topology v9:2x2 names the TPU generation 'v9', which tpu_check does not support",
         ),
-        (["bert_tiny", "--topology", "v4"], "--topology v4 is not a TPU topology: write a chip"),
+        (["bert_tiny", "--topology", "v4"], "the topology v4 is not a TPU topology: write a chip"),
         (["bert_tiny", "--batch", "0"], "--batch 0 is not valid: give a whole number"),
         (["no_such"], "no recipe is called 'no_such'"),
         (["bert_tiny", "--set", "model.no=1"], "names an unknown setting, 'no'"),

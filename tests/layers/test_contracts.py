@@ -169,16 +169,15 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         (lambda: RelativeAttention(2, cross=True), "set cross=False"),
         *[
             (
-                lambda options=options: layers.RelativePositionBias(2, **options),
-                "must be a multiple of 4",
+                lambda count=count: layers.RelativePositionBias(2, num_buckets=count),
+                f"num_buckets={count} must be a multiple of 4",
             )
-            for options in (
-                {"num_buckets": 30},
-                {"num_buckets": 2},
-                {"max_distance": 8},
-                {"num_buckets": 0},
-            )
+            for count in (30, 2, 0)
         ],
+        (
+            lambda: layers.RelativePositionBias(2, max_distance=8),
+            "max_distance=8 must be above num_buckets / 4 = 8",
+        ),
         (lambda: layers.SinusoidalPositions()(normal(1, 2, 7)), "hidden_dim=7 is odd"),
         (lambda: layers.SinusoidalPositions(layout="spiral"), "layout"),
         (
@@ -201,8 +200,9 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         ),
         *[
             (lambda cutoffs=cutoffs: layers.AdaptiveSoftmax(12, cutoffs), "must ascend")
-            for cutoffs in ((), (0, 4), (4, 4), (4, 12))
+            for cutoffs in ((0, 4), (4, 4), (4, 12))
         ],
+        (lambda: layers.AdaptiveSoftmax(12, ()), "cutoffs is empty"),
         (
             lambda: layers.AdaptiveSoftmax(12, (4, 8), 4).build((None, 8)),
             "divisor=4 reduces the width 8 to 0 in cluster 2",

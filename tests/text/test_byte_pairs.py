@@ -136,7 +136,8 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
 
 
 def test_errors_are_sentences(lines):
-    refuses("too small, because the bytes alone need 261", BytePairVocabulary.train, lines, 260)
+    message = "too small, because the bytes and the special pieces need 261"
+    refuses(message, BytePairVocabulary.train, lines, 260)
     units = list(byte_alphabet())
     refuses("contains the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
     refuses("no piece for the byte 255", BytePairVocabulary, units[:-1], [])

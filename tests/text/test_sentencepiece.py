@@ -157,6 +157,11 @@ def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
     rows = folded.encode_lines(text)
     assert rows[0] == folded.encode_lines(['"cafe" naive'])[0]
     assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
+    pairs = [(line, "en") for line in [*lines, "``Café'' naïve"]]
+    paired = SentencePieceVocabulary.train(
+        pairs, 44, model_type="unigram", normalization=LOWER, fold_accents=True
+    )
+    assert paired.hash == folded.hash
     again = SentencePieceVocabulary.from_contents(folded.contents(), folded.settings())
     assert again.hash == folded.hash and again.encode_lines(text) == rows
     plain = SentencePieceVocabulary(folded.proto, folded.normalization)

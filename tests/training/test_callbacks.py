@@ -92,6 +92,9 @@ def test_a_trace_of_some_updates(tmp_path, capsys):
     run(tmp_path, config, callbacks=[trace])
     assert "trace of updates 3 to 4" in capsys.readouterr().out
     assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
+    [resumed] = Callbacks.parse([], "2:9").make(tmp_path)
+    run(tmp_path, dataclasses.replace(config, max_steps=7), callbacks=[resumed])
+    assert "trace of updates 6 to 7 written" in capsys.readouterr().out
     [late] = Callbacks.parse([], "30:40").make(tmp_path)
     run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
     assert "made none of these updates (the run is at step 8" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Runs a short form of all benchmarks and compares this library with other libraries.
+"""Runs short forms of several benchmarks and compares this library with other libraries.
 
     python -m experiments.lab.benchmarks                              # about 15 minutes
     python -m experiments.lab.benchmarks --only decoding serving --out DIR
@@ -6,7 +6,7 @@
 Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
 benchmark needs a library that is not installed, the summary names the library.
 `python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
-benchmark `translation_training` is not included, because it needs a data set and Joey NMT.
+benchmarks `exports`, `pairs`, `soak` and `translation_training` are not included.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from experiments.studies import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, write_atomic
 
-# Lines of the summary. A line has the setting, the contender of this library, the peer, and a text
-# that compares both.
+# Lines of the summary. A line has the setting, the name of this library's implementation, the name
+# of the implementation to compare with (peer), and a text that compares both.
 Lines = list[tuple[str, str, str, str]]
 
 
@@ -30,7 +30,8 @@ def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
     """Makes summary lines with the time of this library's fastest implementation.
 
     The time is relative to the reference, which is an implementation in another library or this
-    library's baseline. The result has a line for each setting.
+    library's baseline. The result has a line for each setting in which this library has an
+    implementation besides the reference.
 
     Args:
         results: content of `results.json`.
@@ -93,7 +94,7 @@ def blocks_cost(results: Mapping) -> Lines:
 
 
 # Dict mapping a benchmark to a pair. The first element is a prefix or a tuple of prefixes that
-# select the contenders of this library by name, or a function from the results to summary lines.
+# select this library's implementations by name, or a function from the results to summary lines.
 # The second element is the command line of the short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
@@ -123,7 +124,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
 
     Returns:
         The exit status of the child process, and the summary lines. If the benchmark failed, there
-        is only one summary line, which says why.
+        is only one summary line, which has the error message or names the log.
     """
     summarizer, command_line = SUBJECTS[name]
     module, *arguments = command_line.split()
@@ -152,7 +153,8 @@ def run(options: argparse.Namespace) -> int:
     """Runs the command: runs the benchmarks and writes the summary.
 
     Returns:
-        1 if a benchmark ended with a traceback, otherwise 0.
+        1 if a benchmark failed, otherwise 0. A benchmark that only refused to run, for example
+        because a library is missing, does not count as failed.
     """
     for name in options.only:
         if name not in SUBJECTS:
@@ -179,7 +181,7 @@ main = cli.single_program(
     "experiments.lab.benchmarks.__main__:run",
     cli.argument(
         "--only",
-        f"names of the benchmarks to run: {_NAMES} (default: all benchmarks)",
+        f"names of the benchmarks to run: {_NAMES} (default: all of these)",
         nargs="+",
         default=list(SUBJECTS),
         metavar="NAME",

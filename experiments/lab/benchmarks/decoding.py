@@ -45,11 +45,17 @@ command = Benchmark(
     count("--new-tokens", "number of tokens in a translation", 32, minimum=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
     switch("--macaron", "also time a Macaron model of the same size"),
-    several("--lite", PRECISIONS, "weight types for also timing LiteRT (default: no LiteRT)", []),
+    several(
+        "--lite",
+        PRECISIONS,
+        f"weight types of LiteRT to time as well: {' or '.join(PRECISIONS)} (default: no LiteRT)",
+        [],
+    ),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
-        "weight types for also timing CTranslate2 (default: no CTranslate2)",
+        f"weight types of CTranslate2 to time as well: {' or '.join(peers.COMPUTE_TYPES)} "
+        "(default: no CTranslate2)",
         [],
     ),
     rounds=7,

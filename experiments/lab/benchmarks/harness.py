@@ -163,7 +163,8 @@ def interleave(
         contenders: dict mapping the name of a contender to a function, which does the work and
             returns the number of units of work.
         rounds: number of timed rounds.
-        warm_up: number of untimed runs before the rounds, for tracing, compilation and caches.
+        warm_up: number of untimed runs before the rounds, at least 1, for tracing, compilation and
+            caches.
         cpu_clock: function that returns the CPU seconds used so far; the default counts this
             process.
 
@@ -203,18 +204,16 @@ def quartiles(values) -> list[float]:
 
 
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
-    """Adds the fields "rate", "ratio" and "cpu_ratio" to rows, as quartiles over the rounds.
+    """Returns copies of rows with the fields "rate", "ratio" and "cpu_ratio".
 
-    "rate" is the number of units of work per second. "ratio" is the time per unit, divided by the
-    time per unit of the reference in the same round. "cpu_ratio" is the corresponding ratio of CPU
-    times. The function also adds "reference", the name of the reference.
+    The new fields have quartiles over the rounds. "rate" is the number of units of work per second.
+    "ratio" is the time per unit, divided by the time per unit of the reference in the same round.
+    "cpu_ratio" is the corresponding ratio of CPU times. The function also adds "reference", the
+    name of the reference.
 
     Args:
         rows: output of `interleave`.
         reference: name of the row to compare with; `None` means the first row.
-
-    Returns:
-        Copies of the rows with the new fields.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -257,7 +256,8 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
 def set_threads(intra_op: int, inter_op: int | None = None) -> None:
     """Sets the number of intra-op and inter-op threads of TensorFlow.
 
-    The function has an effect only before the first TensorFlow operation.
+    Call this function before the first TensorFlow operation. After this operation, TensorFlow
+    raises a `RuntimeError` if a number changes.
 
     Args:
         intra_op: number of intra-op threads.
@@ -337,8 +337,8 @@ def heading(title: str, facts: Mapping) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts.get("gpu"), facts["cpu"])))
     return (
-        f"# {title}\n\n{chips}, {facts['cpus']} CPUs, {facts['threads']} threads per "
-        f"contender; the load average at the start was {facts['load_at_start']:.1f}. "
+        f"# {title}\n\n{chips}; CPUs: {facts['cpus']}; threads per contender: {facts['threads']}; "
+        f"load average at the start: {facts['load_at_start']:.1f}. "
         f"{versions}.\n\n"
     )
 

@@ -14,9 +14,9 @@ implementations are:
 
 The process uses one core. Tokens per second include [CLS] and [SEP], but no padding.
 
-Before the timing, the benchmark checks that all implementations make equal rows. Without --text, it
-generates text in an artificial language whose word frequencies follow Zipf's law. Without
---vocabulary, it trains a vocabulary on the text.
+Before the timing, the benchmark checks that all implementations make equal rows, before masking.
+Without --text, the benchmark generates text in an artificial language whose word frequencies follow
+Zipf's law. Without --vocabulary, it trains a vocabulary on the text.
 """
 
 import argparse
@@ -177,7 +177,7 @@ class Work:
             yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
-        """Checks that all compared implementations make equal rows, and sets `tokens`.
+        """Checks that all compared implementations make equal unmasked rows, and sets `tokens`.
 
         Raises:
             UserError: the rows of two implementations differ.
@@ -272,13 +272,14 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or generates documents with a given total size.
+    """Reads or generates documents until they have a given total size.
 
-    The function truncates the last document to reach the total size.
+    The function truncates the last document to this size. Empty documents are left out.
 
     Args:
-        pattern: glob pattern of text files; `None` means to generate documents.
-        megabytes: total size in millions of characters.
+        pattern: glob pattern of text files; `None` means to generate documents. The files may have
+            less text than `megabytes`.
+        megabytes: maximum total size in millions of characters.
     """
     remaining = round(megabytes * 1e6)
     texts = []
@@ -294,6 +295,9 @@ def _stay_on_one_core() -> None:
     """Pins the process to one core.
 
     The function has an effect only on libraries that have not yet started a thread pool.
+
+    Raises:
+        UserError: the system is not Linux.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"

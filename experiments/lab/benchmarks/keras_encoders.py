@@ -243,7 +243,7 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` that multiplies two large matrices in TensorFlow.
+    """Makes a `Contender` that multiplies a large matrix by itself in TensorFlow.
 
     Args:
         options: fields of `StepSetting`; only `dtype_policy` is used.

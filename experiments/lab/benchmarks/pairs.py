@@ -34,7 +34,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 MAX_WORDS = 20  # maximum number of words in a sentence
 MAX_LENGTH = 128  # maximum number of ids in a row
-# Numbers of rows in a batch of pairs and of padded lengths, as in `Vectors`.
+# Number of rows in a batch of pairs, and number of different padded lengths, as in `Vectors`.
 BATCH, SHAPES = 128, 16
 QUERIES = 1_000  # number of sentences that are compared with all N sentences at once
 

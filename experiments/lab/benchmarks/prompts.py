@@ -4,9 +4,9 @@
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
 All implementations have the same weights and generate the same number of tokens after each prompt.
-All implementations except one read a prompt in a single pass (prefill). The implementation "token
-by token" of this library reads one prompt token per step. The implementation "ours, XLA" compiles
-only the loop over new tokens.
+Most implementations read a prompt in a single pass (prefill). The implementation "token by token"
+of this library reads one prompt token per step, and LiteRT reads a prompt in parts of up to 256
+tokens. The implementation "ours, XLA" compiles only the loop over new tokens.
 """
 
 import argparse
@@ -49,11 +49,17 @@ command = Benchmark(
     count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
     count("--new-tokens", "number of tokens to generate after each prompt", 32),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    several("--lite", PRECISIONS, "weight types for also timing LiteRT (default: no LiteRT)", []),
+    several(
+        "--lite",
+        PRECISIONS,
+        f"weight types of LiteRT to time as well: {' or '.join(PRECISIONS)} (default: no LiteRT)",
+        [],
+    ),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
-        "weight types for also timing CTranslate2 (default: no CTranslate2)",
+        f"weight types of CTranslate2 to time as well: {' or '.join(peers.COMPUTE_TYPES)} "
+        "(default: no CTranslate2)",
         [],
     ),
     warm_up=1,

@@ -3,7 +3,8 @@
     python -m experiments.lab.benchmarks.recurrence --out DIR
 
 Ratios are relative to the reference, `tf.scan` with automatic differentiation. Before the timing,
-the benchmark checks that all implementations compute the same results.
+the benchmark checks that all implementations compute the same results. If the native kernels are
+not available, the native implementation is left out.
 """
 
 import argparse

@@ -20,8 +20,8 @@ In each round, every mixer runs once.
 
 The report has the exponent p of a power law cost = a size^p, which is fitted to the medians by
 least squares in the logarithms. A second fit uses only the upper half of the sizes, where fixed
-costs matter less. If `transformer` is among the mixers, a table compares the time, memory and
-quality of each block with the Transformer. The quality comes from the studies in
+costs matter less. If `transformer` is among the mixers and L varies, a table compares the time,
+memory and quality of each block with the Transformer. The quality comes from the studies in
 experiments/results.
 """
 
@@ -170,8 +170,8 @@ def make_stack(mixer: str, point: Point) -> Stack:
     """Builds a stack of layers, `(B, L, D) -> (B, L, D)`.
 
     The inner width is 3 D for a feed-forward layer and 2 D for a recurrence, so that parameter
-    counts are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more
-    weights per layer.
+    counts are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and 3 L - 1 more
+    weights per layer for the spatial gating.
 
     Args:
         mixer: name of the layers, as for `--mixers`.
@@ -244,8 +244,8 @@ def peaks(measurements: Sequence[tuple[Point, str]], threads: int) -> Iterator[i
     """
     if not os.access(CLEAR_REFS, os.W_OK):
         raise UserError(
-            f"{CLEAR_REFS} is not writable, but measuring memory needs write access: run as root, "
-            "or give --no-memory"
+            f"{CLEAR_REFS} is not writable, but measuring memory needs write access: run as root "
+            "on Linux, or give --no-memory"
         )
     arguments = {
         "measurements": [(mixer, dataclasses.asdict(point)) for point, mixer in measurements]
@@ -401,7 +401,8 @@ def compare_with_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str,
     Returns:
         A list of table rows, one for each block and row length. A table row is a dict mapping the
         heading of a column to a cell. The columns are time and memory relative to the Transformer,
-        parameter count, and quality. The list is empty if the Transformer was not measured.
+        parameter count, and quality. The list is empty if the Transformer was not measured at
+        several row lengths.
     """
     rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
@@ -457,17 +458,15 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
         **{field.name: option_values[field.name] for field in dataclasses.fields(Point)}
     )
     points = {}
-    for axis, (field, flag, _) in AXES.items():
+    for axis in options.axes:
+        field, flag, _ = AXES[axis]
         values = sorted(set(option_values[flag]))
         if len(values) < 2:
             raise UserError(
                 f"--{flag} has only one value, but fitting an exponent needs at least two "
                 "different values: add another value"
             )
-        if axis in options.axes:
-            points[axis] = [
-                dataclasses.replace(default_point, **{field: value}) for value in values
-            ]
+        points[axis] = [dataclasses.replace(default_point, **{field: value}) for value in values]
     for i, point in enumerate(points.get("L", []) if options.tokens else []):
         points["L"][i] = dataclasses.replace(point, batch=options.tokens // point.length)
     return points

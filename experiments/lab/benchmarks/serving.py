@@ -132,7 +132,7 @@ command = Benchmark(
     path_argument(
         "--tokenizer FILE",
         "file tokenizer.json of the model of --servers; the benchmark then also times the exported "
-        "ONNX file in Triton (default: do not time Triton)",
+        "ONNX file in Triton (default: time only the SavedModel)",
     ),
 )
 

@@ -4,14 +4,14 @@
     python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
 
 The test runs `python -m export.serve` in a process of its own on 127.0.0.1. The model returns each
-text in upper case, together with the model version. Clients send requests over REST and gRPC and
-check every answer. Other clients send malformed requests. Meanwhile, the test deletes old versions
-and adds new versions. Some new versions are damaged or copied slowly. Every second, the test reads
-the resident memory of the server from /proc.
+text in upper case, with the prefix "even:" or "odd:" for the parity of the model version. Clients
+send requests over REST and gRPC and check every answer. Other clients send malformed requests.
+Meanwhile, the test deletes old versions and adds new versions. Some new versions are damaged or
+copied slowly. Every second, the test reads the resident memory of the server from /proc.
 
 The report (`results.json` and `README.md`) gives the numbers of lost and wrong answers. The exit
-status is 1 if an answer is lost or wrong, if the answer to a malformed request is not a client
-error, or if the server's log has a traceback.
+status is 1 if an answer is lost or wrong, if no answer is right, if the answer to a malformed
+request is not a client error, or if the server's log has a traceback.
 """
 
 import argparse
@@ -85,8 +85,8 @@ class Soak:
 
         Args:
             what: name of the outcome, such as "lost".
-            example: description of a bad outcome, which is kept for the report; `None` means a good
-                outcome.
+            example: description of a bad outcome; `None` means a good outcome. The report has the
+                first 20 descriptions.
         """
         with self._lock:
             self.counts[what] += 1
@@ -99,7 +99,8 @@ class Soak:
         Args:
             texts: texts of the request.
             answers: texts of the answer. A right answer has, for each text of the request, the tag
-                of the model version, a colon, and the text in upper case.
+                of the model version ("even" or "odd"), a colon, and the text in upper case. All
+                tags of an answer are equal.
         """
         tags = {text.partition(":")[0] for text in answers}
         is_right = (
@@ -169,7 +170,7 @@ class Soak:
     def send_malformed(self, rng: random.Random, pause: float) -> None:
         """Sends malformed requests until all clients together have sent the planned number.
 
-        Half of the requests go over REST and half over gRPC.
+        On average, half of the requests go over REST and half over gRPC.
 
         Args:
             rng: random number generator.
@@ -278,7 +279,7 @@ class Soak:
 
         The test ends after `minutes` if all malformed requests have been sent. Otherwise, the test
         continues until all malformed requests have been sent, but ends after 2 * `minutes` at the
-        latest.
+        latest. If the server ends, the test ends at once.
 
         Args:
             pid: process id of the server.

@@ -164,7 +164,7 @@ def training_step(
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` that multiplies two large matrices in PyTorch.
+    """Makes a `Contender` that multiplies a large matrix by itself in PyTorch.
 
     Args:
         options: fields of `StepSetting`; only `dtype_policy` is used.

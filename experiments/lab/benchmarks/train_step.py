@@ -17,10 +17,10 @@ With `--engine jax`, this library uses its JAX engine. JAX and PyTorch use a GPU
 The tokens are random. The models predict 15% of the positions, which are masked. Gradients are not
 clipped.
 
-With `--against peers`, the flag `--peaks` adds three columns. "share of gemm" is the FLOP rate of
+With `--against peers`, the flag `--peaks` adds columns. "share of gemm" is the FLOP rate of
 the training step, relative to the FLOP rate of a product of two 2,048 x 2,048 matrices in the same
-library. "peak MiB" is the peak memory of a step beyond weights and optimizer. The last column has
-the peak memory relative to PyTorch.
+library. "peak MiB" is the peak memory of a step beyond weights and optimizer. If PyTorch is among
+the peers, the last column has the peak memory relative to PyTorch.
 """
 
 import argparse
@@ -170,7 +170,9 @@ def add_peaks(
     factory_of: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
-    """Adds "gemm_share" (quartiles), "peak_bytes" and their table cells to the rows.
+    """Measures peak memory, and adds "gemm_share", "peak_bytes" and their table cells to the rows.
+
+    "gemm_share" has the quartiles of the FLOP rate relative to a matrix product.
 
     Args:
         rows: output of `harness.compare`.

@@ -11,11 +11,12 @@ take turns: one process trains for a few updates while the other processes are p
 
 The benchmark counts target tokens, excluding padding. Joey NMT does not sort sentences by length,
 so about half of its batch of 4,096 tokens is padding. By default, a batch of this library has the
-same mean number of target tokens and less padding. Joey NMT always computes in float32 on a CPU.
+same mean number of target tokens as a batch of Joey NMT, but less padding. On a CPU, Joey NMT
+always computes in float32.
 
 With `--bleu-minutes N`, each program trains alone for N minutes, including start-up and validation.
 The report has a curve of the tokenized BLEU of greedy translations against time. If OUT already has
-the curve of a program, that program does not train again.
+the curve of a program with the same N and batch sizes, that program does not train again.
 
 `make .venv-joeynmt/installed` installs Joey NMT.
 """

@@ -113,6 +113,9 @@ class Worker(contextlib.AbstractContextManager):
 
         Returns:
             The result of `Contender.run_steps` or, if `steps` is -1, the peak memory in bytes.
+
+        Raises:
+            UserError: the child process has ended.
         """
         # If the child process has ended, `_reply` raises.
         with contextlib.suppress(BrokenPipeError):
@@ -144,7 +147,8 @@ class Worker(contextlib.AbstractContextManager):
             self.__exit__()
             raise UserError(
                 f"the child process that runs {self.factory} ended with exit status "
-                f"{self._process.returncode}: see its error message above"
+                f"{self._process.returncode}: see its error message above, or free memory if there "
+                "is no message"
             )
         return json.loads(line)
 

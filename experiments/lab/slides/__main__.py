@@ -10,16 +10,16 @@ sentence-pair objectives (sentence order, next sentence, none), and static again
 The command also scores mean-pooled sentence vectors of each encoder, and Sentence-BERT.
 
 The command `decoders` trains GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer,
-Macaron and SwishRNN blocks, which have equal parameter counts. Only GPT and T5 use all seeds. The
-command also evaluates Transformer-XL with several memory lengths, evaluates GPT-2 by few-shot
-prompting, and trains taggers with and without ELMo.
+Macaron and SwishRNN blocks, which have about equal parameter counts. XLNet has no SwishRNN blocks.
+Only GPT, T5 and the taggers use all seeds. The command also evaluates Transformer-XL with several
+memory lengths, evaluates GPT-2 by few-shot prompting, and trains taggers with and without ELMo.
 
 The command `sentences` trains Sentence-BERT on entailment and on STS-B, with several poolings and
 concatenations.
 
-Each comparison is a subfolder of OUT. The commands write their reports to OUT/NAME.md and
-OUT/NAME.json, where NAME is the name of the command. If a command is interrupted, give the same
-command again: complete runs are not trained again.
+Each comparison of `encoders` and `decoders` is a subfolder of OUT. The commands write their reports
+to OUT/NAME.md and OUT/NAME.json, where NAME is the name of the command. If a command is
+interrupted, give the same command again: complete runs are not trained again.
 """
 
 import argparse
@@ -30,8 +30,8 @@ _PRETRAINING = cli.together(
     cli.STUDY,
     cli.argument(
         "--systems NAME",
-        "names of the comparisons to run, which are the subfolders of OUT (default: all "
-        "comparisons)",
+        "names of the comparisons to run: tokens, pairs, masks or others for encoders; GPT, GPT-2, "
+        "Transformer-XL, XLNet, T5, BART or ELMo for decoders (default: all comparisons)",
         nargs="+",
     ),
     cli.count("--jobs N", "maximum number of simultaneous training runs (default: %(default)s)", 2),

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     head = ("", f"{classes}, then STS-B", "trained on STS-B", "untrained", f"{classes} accuracy")
     title = "Pooling and concatenation in Sentence-BERT"
     text = "Spearman correlation (times 100) of cosine similarity with the STS-B development scores"
-    lines = [f"{text}, {len(options.seeds)} seeds.", "", *studies.table(head, lines)]
+    lines = [f"{text}. Number of seeds: {len(options.seeds)}.", "", *studies.table(head, lines)]
     studies.write(out, "sentences", "lab.slides", options, title, lines, figure=False, rows=rows)
 
 
@@ -56,10 +56,10 @@ def _train_and_score(
     concatenation: str,
     seed: int,
 ) -> dict:
-    """Trains Sentence-BERT, evaluates it on STS-B, and returns the scores.
+    """Trains Sentence-BERT, evaluates it on STS-B, and returns a row with the scores.
 
-    If the scores already exist, the function only reads the scores. As in the paper, the classifier
-    gets vectors that are not normalized to unit length.
+    If the file of the row already exists, the function only reads the row. As in the paper, the
+    classifier gets vectors that are not normalized to unit length.
 
     Args:
         options: parsed options of the command.
@@ -67,7 +67,8 @@ def _train_and_score(
         name: name of the run.
         task: task to train on; an empty string means that the encoder is not trained.
         pooling: pooling of the encoder's outputs.
-        concatenation: features of a pair for the classifier, such as "u,v,|u-v|".
+        concatenation: features of a pair for the classifier, such as "u,v,|u-v|"; training on STS-B
+            does not use them.
         seed: random seed.
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"

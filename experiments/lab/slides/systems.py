@@ -90,8 +90,8 @@ class Study:
 
     Args:
         options: parsed options of the command; `options.systems` selects comparisons.
-        known: all comparisons of the command.
-        more: names of further parts that `--systems` may select.
+        comparisons: all comparisons of the command.
+        further_parts: names of further parts that `--systems` may select.
     """
 
     def __init__(self, options: argparse.Namespace, comparisons: Comparisons, *further_parts: str):

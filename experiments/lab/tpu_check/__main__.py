@@ -7,7 +7,7 @@ These commands build each recipe's train step as `fit` runs it (static shapes, b
 the step with the TPU compiler. For each recipe they print:
 
 - whether the step compiles, and otherwise the op and the line of code that prevent compilation
-- the memory that the step needs on a core, and the largest batch that fits
+- the memory that the step needs on a core, and the largest compiled batch that fits
 - tensor shapes that depend on values
 - the compiler's estimate of the step time, in which each loop iteration counts
 
@@ -62,18 +62,21 @@ main = cli.single_program(
     ),
     cli.local_path_argument(
         "--json FILE",
-        "JSON file to which the command appends the results of each recipe (default: only print "
+        "JSON file to which the command adds the results of each recipe. New results replace "
+        "earlier results of the same recipe, topology, batch size and mesh (default: only print "
         "the results)",
     ),
     cli.switch(
         "--resume",
-        "skip each check whose result is already in the file of --json, if the commit, the package "
-        "versions and the settings are the same",
+        "skip each check whose result is already in the file of --json with the same commit, "
+        "package versions, settings, batch size, mesh and --compilations; has no effect if files "
+        "differ from the commit",
     ),
     cli.local_path_argument(
         "--markdown FILE",
-        "output Markdown file for a table of the results; with --json, the table contains all "
-        "results in the JSON file (default: no table)",
+        "output Markdown file for a table of the results. With --json, the table contains all "
+        "results in the JSON file. With --slices, the file has the table of slices (default: only "
+        "print the table)",
     ),
     cli.local_path_argument(
         "--hlo DIR",
@@ -94,7 +97,7 @@ main = cli.single_program(
     cli.switch(
         "--slices",
         "print the smallest TPU slice that can train each catalog model, computed from array "
-        "shapes, instead of checking recipes",
+        "shapes and from saved results of tpu_check, instead of checking recipes",
     ),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),
 )

@@ -6,12 +6,12 @@ The JSON file has one row for each recipe and topology. These fields are always 
 - "recipe" and "topology": their names
 - "rows" and "length": shape of a core's micro-batch
 - "parameters": number of parameters
-- "problems": list of the output of `step.problem`
-- "loops": list of the outermost loops; see `cycles.Loop`
+- "problems": list of dicts, as `step.problem` returns them
+- "loops": list of dicts with the fields of `cycles.Loop`, one for each outermost loop
 
 These fields are null if they are unknown:
 
-- "memory": dict mapping a use, such as "temporaries", to bytes
+- "memory": dict mapping a purpose, such as "temporaries", to bytes
 - "memory_total" and "memory_limit": bytes that the step needs, and bytes that a core has
 - "largest_rows": largest number of rows that was compiled and fits
 - "tried": dict mapping each compiled number of rows to whether it fits
@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.recipe:
         raise UserError(
-            "no recipe is given: give a recipe, such as bert_base (`pretrain recipes` lists all "
-            "recipes)"
+            "no recipe is given: give a recipe, such as bert_base (`python -m experiments.pretrain "
+            "recipes` lists the recipes for pre-training)"
         )
     options.topology = options.topology or ["v4:2x2x1"]
     for topology in options.topology:
@@ -83,6 +83,10 @@ def run(options: argparse.Namespace) -> int:
     for step in steps.values():
         step.recipe.model_config()
         step.shape(options.batch)
+    if options.resume and not options.json:
+        raise UserError(
+            "--resume has no effect without --json: add --json FILE, or leave --resume out"
+        )
     if options.hlo:
         with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another folder"):
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
@@ -236,7 +240,10 @@ def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterato
             f"{_gib(limit)} GiB available"
         )
     if result.get("cores_a_chip", cores) != cores:
-        yield problem(f"libtpu has {result['cores_a_chip']} cores per chip, not {cores}")
+        yield problem(
+            f"the number of cores per chip is {result['cores_a_chip']} in libtpu, but {cores} in "
+            "chips.py"
+        )
     for loop in result.get("cycles", {}).get("loops", ()):
         if loop["trips"] is None:
             source = sources.of(loop["name"])
@@ -302,7 +309,7 @@ def _cells(row: dict, first: dict | None) -> list[str]:
 
 
 def problems(rows: Sequence[dict]) -> str:
-    """Returns a line of text for each problem, followed by a line with its source code."""
+    """Returns a line of text for each problem, followed by its line of source code if known."""
     lines = []
     for row in rows:
         for found_problem in row["problems"]:
@@ -315,9 +322,10 @@ def problems(rows: Sequence[dict]) -> str:
 
 
 def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
-    """Returns the rows in a JSON text, followed by new rows.
+    """Adds new rows to the rows in a JSON text, and returns all rows.
 
-    A new row replaces the earlier row of the same recipe, topology, batch and mesh.
+    A new row replaces the earlier row of the same recipe, topology, number of rows and mesh. All
+    other new rows follow the earlier rows.
 
     Args:
         rows: the new rows.
@@ -373,7 +381,7 @@ CPU minutes, peak memory of the process, and the commit.
 
 
 def _command(rows: Sequence[dict], facts: dict) -> str:
-    """Returns the command line that produces all `rows`."""
+    """Returns a command line with the recipes and topologies of all `rows`."""
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )

@@ -61,13 +61,18 @@ def chip_of(topology: str) -> Chip:
     """Returns the chip of a topology such as `v4:2x2x1`.
 
     Raises:
-        UserError: `topology` has another form or another chip.
+        UserError: `topology` has another form or names an unknown chip.
     """
     name, _, shape = topology.partition(":")
-    if name not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
+    if not re.fullmatch(r"\d+(x\d+)*", shape):
         raise UserError(
-            f"--topology {topology} is not a TPU topology: write a chip and the number of chips "
+            f"the topology {topology} is not a TPU topology: write a chip and the number of chips "
             f"along each axis, such as {', '.join(chip.example for chip in CHIPS.values())}"
+        )
+    if name not in CHIPS:
+        raise UserError(
+            f"the topology {topology} names the TPU generation {name!r}, which tpu_check does not "
+            f"support: name one of {', '.join(CHIPS)}"
         )
     return CHIPS[name]
 

@@ -122,14 +122,16 @@ def compile_step(
 
     The result is a dict with these fields:
 
-    - "dynamic": names of ops whose shapes are known only at run time
     - "compilation": a dict with "seconds", "cpu_seconds" and "peak_bytes"
+    - "dynamic": names of ops whose shapes are known only at run time
+    - "device_kind" and "cores_a_chip": name of the chip, and number of cores per chip, in libtpu
     - if compilation succeeded: "memory" in bytes, "cycles" (see `cycles.Estimate`) and, with
       `cores`, "collectives" in bytes
     - if compilation failed: "error", "error_ops" and, if memory was too small, "memory_needed" in
       bytes
 
-    If the process crashed, the only field is "error".
+    If libtpu has no such topology, or if the topology is too small for the mesh, the only fields
+    are "compilation" and "error". If the process crashed, the only field is "error".
 
     Args:
         hlo: serialized HLO module of the step or, with `cores`, StableHLO bytecode.
@@ -186,7 +188,10 @@ def main() -> None:
 
 
 def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
-    """Returns the result of `compile_step`, and the optimized HLO text (`None` after an error)."""
+    """Returns the result of `compile_step` without "compilation", and the optimized HLO text.
+
+    After an error, the text is `None`.
+    """
     import jax
     import numpy as np
     from jax._src.interpreters import mlir

@@ -101,7 +101,7 @@ class _Computation(dict[str, _Instruction]):
     """
 
     def final(self, name: str) -> _Instruction:
-        """Returns the instruction `name` or, if it is a copy or a bitcast, its operand."""
+        """Returns the instruction `name` or, if this is a copy or a bitcast, the copied value."""
         instruction = self.get(name, _UNKNOWN)
         while instruction.opcode in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
@@ -110,6 +110,8 @@ class _Computation(dict[str, _Instruction]):
 
 def collectives(text: str) -> dict[str, int]:
     """Computes the number of bytes that a core receives in collective operations.
+
+    A collective in a loop counts once.
 
     Args:
         text: text of an optimized HLO module.

@@ -1,10 +1,11 @@
-"""Finds the smallest TPU slice that can train each catalog model, from tensor shapes alone.
+"""Finds the smallest TPU slice that can train each catalog model, without a compiler.
 
-The activation bytes per row follow Korthikanti et al. 2022, "Reducing Activation Recomputation in
-Large Transformer Models", equations 1 and 2. For a row of length L in bfloat16, a Transformer layer
-needs L D (34 + 5 H L / D) bytes, where D is the width, H the number of heads and 4 D the
-feed-forward width. If M cores share the layer, each core holds 10 L D of these bytes and 1 / M of
-the rest.
+If `tpu_check` has compiled a model with the same row length, the activation bytes per row come from
+its saved results. Otherwise, they follow Korthikanti et al. 2022, "Reducing Activation
+Recomputation in Large Transformer Models", equations 1 and 2. For a row of length L in bfloat16, a
+Transformer layer needs L D (34 + 5 H L / D) bytes, where D is the width, H the number of heads and
+4 D the feed-forward width. If M cores share the layer, each core holds 10 L D of these bytes and
+1 / M of the rest.
 """
 
 import pathlib
@@ -143,7 +144,7 @@ def _layer(config, block: str, length: int, memory_length: int | None) -> Activa
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Returns the measured activation bytes of the models that `tpu_check` has compiled.
+    """Returns the measured activation bytes of the models that passed a saved `tpu_check`.
 
     The activation bytes are the compiler's temporaries minus the gradients. If memory is scarce,
     the compiler recomputes activations instead of keeping them.
@@ -205,8 +206,8 @@ share. A v4 core has {CHIPS["v4"].core_gib} GiB, and a v5e core has {CHIPS["v5e"
 def _agreement(measurements: dict[str, tuple[int, float]]) -> str:
     """Formats the minimum and maximum ratio of computed to measured activation bytes.
 
-    Only models of base size are included. Models whose measured row length differs from the
-    computed row length are excluded.
+    Only encoders and encoder-decoders with a width above 500 are included. Models whose measured
+    row length differs from the computed row length are excluded.
 
     Args:
         measurements: output of `measured`.

@@ -27,7 +27,7 @@ from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.buckets import Buckets
 from macaron_tf.data.corpus.reading import with_documents
 from macaron_tf.data.corpus.rows import RecordFormat
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.trained_model import TrainedModel
 
@@ -71,7 +71,7 @@ class Traced(NamedTuple):
     Attributes:
         hlo: serialized HLO module or, for JAX, StableHLO bytecode; `None` if there are problems.
         problems: the problems, as `problem` returns them.
-        sources: source lines of the step's ops.
+        sources: source lines of the step's ops; `None` if there are problems.
     """
 
     hlo: bytes | None
@@ -148,14 +148,14 @@ class Shape(NamedTuple):
 class Step:
     """Train step of a recipe, as `fit` runs it.
 
-    There is a subclass for each class of recipes.
+    There is a subclass for each supported class of recipes.
 
     Attributes:
         settings: settings for a TPU, which are applied before the settings of `--set`.
         run_class: class of the run that builds the network.
         recipe: the recipe with all settings applied.
         length: number of tokens in a row.
-        vocab_size: vocabulary size; `None` for a network without a vocabulary.
+        vocab_size: vocabulary size; `None` means no vocabulary, or the size in the catalog.
     """
 
     settings: tuple[str, ...] = ("training.dtype_policy=mixed_bfloat16",)
@@ -184,7 +184,7 @@ class Step:
         raise NotImplementedError
 
     def build(self) -> TrainedModel:
-        """Builds the model with its objective and optimizer, as the command `train` does."""
+        """Builds the model as the command `train` does, but with static shapes in the objective."""
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
         vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
@@ -261,8 +261,9 @@ class Step:
 
 
 def _failed(error: Exception) -> Traced:
-    text = str(error).strip().partition("\n")[0]
-    return Traced(None, (problem(f"tracing failed: {text}", None, of_exception(error)),))
+    return Traced(
+        None, (problem(f"tracing failed: {first_line(error)}", None, of_exception(error)),)
+    )
 
 
 class Pretraining(Step):

@@ -2,8 +2,8 @@
 
 The pipeline writes the same files as `writing.prepare` without Beam. Workers read parts of the
 sources, tokenize the documents in chunks, and store the chunks in a scratch folder inside the
-folder of the corpus. Only two steps run on a single worker: grouping documents into blocks, and
-numbering the rows and files of the blocks. Both steps need only document sizes and row counts.
+folder of the corpus. A single worker groups the documents into blocks, and a single worker numbers
+the rows and files of the blocks. These steps read sizes and counts, but no documents.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def write(
         packer: packer of the corpus.
         out: folder of the corpus.
         settings: settings record that `writing.corpus_settings` returned.
-        tfds: folder of TensorFlow Datasets.
+        tfds: access to TensorFlow Datasets.
         options: options of Beam, such as "runner=FlinkRunner". An option is `NAME=VALUE`, or `NAME`
             for a switch.
 
@@ -241,7 +241,7 @@ class _Steps:
         return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
 
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_DocumentRef]]]:
-        """Yields the index of each block and the positions of its documents.
+        """Yields the index of each block and the `_DocumentRef` of each document in the block.
 
         The blocks depend only on the document sizes and on the order of the drawn documents.
         """

@@ -18,13 +18,14 @@ class CorpusSource(Settings):
     """A source of documents or of translation pairs.
 
     Attributes:
-        source: name of the source, such as "text:GLOB". `documents` lists the accepted names of
-            document sources, and `read_pairs` lists the accepted names of pair sources.
+        source: name of the source, such as "text:GLOB". The accepted forms are `DOCUMENT_FORMS` of
+            `macaron_tf.data.sources.names`, or `PAIR_FORMS` for translation pairs.
         split: split of the source.
         weight: weight of the source when documents are drawn from several sources; `None` means
             that each document is read once. Either all sources or no sources have a weight.
         language: language code of the source. Translation pairs have two codes, in the order of
-            the halves. `None` means that the corpus does not distinguish languages.
+            the halves. `None` means that the corpus does not distinguish languages. Either all
+            sources or no sources have a language.
     """
 
     section: ClassVar[str] = "corpus.sources"
@@ -69,8 +70,9 @@ class CorpusConfig(Settings):
             (name, split, weight, language).
         sequence_length: number of ids per row, including special ids and padding.
         pairs: pre-training task on segment pairs. "none" means rows of running text. With
-            "next_sentence" (BERT), the second segment of half of the rows comes from another
-            document. With "sentence_order" (ALBERT), half of the rows have their segments swapped.
+            "next_sentence" (BERT), the second segment of at least half of the rows comes from
+            another document. With "sentence_order" (ALBERT), half of the rows have their segments
+            swapped.
         packing: content of a row. For running text, "doc_text" takes as many tokens as fit from one
             document, and "full_text" continues with the next document. "doc_sentences" and
             "full_sentences" are the variants of "doc_text" and "full_text" that take only whole
@@ -89,11 +91,13 @@ class CorpusConfig(Settings):
             `None` means that a batch mixes languages.
         validation_every: interval between held-out rows. One in `validation_every` rows of running
             text is a validation row. For segment pairs, one in `validation_every` documents is held
-            out, and the first and third document always are. Held-out text never occurs in training
-            rows.
+            out, and the first and third document always are. Held-out rows and documents are not
+            used for training.
         validation_run: number of consecutive rows of running text that form a run. Runs are held
             out as a whole, one in every `validation_every` runs.
         rows_per_shard: approximate number of rows per file. A file ends at the end of a document.
+            With `batch_alpha`, each language has its own files, and the number applies to the files
+            of all languages together.
         seed: seed of the order in which documents are drawn from the sources, and of the splits,
             replacements and swaps in segment pairs.
         sentence_splitter: name of the sentence splitter, if rows consist of whole sentences.
@@ -141,7 +145,7 @@ class CorpusConfig(Settings):
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "weights and language_alpha cannot be combined with "
+                "neither weights nor language_alpha can be combined with "
                 f"packing={self.row_packing!r}, because a repeated document is packed differently "
                 "each time, so training would see validation text: give packing='doc_text' or "
                 "'doc_sentences'"
@@ -214,7 +218,10 @@ class CorpusConfig(Settings):
 
     @property
     def repeats(self) -> bool:
-        """Whether a document may occur several times, because sources or languages have weights."""
+        """Whether a document may occur several times.
+
+        The reason is `weights`, or `language_alpha` without `batch_alpha`.
+        """
         return self.weights is not None or self.draws_languages
 
 

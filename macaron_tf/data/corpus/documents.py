@@ -46,8 +46,8 @@ def open_source(
 
     Args:
         source: source of documents or translation pairs.
-        tfds: folder of TensorFlow Datasets.
-        max_documents: maximum number of documents to read; `None` means no limit.
+        tfds: access to TensorFlow Datasets.
+        max_documents: maximum number of documents or pairs to read; `None` means no limit.
 
     Returns:
         Iterator of the texts of documents, or of the two halves of each translation pair.
@@ -79,8 +79,8 @@ def open_source(
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
     """Splits a source into consecutive parts that can be read in parallel.
 
-    A part is a `CorpusSource` for one file, or for 10,000 records of a TFDS split. A source of
-    another type is a single part.
+    A part is a `CorpusSource` for one text, JSON Lines or Parquet file, or for 10,000 records of a
+    TFDS split. Any other source is a single part.
     """
     if source.is_translation:
         return [source]
@@ -152,8 +152,8 @@ def mixed_documents(
 
     With weights, the source of each document is drawn with a probability proportional to the weight
     of the source. A source that has been read completely starts again. For example, with 100 and
-    10,000 documents and weights 1 and 4, the first source is read 25 times. Without weights, the
-    source of each document is drawn from the unfinished sources with equal probability, and no
+    10,000 documents and weights 1 and 4, the first source is read about 25 times. Without weights,
+    the source of each document is drawn from the unfinished sources with equal probability, and no
     document is repeated.
 
     Args:
@@ -213,7 +213,7 @@ def corpus_mixture(
 
     Args:
         config: settings of the corpus.
-        tfds: folder of TensorFlow Datasets.
+        tfds: access to TensorFlow Datasets.
         max_documents: maximum number of documents to read per source; `None` means no limit.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
@@ -231,7 +231,9 @@ def draw_documents(
     readers: Sequence[Callable[[], Iterator]],
     sizes: Sequence[tuple[int, int]],
 ) -> Iterator[MixedDocument]:
-    """Draws documents in random order, with the source weights that the settings determine.
+    """Draws documents from the sources with `mixed_documents`.
+
+    The settings determine the source weights, the seed and the held-out documents.
 
     Args:
         config: settings of the corpus.
@@ -333,7 +335,7 @@ def tokenized_documents(
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields (line, splittable, last) for each line of a document and half of a translation pair.
+    """Yields (line, splittable, last) for each line of a document or half of a translation pair.
 
     `splittable` is False for a half of a translation pair, because the half is a single sentence.
     `last` is True for the last line of a document and the second half of a translation pair.
@@ -348,9 +350,7 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Groups consecutive items into lists of about `_GROUP_CHARACTERS` characters each.
 
-    Args:
-        items: items in the order in which the lists contain them.
-        size: function that returns the number of characters in an item.
+    `size` returns the number of characters in an item.
     """
     group, characters = [], 0
     for item in items:
@@ -427,7 +427,7 @@ def corpus_documents(
 def blocks(
     documents: Iterable[CorpusDocument], config: CorpusConfig
 ) -> Iterator[list[CorpusDocument]]:
-    """Groups consecutive documents into blocks, one block per shard.
+    """Groups consecutive documents into blocks of about `rows_per_shard` rows.
 
     A block ends with the document that reaches `rows_per_shard` rows. Each block has at least one
     non-empty training document. For next-sentence pairs, each block has at least two such

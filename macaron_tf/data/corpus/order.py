@@ -93,7 +93,7 @@ class RowOrder:
     def _group(
         self, group_index: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """Reads and shuffles a group.
+        """Reads a group, and shuffles its rows unless `seed` is `None`.
 
         Args:
             group_index: index of the group, counted over all epochs.

@@ -105,7 +105,7 @@ def pack_pairs(
     Consecutive sentences of a document are collected until they reach a target length, as in BERT's
     `create_pretraining_data` (Devlin et al. 2019, appendix A.2). A random sentence boundary divides
     the collected sentences into the segments a and b. If the pair is too long for a row, ids are
-    removed one by one, each from a random end of the segment that is longer at the time.
+    removed from random ends of the longer segment, and then from both segments alternately.
 
     With "next_sentence" (BERT), b is replaced by sentences from another document in half of the
     pairs, and the next pair begins with the replaced sentences. If only one sentence was collected,
@@ -288,8 +288,8 @@ class PackedBlock:
             config: settings of the corpus.
             counted: sum of `counted` over all earlier blocks.
             validation_records: validation records of all earlier blocks. If documents may be
-                repeated, this method adds the validation records of this block, and leaves out
-                training records that equal a validation record in `validation_records`.
+                repeated, this method adds the validation records of this block, and leaves out the
+                training records of repeated documents that equal a validation record.
 
         Returns:
             Dict mapping language ids to training records, and the list of validation records. The

@@ -31,15 +31,14 @@ class PretrainingCorpus:
     """A prepared corpus of rows of a fixed length. The seed and the step determine each batch.
 
     `PretrainingCorpus.open` opens a corpus. In each epoch, the shards are shuffled, and the rows
-    are then shuffled within groups of shards (see `RowOrder`). If a corpus has fewer rows than
-    `shuffled_rows`, all of its rows are shuffled together.
+    are then shuffled within groups of shards (see `RowOrder`).
 
     Attributes:
         folder: folder of the shards, on disk or in a bucket (`gs://`).
         config: settings of the corpus.
         vocabulary: vocabulary of the token ids.
         shards: dict mapping each split to its shards.
-        shuffled_rows: approximate number of rows that are shuffled together.
+        shuffled_rows: maximum number of rows that are shuffled together, but at least one shard.
         all_shards: dict mapping each split to all shards of the corpus, if this object is only a
             part of the corpus. Row indices then count the rows of all shards. `None` means that
             this object is the whole corpus.
@@ -69,7 +68,8 @@ class PretrainingCorpus:
         config, settings, state = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
-        check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX)
+        remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
+        check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
         shards = {"train": state.train, "validation": state.validation}
         corpus = cls(folder, config, vocabulary, shards)
         corpus._check(verify)
@@ -199,19 +199,25 @@ class PretrainingCorpus:
             Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
 
         Raises:
-            UserError: the split does not exist or has too few rows for a batch, or an argument is
-                negative.
+            UserError: the split does not exist or has no rows, `batch_size` or `start_step` is too
+                small, or the split has fewer than B rows, `repeat` is False and `drop_remainder` is
+                True.
         """
         rows = self.rows(split)
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}, but must be at least 1: raise batch_size")
         if start_step < 0:
             raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
-        if not rows or (not repeat and drop_remainder and rows < batch_size):
+        if not rows:
+            raise UserError(
+                f"the split {split!r} of {self.folder} has no rows: prepare the corpus again with "
+                "more text"
+            )
+        if not repeat and drop_remainder and rows < batch_size:
             raise UserError(
                 f"the split {split!r} of {self.folder} has {rows} {plural('row', rows)}, which "
-                f"is too few for batch_size={batch_size}: prepare more text, or give a smaller "
-                "batch_size"
+                f"is too few for batch_size={batch_size}: prepare a corpus with more text, or give "
+                "a smaller batch_size"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
@@ -250,14 +256,15 @@ class PretrainingCorpus:
 
     def _check(self, verify: bool) -> None:
         shards = itertools.chain(*self.shards.values())
-        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or put it back"
+        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
         check_shards(self.folder, shards, self.record_format, verify, mend)
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds "document_ids" `(B, L)` int32 to batches: the index in the row of each token's document.
+    """Adds "document_ids" `(B, L)` int32 to batches: the index of each token's document in its row.
 
-    The first document of a row has the index 0. A [SEP] is the last token of a document.
+    The first document of a row has the index 0. A [SEP] is the last token of a document. Padding
+    counts as one more document.
 
     Args:
         rows: dataset of batches with "token_ids" `(B, L)`.
@@ -301,7 +308,7 @@ def language_batches(
     language i in the rows, and alpha is `batch_alpha` of the corpus. If the corpus also has
     translation pairs, updates on running text and on translation pairs alternate, and language
     pairs are drawn by the same rule. Only the seed and the index of a batch determine its language,
-    so that a resumed run reads the same batches.
+    so that a resumed run reads the same batches as a run that was not stopped.
 
     Args:
         corpus: corpus with `batch_alpha`.

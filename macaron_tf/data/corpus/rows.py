@@ -80,7 +80,7 @@ class RecordFormat:
 
     @classmethod
     def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
-        """Builds the layout for a corpus. Integers take two bytes if all ids fit into two bytes."""
+        """Builds the layout for a corpus, with two bytes per integer if ids and positions fit."""
         wanted = {
             "boundary": config.paired or config.has_translations,
             "pair_label": config.paired,

@@ -26,9 +26,9 @@ class Shard:
         name: name of the file.
         rows: number of rows in the file.
         sha256: SHA-256 (hex) of the file.
-        languages: language ids of the first and second half of all rows in the file. The two ids
-            differ only for translation pairs. The tuple is empty if the corpus has no
-            `batch_alpha`.
+        languages: language ids of the first and the second half of a row. All rows of the file
+            have the same two ids, which differ only for translation pairs. The tuple is empty for a
+            validation file, and if the corpus has no `batch_alpha`.
     """
 
     name: str
@@ -131,7 +131,7 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
                 "corpus again"
             )
         raise UserError(
-            f"{folder} contains no corpus, because {INDEX} is missing: prepare a corpus in this "
-            "folder"
+            f"{folder} contains no corpus, because {INDEX} is missing: give the folder of a "
+            "prepared corpus, or prepare a corpus in this folder"
         )
     return read_record(path, "remove the file and prepare the corpus again")

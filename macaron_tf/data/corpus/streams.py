@@ -23,8 +23,8 @@ def stream_dataset(
     Row b of batch t + 1 continues row b of batch t. To this end, the rows of the split, in the
     order of the files, are divided into B texts of n consecutive rows each. Up to B - 1 rows at the
     end of the split are left out. Only the index of a batch determines its rows, so that a resumed
-    run reads the same batches. Of the rows before `start_step`, the dataset reads at most one shard
-    per text.
+    run reads the same batches as a run that was not stopped. Of the rows before `start_step`, the
+    dataset reads at most one shard per text.
 
     Args:
         corpus: the corpus. Consecutive rows are continuous text if `packing` is "full_text".
@@ -67,8 +67,8 @@ def stream_dataset(
     if not length:
         raise UserError(
             f"the split {split!r} of {corpus.folder} has {total} {plural('row', total)}, fewer "
-            f"than the {texts} texts that an update reads in parallel: prepare more text, or give "
-            "a smaller batch_size or fewer accumulation_steps"
+            f"than the {texts} texts that an update reads in parallel: prepare a corpus with more "
+            "text, or give a smaller batch_size or fewer accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

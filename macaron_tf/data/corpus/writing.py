@@ -62,19 +62,19 @@ def prepare(
 
     If the process is killed, the next call continues after the last complete shard, and writes the
     same bytes as an uninterrupted call. The next call reads the documents of complete shards again
-    but does not tokenize them. If the folder has a finished corpus with the same settings and
-    sources, the call only opens that corpus.
+    but tokenizes only those that are held out for segment pairs. If the folder has a finished
+    corpus with the same settings and sources, the call only opens that corpus.
 
-    Training rows contain no validation text. For running text, rows of repeated documents (see
-    `mixed_documents`) never become validation rows, and a training row that equals a validation row
-    is left out. For segment pairs, whole documents are held out. As the only exception, the halves
-    of a held-out translation pair may also occur in running text.
+    For running text, rows are held out. A row of a repeated document (see `mixed_documents`) never
+    becomes a validation row, and is left out if it equals a validation row. For segment pairs,
+    whole documents are held out. A text that occurs in several documents, such as half of a
+    translation pair, may be in both training and validation rows.
 
     Args:
         config: settings of the corpus.
         vocabulary: vocabulary that encodes the text; a copy is saved in the folder.
         out: folder of the corpus, on disk or in a bucket (`gs://`).
-        tfds: folder of TensorFlow Datasets.
+        tfds: access to TensorFlow Datasets.
         processes: number of processes that tokenize and pack. Each process takes about 0.5 GB of
             memory. The files do not depend on the number of processes, so that a call may resume a
             corpus with another number.
@@ -112,7 +112,7 @@ def prepare(
 
 
 def _is_finished(out: epath.Path, settings: dict) -> bool:
-    """Returns whether the folder `out` has a finished corpus.
+    """Returns whether the folder `out` has a finished corpus, and removes its leftover files if so.
 
     Raises:
         UserError: the corpus was prepared with settings other than `settings`.
@@ -213,7 +213,11 @@ class CorpusWriter:
         write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
-        """Writes the validation rows and then the index file, which marks a finished corpus."""
+        """Writes the validation rows and then the index file, which marks a finished corpus.
+
+        Raises:
+            UserError: no row was written, or too few held-out documents have text.
+        """
         tokens = self.state.tokens
         if self.packer.config.paired:
             # The seed has two integers, because the seed of a training block has one integer.
@@ -223,8 +227,9 @@ class CorpusWriter:
             records = read_records(self.out, self.state.validation)
         else:
             raise UserError(
-                "the vocabulary produces no tokens from the text of the sources: give sources with "
-                "other text, or another vocabulary"
+                "the sources gave no rows, because the vocabulary produces no tokens from their "
+                "text, or because all translation pairs are longer than corpus.sequence_length: "
+                "give other sources, another vocabulary or a larger sequence_length"
             )
         validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
@@ -248,7 +253,7 @@ def write_train(
     Args:
         folder: folder of the corpus.
         first_file: index of the first file. Further files have consecutive indices.
-        records: dict mapping language ids to records that `PackedBlock.divided` returned.
+        records: dict mapping language ids to records, which `PackedBlock.divide` returned.
     """
     return tuple(
         _write_shard(folder, f"train-{index:05d}.tfrecord", file_records, languages)
@@ -288,7 +293,7 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
 
 
 def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
-    """Raises a UserError that names the first difference between the settings of two corpora.
+    """Raises a UserError that names the first difference, if the settings of two corpora differ.
 
     Args:
         stored: record of the settings of the corpus in `out`.
@@ -317,12 +322,12 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
 
 
 def _without_locations(sources: list[dict]) -> list[dict]:
-    """Replaces the name of each source by its type, because the files of a source may move.
+    """Replaces the location of each source by its selection, because files may move.
 
     The content stamps in the settings record show whether the content of the files has changed.
     """
     parsed = [Source.of(source["source"]) for source in sources]
-    names = [str(source) if source.is_embedded else source.kind for source in parsed]
+    names = [str(s) if s.is_embedded else f"{s.kind}:{s.selection}" for s in parsed]
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 

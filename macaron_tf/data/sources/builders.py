@@ -205,9 +205,9 @@ BUILDERS = {
 def _manual_files(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Returns a dict mapping each file name to its path in the manual folder of a set.
+    """Returns a dict mapping each file name to its path in a subfolder of TFDS's manual folder.
 
-    Returns `None` if a file is missing.
+    The subfolder is called `name`. Returns `None` if a file is missing.
     """
     try:
         folder = dl_manager.manual_dir / name
@@ -224,10 +224,13 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
         sides: dict mapping the name of each file to its lines.
 
     Raises:
-        UserError: a file is empty, or the numbers of lines differ.
+        UserError: a file is empty, or the files have different numbers of lines.
     """
     lengths = {name: len(lines) for name, lines in sides.items()}
-    if len(set(lengths.values())) != 1 or not all(lengths.values()):
+    for name, length in lengths.items():
+        if not length:
+            raise UserError(f"{name} contains no sentences: download the file again")
+    if len(set(lengths.values())) != 1:
         counts = ", but ".join(
             f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items()
         )

@@ -42,8 +42,9 @@ def read_homeassistant(
     """Reads translation pairs of the default corpus. The first call downloads the wheel (51 MB).
 
     Args:
-        language: language code after "homeassistant:" in the name of the source. This code must be
-            the language that is not English. `None` means that the name has no code.
+        language: language code after "homeassistant:" in the name of the source. This code must
+            equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
+            name has no code.
         split: "train" (96% of the pairs), "validation" (2%) or "test" (2%).
         source_lang, target_lang: language codes, exactly one of which is "en".
 
@@ -120,11 +121,14 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
     """Reads the pairs of English and another language from a wheel, and splits the pairs.
 
     Pairs whose English sentences are equal, ignoring case, are in the same split. Validation and
-    test sets have only the most frequent translation of each English sentence. Pairs with equal
-    sides or without words are left out.
+    test sets have only the most frequent translation of each English sentence. A pair is left out
+    if its sides are equal, or if a side has no words.
 
     Returns:
         Dict mapping each split to its distinct (English, other) pairs.
+
+    Raises:
+        UserError: the wheel does not have `language`, or `language` is "en".
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language, beside_english=True):
@@ -152,6 +156,9 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 
     Returns:
         Dict mapping each split to its documents.
+
+    Raises:
+        UserError: the wheel does not have `language`.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):
@@ -174,6 +181,9 @@ def _components(
         wheel: path of the wheel.
         language: code of the other language, whose file determines the order of the texts.
         beside_english: whether to raise a UserError if `language` is "en".
+
+    Raises:
+        UserError: the wheel has no file of `language`.
     """
     is_found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:
@@ -242,8 +252,14 @@ def _pip_download(temporary_folder: pathlib.Path, folder: pathlib.Path) -> pathl
     pip uses the package index, mirror and proxy that are configured on the machine.
 
     Args:
-        temporary_folder: temporary folder for the download.
+        temporary_folder: folder for the download and for pip's output.
         folder: folder of the cache, for the error message.
+
+    Returns:
+        Path of the wheel.
+
+    Raises:
+        UserError: pip failed.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]

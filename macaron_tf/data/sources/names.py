@@ -25,13 +25,15 @@ PAIR_FORMS = {
     "header; the two columns are the source text and the target text",
     "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the names of "
     "the source field and the target field, in this order (default: "
-    "the language codes, such as en,de)",
+    "the fields named after the language codes, such as en,de, either at the top level or inside a "
+    "field named 'translation')",
     "parquet:FILE[:FIELD,FIELD]": "Parquet file; the FIELDs are the source column and the target "
-    "column, in this order (default: the language codes, such as "
-    "en,de)",
+    "column, in this order (default: the columns named after the language codes, such as en,de, or "
+    "the fields with these names in a column named 'translation')",
     "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; the "
-    "FIELDs are the source column and the target column, in this order (default: the language "
-    "codes, such as en,de)",
+    "FIELDs are the source column and the target column, in this order (default: the columns named "
+    "after the language codes, such as en,de, or the fields with these names in a column named "
+    "'translation')",
     "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
     "LANG, such as de (default: the language of the recipe that is not "
     "English); pip downloads 51 MB",
@@ -113,8 +115,8 @@ class HeldOut:
         if not all(counts):
             raise UserError(
                 f"{source}: {summary} (data.held_out={self.share:g}), but training and validation "
-                "need at least one pair each: give more pairs, or one file per split with "
-                "{split} in its name"
+                "need at least one pair each: change data.held_out, give more pairs, or give one "
+                "file per split with {split} in its name"
             )
         if not self.rest:
             print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
@@ -148,7 +150,7 @@ class Source:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the source is the default corpus, which pip downloads."""
+        """Whether the source is Home Assistant's text, in any language, which pip downloads."""
         return self.kind == "homeassistant"
 
     @property
@@ -173,6 +175,17 @@ class Source:
         """The same source without its field names."""
         location = self.location.rpartition(":")[0] if self.fields else self.location
         return Source(self.kind, location)
+
+    @property
+    def selection(self) -> str:
+        """The part of the name that selects what to read from the files of the source.
+
+        These are the field names of records, or the name of a Python function in its file. The
+        string is empty for other sources, and if this part is omitted.
+        """
+        if self.kind == "python":
+            return self.location.partition(":")[2]
+        return ",".join(self.fields)
 
     @property
     def saved_splits(self) -> epath.Path | None:

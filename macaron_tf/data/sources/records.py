@@ -4,8 +4,8 @@
     parquet:FILE     a Parquet file, one record per row
     datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
 
-At most 64 records are in memory at a time, so that a file may be larger than the memory. Parquet
-and Arrow files need pyarrow, which the extra `tables` installs.
+At most 64 records at a time are Python objects, so that a file may be larger than the memory.
+Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
-_BATCH_RECORDS = 64  # number of records in memory at a time; a whole book takes about 1 MB
+_BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
 
@@ -58,7 +58,8 @@ class Records:
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
-            may_be_null: names of fields that may be null or absent. Their value is then "".
+            may_be_null: names of fields that may be null. A JSON record may also lack these fields.
+                The value is then "".
 
         Raises:
             UserError: a field is missing or null, a line is not a JSON object, or a file is damaged
@@ -104,8 +105,8 @@ class Records:
                     records = batch.to_pylist()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}: a text after record {index} is not valid UTF-8: write the file "
-                        "again in UTF-8"
+                        f"{path}: a text in records {index} to {index + len(batch) - 1} is not "
+                        "valid UTF-8: write the file again in UTF-8"
                     ) from error
                 for record in records:
                     yield f"{path}, record {index}", record
@@ -181,8 +182,9 @@ def _open_table(kind: str, path):
                 yield stream.schema, lambda columns: _select_columns(stream, columns)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:120]
+        file_type = "a Parquet file" if kind == "parquet" else "an Arrow file of a saved dataset"
         raise UserError(
-            f"{path} is damaged or not a {kind} file ({reason}): write the file again"
+            f"{path} is damaged or not {file_type} ({reason}): write the file again"
         ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error

@@ -97,7 +97,10 @@ class PreparedSplit(NamedTuple):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields dicts mapping field name to the values in 1,024 consecutive records on disk."""
+        """Yields dicts mapping field name to the values in up to 1,024 records.
+
+        The records are in their order on disk.
+        """
         with self.clear_errors():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
@@ -126,7 +129,7 @@ class PreparedSplit(NamedTuple):
             ) from error
 
     def empty_error(self, item: str) -> UserError:
-        """Returns the error for an empty split. `item` names its elements, as in "record"."""
+        """Returns the error for an empty split, whose elements `item` names, as in "record"."""
         return UserError(
             f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
         )
@@ -281,7 +284,7 @@ def prepared_folder(
 
     Raises:
         UserError: the set, the configuration or the version is missing, or several configurations
-            fit.
+            fit and `name` has no CONFIG.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
@@ -291,6 +294,12 @@ def prepared_folder(
     else:
         wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
         fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
+        if prepared and languages and not fitting:
+            raise UserError(
+                f"tfds:{name} has no prepared configuration for {' and '.join(languages)}: "
+                f"prepare this configuration, or give tfds:{base}/CONFIG with one of "
+                f"{join_names(prepared)}"
+            )
         if prepared and len(fitting) != 1:
             raise UserError(
                 f"tfds:{name} has several configurations: give tfds:{base}/CONFIG with one of "
@@ -299,7 +308,7 @@ def prepared_folder(
     if not fitting:
         path = f"{base}/{config}" if config else base
         other_sets = set(_subfolders(root)) - {base, "downloads"}
-        available = (f"{base}/{key}" for key in prepared) if prepared else other_sets
+        available = [f"{base}/{key}".rstrip("/") for key in prepared] or other_sets
         raise UserError(
             f"no TFDS set {path!r} in {root}, which has {join_names(available)}: correct the name, "
             f"give another data_dir, or {_remedy(path, root)}"
@@ -390,8 +399,8 @@ class Columns(NamedTuple):
     Attributes:
         values: dict mapping each field to an array of N entries. Texts are bytes, and sequences are
             arrays. The key of a nested field has a slash, as in "idx/question".
-        class_names: dict mapping each field that is a class label to the names of its classes,
-            class 0 first.
+        class_names: dict mapping each field of class labels (one per record, or a sequence) to the
+            names of its classes, class 0 first.
     """
 
     values: dict[str, np.ndarray]

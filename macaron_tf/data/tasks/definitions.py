@@ -33,7 +33,8 @@ class Task(Settings):
             sentence.
         second: fields of the second text, such as the context of a question. An empty tuple means
             that the task has one text.
-        labels: class names, class 0 first. An empty tuple means regression.
+        labels: class names, class 0 first. An empty tuple means regression if `kind` is
+            `"classification"`.
         metrics: main metrics. The mean of these metrics is the main score.
         more_metrics: further metrics to report.
         kind: `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
@@ -92,7 +93,7 @@ class Task(Settings):
 
     @property
     def num_classes(self) -> int:
-        """Output size of a model's head: the number of classes, or 1 for regression."""
+        """Output size of a model's head: the number of classes, or 1 for a task without classes."""
         return len(self.labels) or 1
 
     @property
@@ -103,13 +104,16 @@ class Task(Settings):
     def outside(self) -> int:
         """Index of the tag that is predicted for words without a token.
 
-        The tag is O, or `usual_tag` if there is no tag O.
+        The tag is O, or `usual_tag` if there is no tag O, or the first tag if both are missing.
         """
         tag = "O" if "O" in self.labels else self.usual_tag
         return self.labels.index(tag) if tag else 0
 
     def summary(self) -> str:
-        """Returns columns, classes and metrics in one line, as in "text -> label: 2 classes"."""
+        """Returns the columns, classes and metrics in one line.
+
+        For example, the line is "text -> label: 2 classes, no, yes, judged by accuracy".
+        """
         columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         answers = "a score" if self.regression else classes

@@ -220,7 +220,7 @@ def encode_parts(
     encode: Callable[[slice], tuple],
     vocabulary_size: int,
 ) -> tuple[TokenRows, list[list]]:
-    """Tokenizes a split in chunks, with a progress bar if stderr is a terminal.
+    """Tokenizes a split in chunks, and shows the progress on stderr.
 
     Args:
         total: number of examples.
@@ -229,8 +229,8 @@ def encode_parts(
         vocabulary_size: number of ids in the vocabulary.
 
     Returns:
-        All rows without padding, and a list with the further arrays of each chunk. Large rows are
-        memory-mapped from disk.
+        All rows without padding, and a list with the further arrays of each chunk. If the ids take
+        16 MB or more, the rows are memory-mapped from disk.
 
     Raises:
         UserError: `total` is 0.

@@ -54,7 +54,7 @@ class Examples:
             than 16 MB is stored on disk as `Texts`.
         labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
             from the user's table are float64, because such scores may have any range. `None` means
-            that the labels are secret, or that the examples are triplets.
+            that the labels are missing or secret, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
         groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
             also score all answers to a question together.
@@ -119,8 +119,8 @@ def read_examples(
             XNLI.
 
     Returns:
-        The examples. Texts from a table are never empty, but a TFDS set may have empty texts, such
-        as some answers of MultiRC.
+        The examples. Texts from a file or a function are never empty, except for missing choices. A
+        TFDS set may have empty texts, such as some answers of MultiRC.
 
     Raises:
         UserError: the source or the split does not exist, a label is not one of the classes, a
@@ -233,7 +233,7 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
                         f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
-                        f"{len(task.second)}: prepare the set again"
+                        f"{len(task.second)}: give another data set, or prepare this set again"
                     )
                 # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
                 choice_texts = [text.strip() or "-" for text in decode_texts(choices)]
@@ -333,7 +333,7 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(
         f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: "
-        "correct the label or remove the line"
+        "correct the label or remove the example"
     )
 
 
@@ -353,7 +353,8 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
     """Prints a warning for each label that looks like an earlier label.
 
     Args:
-        where_by_label: dict mapping each label to the file and line where it first occurs.
+        where_by_label: dict mapping each label to the location where the label first occurs, such
+            as a file and a line.
     """
     looks: dict[str, str] = {}
     for label, where in where_by_label.items():

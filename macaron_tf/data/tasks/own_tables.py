@@ -48,8 +48,9 @@ class TableSettings(Settings):
             `passage` or `premise`. If the table has no column with these names, the default is the
             only column besides the label and the choices.
         text_b: column of a second text, or of a question that the choices answer in the task
-            choose. The default matches the default text column: `text_b`, `sentence2`,
-            `hypothesis` or `question2`, or `question` in the task choose.
+            choose. If `text` is not set, the default matches the text column: `text_b`,
+            `sentence2`, `hypothesis` or `question2`, or `question` in the task choose. If `text` is
+            set, the default is no second text.
         choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
             leave some choices empty.
         label: column of the class, the score or the tags. The default is `label`, or `tags` in the
@@ -94,7 +95,8 @@ class TableSettings(Settings):
         """Checks that columns and classes are set only if `task` is a task on the user's table.
 
         Raises:
-            UserError: a column or the classes are set for another task.
+            UserError: a column or the classes are set for another task, or choices are set for a
+                task other than choose.
         """
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
@@ -112,7 +114,8 @@ class TableSettings(Settings):
     def described(self, task: Task) -> Task:
         """Returns a copy of `task` with the columns and classes of these settings.
 
-        A task with fixed columns and classes is returned unchanged.
+        In the task tag, the metric is accuracy if the tags mark no entities. A task with fixed
+        columns and classes is returned unchanged.
         """
         if not task.own:
             return task
@@ -138,7 +141,7 @@ class TableSettings(Settings):
             task: task for which the table is read.
             source: name of the source, whose split "train" is read; `None` means the default source
                 of the task.
-            tfds: folder of TensorFlow Datasets.
+            tfds: access to TensorFlow Datasets.
 
         Raises:
             UserError: a column cannot be found, or the labels do not fit the task.
@@ -191,8 +194,8 @@ class TableSettings(Settings):
         header = [name for name in table.header if name]
         if not header:
             raise UserError(
-                f"{table.path} is empty: write a header line and one line per example, with tabs "
-                "between columns"
+                f"{table.path} has no named columns: give a table with a header line and at least "
+                "one example, or records with fields"
             )
         labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
@@ -259,7 +262,7 @@ class TableSettings(Settings):
             raise UserError(
                 f"{source} has {total} {plural('example', total)}, so "
                 f"table.held_out={self.held_out:g} leaves no example for training or "
-                "no example for validation: give more examples, or one "
+                "no example for validation: give more examples, change table.held_out, or give one "
                 "file per split with {split} in its name"
             )
         print(
@@ -290,7 +293,7 @@ def _classes(task: Task, table: Table) -> list[str]:
         if not (label := cells[-1].strip()):
             raise UserError(
                 f"{where}: the label in column {task.label!r} is empty: add a label or remove the "
-                "line"
+                "example"
             )
         where_by_label.setdefault(label, where)
         rows += 1
@@ -310,8 +313,8 @@ def _count_tags(sentences: Iterable[tuple], checks: bool) -> collections.Counter
     Args:
         sentences: words, tags and locations of each sentence, as `sentences_of` yields them.
         checks: whether to look for mistakes. A tag that does not fit the other tags, such as a
-            single `0` for O, is then an error. An entity type that occurs once or twice causes a
-            warning.
+            single `0` for O, is then an error. An entity type that occurs once or twice, or a tag
+            that looks like another tag, causes a warning.
     """
     counts, where_by_tag = collections.Counter(), {}
     for _, tags, locations in sentences:

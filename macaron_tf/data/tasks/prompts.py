@@ -52,7 +52,8 @@ class Template:
         words: answer word of each class, beginning with class 0.
 
     Raises:
-        UserError: `text` has another field or lacks {first}, or a word is empty or occurs twice.
+        UserError: `text` has another field or a single brace, or lacks {first}; or a word is empty
+            or occurs twice.
 
     Example:
         Template("Review: {first}\\nSentiment:", ("negative", "positive"))
@@ -66,8 +67,8 @@ class Template:
             filled = self.text.format(first="\0", second="\0")
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UserError(
-                f"the template {self.text!r} has a field other than {{first}} and {{second}}: "
-                "remove the field, or double each brace that belongs to the text"
+                f"the template {self.text!r} has a single brace, or a field other than {{first}} "
+                "and {second}: remove the field, or double each brace that belongs to the text"
             ) from error
         if "\0" not in filled:
             raise UserError(
@@ -179,7 +180,7 @@ def translation_prompts(
 
 
 def _non_empty(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Joins the lines of each side to one line, and leaves out pairs with an empty side."""
+    """Joins the words of each side by single spaces, and leaves out pairs with an empty side."""
     lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
     return [pair for pair in lines if all(pair)]
 
@@ -215,7 +216,7 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
     """Reads prompts from a table with the columns `question` and `answer`.
 
     For multiple choice, the table also has columns `choice1` to `choiceN`, and `answer` is the
-    number of the correct choice.
+    number of the correct choice, from 1 to N.
 
     Args:
         source, split: arguments of `Table`.
@@ -229,7 +230,7 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
     choices = table.choices
     if len(choices) == 1:
         raise UserError(
-            f"{table.path}, line 1: {choices[0]!r} is the only choice: add choice2, or remove the "
+            f"{table.path}: {choices[0]!r} is the only choice column: add choice2, or remove the "
             "column"
         )
     prompts = []

@@ -72,8 +72,9 @@ def read_questions(
             split begins with "test" or "all".
 
     Raises:
-        UserError: the source, the split or a field does not exist, or an answer is missing or not
-            at the given position in the context. The message names the file, question and field.
+        UserError: the source, the split or a field does not exist, the split has no questions, a
+            question id is repeated, or an answer is missing or not at the given position in the
+            context.
     """
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
@@ -157,7 +158,7 @@ def _file_rows(path) -> Iterator[_Row]:
 def _question(record, context: str, where: str) -> _Row:
     question_id, question = _text(record, "id", where), _text(record, "question", where)
     if not question.strip():
-        raise UserError(f"{where}: the question is empty: add its text, or remove the question")
+        raise UserError(f"{where}: the question is empty: add a text, or remove the question")
     if "answers" not in record:
         return _Row(question_id, question, context, None)
     answers = [
@@ -270,7 +271,7 @@ class EncodedQuestions(EncodedExamples):
     """Tokenized questions as M rows, one row per window.
 
     The labels `(M, 2)` are the first and last position of the answer in the window. If the window
-    does not contain the answer, both positions are 0, which is the position of [CLS].
+    does not contain the whole answer, both positions are 0, which is the position of [CLS].
 
     Attributes:
         positions: mapping from positions in the windows to characters in the contexts. The arrays

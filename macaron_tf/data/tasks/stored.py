@@ -49,7 +49,7 @@ class _Pool:
         self.written, self._buffer = self.size, bytearray()
 
     def read(self, start: int, end: int) -> bytes:
-        """Returns the bytes `start:end`, all of which a single call of `add` must have added."""
+        """Returns the bytes `start:end`, which must be either all on disk or all in memory."""
         if start >= self.written:
             return bytes(self._buffer[start - self.written : end - self.written])
         return os.pread(self._file.fileno(), end - start, start)

@@ -51,7 +51,7 @@ class Table:
       is the header.
     - `python:MODULE:FUNCTION` is a Python function. `FUNCTION(split)` returns one dict per example,
       which maps column names to texts or numbers.
-    - `tfds:NAME` is a TensorFlow Datasets set. Its texts may be empty.
+    - `tfds:NAME` is a dataset of TensorFlow Datasets. Its texts may be empty.
     - `jsonl:FILE`, `parquet:FILE` and `datasets:DIR` have records, whose fields are the columns.
 
     Attributes:
@@ -61,7 +61,8 @@ class Table:
         class_names: dict mapping each column with class labels to the names of its classes, class 0
             first. Tab-separated files and functions have no class names.
         keeps_quotes: whether quotation marks around a text are kept as part of the text. Only
-            tab-separated files keep quotation marks.
+            tab-separated files keep quotation marks, except for a text with doubled quotation marks
+            (see `table_rows`).
     """
 
     keeps_quotes = False
@@ -122,19 +123,18 @@ class Table:
 
         Raises:
             UserError: a column is missing or occurs twice, a line has too few or too many columns,
-                a text is empty, or the table has no rows. The message names the file, the line and
-                the column.
+                a text is empty, or a file has no rows. The message names the file, the line and the
+                column.
         """
-        mend = f"write each of {', '.join(columns)} once in the header"
+        mend = f"give the table each of the columns {', '.join(columns)} once"
         mend += ", with a single tab between columns" * self.keeps_quotes
-        if self._set or self._records:
-            mend = (
-                "name the columns by --set table.text=COLUMN and --set table.label=COLUMN, and for "
-                "pairs of texts also by --set table.text_b=COLUMN"
-            )
+        mend += (
+            ", or, for the tasks classify, regress, tag and choose, name the columns by settings "
+            "such as --set table.text=COLUMN and --set table.label=COLUMN"
+        )
         for column in columns:
             if self.header.count(column) != 1:
-                names = ", ".join(repr(name[:40]) for name in self.header[:20])
+                names = ", ".join(repr(name[:40]) for name in self.header[:20]) or "none"
                 raise UserError(
                     f"{self._header_where} has {self.header.count(column) or 'no'} columns named "
                     f"{column!r} (the columns are {names}), but needs exactly one: {mend}"
@@ -181,21 +181,24 @@ def _check_filled(
     for column, text in zip(columns, texts, strict=True):
         if not text.strip() and column not in may_be_empty:
             raise UserError(
-                f"{where}: the text in column {column!r} is empty: add a text or remove the line"
+                f"{where}: the text in column {column!r} is empty: add a text or remove the example"
             )
 
 
 def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
     """Converts a value of a record to text.
 
-    A class label becomes the name of the class, or "" if the label is secret (-1). The items of a
-    list are joined by spaces.
+    A class label becomes the name of the class, or "" if the label is withheld (-1). The items of
+    a list are joined by spaces.
 
     Args:
         where: location of the record, for error messages.
         column: name of the column.
         value: text, number, class index, or list of such values.
         classes: class names of the column. The tuple is empty if the column has no class labels.
+
+    Raises:
+        UserError: a class index is out of range, or a value is neither text nor a number.
     """
     if isinstance(value, list):
         return " ".join(_text(where, column, item, classes) for item in value)

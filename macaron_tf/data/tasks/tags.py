@@ -98,7 +98,9 @@ def read_tagged(
 def sentences_of(
     task: Task, source: Source, split: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
-    """Yields each sentence as (words, tags, locations), where a location is a file and a line.
+    """Yields each sentence as (words, tags, locations), with one location per tag.
+
+    A location names the file and the line, or the record, for error messages.
 
     Args:
         source: a `conll:` file or a table.
@@ -154,7 +156,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 def scheme_of(tags: Iterable[str]) -> str | None:
     """Returns the prefix letters of the entity tagging scheme without O, such as "BIES" for BIOES.
 
-    Returns `None` if the tags do not mark entities.
+    Returns `None` if the tags do not mark entities, or if their scheme is not in `_SCHEMES`.
     """
     matches = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
     letters = {match[1] for match in matches if match}

@@ -107,8 +107,8 @@ def answer_text(task: Task, label: float) -> str:
 def read_answer(task: Task, text: str) -> int | float | None:
     """Parses an answer text of a model.
 
-    Case, spaces and punctuation are ignored, because tokenization and detokenization may change a
-    class name such as "not_equivalent".
+    In a class name, case, spaces and punctuation are ignored, because tokenization and
+    detokenization may change a name such as "not_equivalent". In a score, spaces are ignored.
 
     Returns:
         The class index or the score; `None` if the text is neither a class name nor a number.
@@ -127,7 +127,7 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     Matthews' correlation is the metric, the text becomes the class -1 instead, as in T5's released
     code. With wrong classes, a model that never answers with a class name would have a strong
     negative correlation. In regression, a text that is not a number becomes the minimum score, or 0
-    if the scores have no minimum.
+    if the scores have no minimum, and scores outside the range are clipped.
 
     Args:
         task: task whose classes or scores the texts name.

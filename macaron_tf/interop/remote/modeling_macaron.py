@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 class MacaronConfig(PretrainedConfig):
-    """Configuration of a model, whose attributes are the keys of `SETTINGS`.
+    """Configuration of a model. Its attributes are the keys of `SETTINGS`.
 
     The attribute `layers` contains a list of sub-layers for each layer. A sub-layer is a dict with
     these keys:
@@ -123,7 +123,7 @@ class Embeddings(nn.Module):
 
 
 def sinusoids(positions, width):
-    """Computes sinusoidal position embeddings `(L, width)`.
+    """Computes sinusoidal embeddings `(..., L, width)` for `positions (..., L)`.
 
     Channels 2i and 2i + 1 are the sine and cosine of position / 10000^(2i / width).
     """
@@ -183,7 +183,8 @@ def masked_score(dtype):
 class Attention(nn.Module):
     """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d.
 
-    If `num_kv_heads` is less than H, several query heads share each head of keys and values.
+    If the setting `scaled` is False, there is no division by sqrt(d). If `num_kv_heads` is less
+    than H, several query heads share each head of keys and values.
     """
 
     def __init__(self, config, settings, heads=None, head_dim=None, output_dim=None):
@@ -419,7 +420,10 @@ class Stack(nn.Module):
         self.final_norm = layer_norm(config) if self.is_pre_norm else None
 
     def forward(self, x, mask, positions):
-        """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`."""
+        """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`.
+
+        Only the last output includes the final norm.
+        """
         states, biases = [x], {}
         for layer in self.layers:
             start = x
@@ -562,7 +566,10 @@ class TaskModel(MacaronPreTrainedModel):
         self.post_init()
 
     def scores(self, *args, **kwargs):
-        """Returns the head's scores, and all hidden states if `output_hidden_states` is True."""
+        """Returns the head's logits and a tuple of all hidden states.
+
+        Without `output_hidden_states=True`, the second value is `None`.
+        """
         out = self.macaron(*args, return_dict=True, **kwargs)
         x = out.last_hidden_state
         if self.pooled:

@@ -228,7 +228,7 @@ def ngram_lengths(max_length: int = 3) -> np.ndarray:
         max_length: maximum number of words in an n-gram.
 
     Returns:
-        `(longest,)` float64.
+        `(max_length,)` float64.
 
     References: Lan et al. 2020 (ALBERT), section 4.1.
     """
@@ -247,7 +247,7 @@ def span_lengths(max_length: int = 10, p: float = 0.2) -> np.ndarray:
         p: parameter of the geometric distribution.
 
     Returns:
-        `(longest,)` float64.
+        `(max_length,)` float64.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.1.
     """
@@ -267,15 +267,16 @@ def choose_spans(
 
     For each span, the function draws the length n in words. Then the function draws the first word
     uniformly among all words that fit the remaining count and begin n consecutive free words. If
-    there is no such word, the function draws again with maximum length n - 1. A span that would
-    exceed the count is cut after the last whole word that fits, as in ALBERT's released code.
-    SpanBERT's code also cuts within a word. Spans do not overlap and contain only maskable tokens.
+    there is no such word, the function draws again, and all further spans of the row have at most
+    n - 1 words. A span that would exceed the count is cut after the last whole word that fits, as
+    in ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
+    contain only maskable tokens.
 
     Args:
         maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if every
-            free word has more tokens than the remaining count.
+        counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if no
+            further word is free, or if every free word has more tokens than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
         lengths: `(N,)`, probabilities of the span lengths 1 to N, in words.
         apart: whether to keep at least one unmasked word between two spans. SpanBERT's released

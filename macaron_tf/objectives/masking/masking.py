@@ -113,8 +113,9 @@ def mask_tokens(
     """Masks tokens of a batch. Equal seeds mask the same tokens on every device.
 
     Let n be the number of tokens in a row, without special tokens. Then `max(1, round(rate n))`
-    tokens are masked, or fewer if only whole words may be chosen. BERT's released code also counts
-    [CLS] and [SEP] in n, so the code sometimes masks one token more.
+    tokens are masked (`ceil` instead of `round` with `config.round_up`), or fewer if only whole
+    words may be chosen. BERT's released code also counts [CLS] and [SEP] in n, so it sometimes
+    masks one token more.
 
     Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
     from the whole vocabulary, but this library would treat a drawn [PAD] as padding.
@@ -192,8 +193,8 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     """
     if token_ids.shape[1] is None:
         raise ValueError(
-            "the sequence length of token_ids is not static, but masks need a static shape: set "
-            "this length with tf.ensure_shape"
+            "the sequence length of token_ids is not static, but the pre-training objective needs "
+            "a static length: set it with tf.ensure_shape"
         )
     return token_ids.shape[1]
 

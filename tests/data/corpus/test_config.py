@@ -37,11 +37,11 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have a"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
-            "weights and language_alpha cannot be combined with packing='full_sentences'",
+            "neither weights nor language_alpha can be combined with packing='full_sentences'",
         ),
         (
             {"sources": (GERMAN,), "language_alpha": 0.5, "packing": "full_text"},
-            "weights and language_alpha cannot be combined with packing='full_text'",
+            "neither weights nor language_alpha can be combined with packing='full_text'",
         ),
         ({"sources": (GERMAN,), "language_alpha": 1.5}, "language_alpha=1.5 must be a number"),
         ({"sources": (GERMAN,), "language_alpha": -0.1}, "language_alpha=-0.1"),

@@ -176,7 +176,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
             (
                 f"text:{tmp_path}/blank.txt",
                 None,
-                "the vocabulary produces no tokens from the text of the sources",
+                "because the vocabulary produces no tokens from their text",
             ),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
             (
@@ -341,6 +341,16 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     again()
     (folder / "more.txt").write_text("1 2 3")
     refuses("have changed since the command began to prepare the corpus", again)
+
+
+def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
+    for name in ("a", "b"):
+        rows = [json.dumps({"en": f"{n} {n + 1}", "de": f"{n + 2} {n + 3}"}) for n in range(90)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    corpus = make(sources=(f"jsonl:{tmp_path}/a.jsonl:en",))
+    moved = make(sources=(f"jsonl:{tmp_path}/b.jsonl:en",))
+    assert moved.fingerprint == corpus.fingerprint
+    refuses("prepared with sources=.*:en", make, sources=(f"jsonl:{tmp_path}/b.jsonl:de",))
 
 
 def test_damage_is_named(make, out):

@@ -15,6 +15,7 @@ from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tables import parse_task_source
 from macaron_tf.data.tasks.tags import sentences_of
+from macaron_tf.plug_ins import allow
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 
@@ -104,6 +105,11 @@ def test_pairs_of_languages(folder):
     before = source_fingerprint("jsonl:flat.jsonl", "train", "en", "de")
     write_jsonl(folder / "flat.jsonl", PAIRS)
     assert source_fingerprint("jsonl:flat.jsonl", "train", "en", "de") != before
+    names = [f"jsonl:flat.jsonl{fields}" for fields in ("", ":en,de", ":de,en")]
+    (folder / "own.py").write_text("def one(split): ...\ndef other(split): ...\n")
+    names += [f"python:own.py:{function}" for function in ("one", "other")]
+    allow(*names)
+    assert len({source_fingerprint(name, "train", "en", "de") for name in names}) == len(names)
     said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: name"
     write_jsonl(folder / "a.jsonl", ROWS)
     refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
@@ -123,6 +129,9 @@ def test_tables_with_the_classes_that_a_file_names(folder):
         splits = labelled(task).read_splits(("train", "validation"), None, form, settings)
         counts = (70, 20) if form == "datasets:dict" else (63, 7)
         assert tuple(map(len, splits.values())) == counts, form
+        if counts == (63, 7):
+            splits = labelled(task).read_splits(("train", "all"), None, form, settings)
+            assert tuple(map(len, splits.values())) == (63, 70)
     own = get_task("regress", own=True)
     settings = TableSettings(label="n").filled(own, "parquet:a.parquet")
     assert settings.mean == 34.5
@@ -174,4 +183,4 @@ def test_refusals(folder):
     own = get_task("classify", own=True)
     refuses("but a table takes its fields from settings", TableSettings().filled, own, "jsonl:x:y")
     pytest.importorskip("pyarrow")
-    refuses("junk.parquet is damaged or not a parquet file", read, "parquet:junk.parquet")
+    refuses("junk.parquet is damaged or not a Parquet file", read, "parquet:junk.parquet")

@@ -61,7 +61,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
 @pytest.mark.parametrize(
     ("task", "text", "words"),
     [
-        (CLASSIFY, "", "own.tsv is empty: write a header"),
+        (CLASSIFY, "", "own.tsv has no named columns: give a table"),
         (CLASSIFY, "text\tlabel\n", "own.tsv contains no example"),
         (
             CLASSIFY,

@@ -124,7 +124,7 @@ def test_examples_become_prompts():
 
 def test_templates_that_cannot_be():
     for text in ("{third}", "{first.third}", "{first[third]}"):
-        refuses("has a field other than", Template, text, ("a", "b"))
+        refuses("or a field other than", Template, text, ("a", "b"))
     refuses("does not contain .first.", Template, "Sentiment:", ("a", "b"))
 
 
@@ -150,7 +150,7 @@ def test_tables_of_choices_and_of_answers(table):
     [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
     refuses("line 1 has no columns named 'answer'", read, "question\tchoice1\tchoice2")
-    refuses("line 1: 'choice1' is the only choice", read, "question\tchoice1\tanswer")
+    refuses("table.tsv: 'choice1' is the only choice col", read, "question\tchoice1\tanswer")
     refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
 
 

@@ -261,7 +261,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
         (
             ["neighbours", run, "a", "--in", "a dog", "--source", f"text:{tmp_path}/a.txt"],
-            "the sentences of --source contain no word other than 'a'",
+            "the searched sentences contain no word other than 'a'",
         ),
     ):
         refused(main, words, message, tmp_path)
