@@ -193,7 +193,8 @@ def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], in
     """Returns a pair: a dict of the sampling settings `top_k` and `top_p`, and the random seed.
 
     Raises:
-        UserError: a flag of `SAMPLING` is set, but the temperature is 0, which turns sampling off.
+        UserError: a flag of `SAMPLING` is set, but the temperature is 0 or not set, so the command
+            does not sample.
     """
     values = {"top_k": 0, "top_p": 1.0, "seed": 1}
     changed = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
@@ -208,9 +209,9 @@ def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], in
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts`, and the flag `--resume RUN`, which is an alternative to `parts`.
+    """Makes the arguments of `parts`, and the alternative flag `--resume RUN`.
 
-    The arguments `parts` describe a new run. They are not required if `--resume` is set.
+    The arguments of `parts` describe a new run. None of them may be given together with `--resume`.
     """
 
     def add(parser: argparse.ArgumentParser) -> None:
@@ -251,7 +252,7 @@ def recipe_to_train(examples: str, *more: Part) -> Part:
 
 
 def recipes(recipe_class: str) -> Command:
-    """Makes the command `recipes [NAME]`, which lists recipes or prints the recipe NAME.
+    """Makes the command `recipes [NAME]`, which lists recipes, or prints NAME as a Python file.
 
     Args:
         recipe_class: class of the recipes, as `module:class`.
@@ -270,7 +271,7 @@ def recipes(recipe_class: str) -> Command:
 def settings_of(recipe_class: str) -> Command:
     """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
 
-    With words, the command prints only settings whose path or meaning contains one of them.
+    With words, the command prints only settings whose path or meaning contains one of the words.
 
     Args:
         recipe_class: class of the recipes, as `module:class`.
@@ -320,7 +321,7 @@ def finetuning(*tasks: str) -> Part:
         path_argument(
             "--source",
             "source of the task's examples, such as tsv:FILE; allowed only if --tasks names a "
-            "single task (default: the task's own set in TensorFlow Datasets)",
+            "single task (default: the task's dataset in TensorFlow Datasets)",
         ),
         settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
@@ -331,7 +332,7 @@ def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | No
     default = "the environment variable TFDS_DATA_DIR, or else ~/tensorflow_datasets"
     if any(action.dest == "run" for action in parser._actions):
         default = f"for an existing run, the folder that it was trained with; otherwise {default}"
-    text = f"folder that contains the data sets of TensorFlow Datasets (default: {default})"
+    text = f"folder that contains the datasets of TensorFlow Datasets (default: {default})"
     return path_argument("--data-dir DIR", text)(parser)
 
 
@@ -362,8 +363,8 @@ TFDS = together(
     DATA_DIR,
     switch(
         "--download",
-        "download and prepare data sets that are missing in --data-dir (default: stop with an "
-        "error if a data set is missing)",
+        "download and prepare datasets that are missing in --data-dir (default: stop with an error "
+        "if a dataset is missing)",
     ),
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
@@ -371,7 +372,7 @@ EXAMPLES = together(
     path_argument(
         "--source",
         "source of the examples, such as tsv:FILE (default: for an existing run, the source that "
-        "it was trained on; otherwise the task's own set in TensorFlow Datasets)",
+        "it was trained on; otherwise the task's dataset in TensorFlow Datasets)",
     ),
     TFDS,
 )

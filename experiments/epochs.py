@@ -45,7 +45,8 @@ class EpochRecipe(Recipe):
         source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
             neither the user nor the task names a source.
         init: pre-trained model to start from, or `none` for random weights; see `read_init`.
-        batch_size: number of examples in a micro-batch.
+        batch_size: number of examples in a micro-batch or, if long texts are read in windows,
+            number of windows.
         epochs: number of passes over the training set; `None` means `training.max_steps` updates.
         warmup_fraction: fraction of all updates that is warm-up; `None` means
             `training.warmup_steps` updates.
@@ -133,6 +134,10 @@ def read_init(
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
         kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
+
+    Raises:
+        UserError: an argument is missing or not allowed with this `location`, the model cannot be
+            read or has another type, or the vocabularies differ.
     """
     if location == NOTHING:
         if not model or not vocabulary:
@@ -164,6 +169,10 @@ def init_of_run(
     Args:
         run: the run to resume.
         model, vocabulary, lower_case: arguments of `read_init`.
+
+    Raises:
+        UserError: the run started from random weights, and `model` or `vocabulary` is set, or
+            `read_init` raises.
     """
     recipe = run.recipe
     if recipe.init != NOTHING:
@@ -210,8 +219,8 @@ def example_batches(
 ) -> ExampleBatches:
     """Makes batches whose rows are padded to one of at most 4 lengths.
 
-    Several lengths keep the padding short. On a TPU, all batches have the same length, because a
-    TPU compiles the model for each length.
+    Several lengths keep the padding short. With a `TPUStrategy`, all batches have the same length,
+    because the model is compiled for each length.
     """
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
 

@@ -11,7 +11,7 @@ shows how much the state at each position depends on earlier inputs.
 An encoder reads two texts as a pair. A translation model takes the second text as the translation
 of the first text. Without a second text, the model translates the first text itself. Any other
 encoder-decoder and a language model read a single text. The file look.npz in the folder of --out
-contains the tokens and all arrays that the pictures show.
+contains the tokens and the arrays from which the pictures are drawn.
 """
 
 import argparse
@@ -91,7 +91,8 @@ def _encoder_inputs(
         texts: one text or two texts.
 
     Returns:
-        A dict of the network's inputs, and a dict that maps "tokens" to the tokens of the row.
+        A dict of the network's inputs for one row, and a dict that maps "tokens" to the tokens of
+        the row.
     """
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
@@ -122,11 +123,12 @@ def _encoder_decoder_inputs(
     Args:
         location: the model as the user named it, for error messages.
         pretrained: the model.
-        texts: one text or two texts.
+        texts: one text or, for a translation model, at most two texts.
 
     Returns:
-        A dict of the network's inputs, and a dict of tokens with the keys "source_tokens",
-        "read_tokens" (decoder input) and "target_tokens" (the next token at each position).
+        A dict of the network's inputs for one row, and a dict of tokens with the keys
+        "source_tokens", "read_tokens" (decoder input) and "target_tokens" (the next token at each
+        position).
     """
     vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
     task = pretrained.task
@@ -189,7 +191,9 @@ def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 
 
 def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
-    """Writes the pictures and `out`/look.npz, and prints the paths of these files.
+    """Writes the pictures and `out`/look.npz.
+
+    The function prints the target tokens, if there are any, and the paths of the files.
 
     Args:
         out: folder for the files.
@@ -259,8 +263,8 @@ def state_derivatives(layer: SwishRNN, inputs) -> np.ndarray:
     The element [t, s] is the root mean square over channels of the derivative dc[t] / dx[s] of the
     state c at position t with respect to the input x at position s. The recurrence does not mix
     channels. In each channel, the derivative is (1 - J[s]) J[s+k] ... J[t], where k is the step
-    size; see `macaron_tf.kernels.recurrence` for J. The derivative is 1 if the state equals the
-    input. The derivative is 0 if s > t, or if t - s is not a multiple of k.
+    size; see `macaron_tf.kernels.recurrence` for J. If a state always equals its input, the
+    derivative dc[t] / dx[t] is 1. The derivative is 0 if s > t, or if t - s is not a multiple of k.
 
     Args:
         layer: the SwishRNN layer.
@@ -337,7 +341,7 @@ def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[st
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws, for each layer, a curve of the mean derivative against the distance t - s.
+    """Draws, for each layer, a curve of the mean of `norms` against the distance t - s.
 
     Args:
         norms: output of `state_derivatives` for N layers, `(N, T, T)`.
@@ -375,14 +379,14 @@ main = cli.single_program(
     ),
     cli.path_argument(
         "--out DIR",
-        "output folder for the pictures and for the file look.npz with the plotted numbers "
-        "(default: %(default)s)",
+        "output folder for the pictures and for the file look.npz, which contains the arrays from "
+        "which the pictures are drawn (default: %(default)s)",
         default="look",
     ),
     cli.checkpoint(
-        "checkpoint to load: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
-        "last if the run was never validated)"
+        "checkpoint to load: 'average', 'best', 'last' or the number of a training step (default: "
+        "'average' if the run has averaged weights of its newest checkpoints; otherwise 'best', or "
+        "'last' if the run was never validated)"
     ),
 )
 

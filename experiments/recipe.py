@@ -70,7 +70,7 @@ class Recipe(Settings):
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     def changed(self, **values) -> typing.Self:
-        """Returns the recipe with fields replaced. A dict replaces fields of a section.
+        """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
 
         For example, `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`
         changes the learning rate and keeps the other training settings.
@@ -85,7 +85,8 @@ class Recipe(Settings):
                 size.
 
         Raises:
-            UserError: `model_options` sets the vocabulary size.
+            UserError: `model_options` sets the vocabulary size, the catalog has no model of this
+                name, or a value in `model_options` is not valid.
         """
         options = dict(self.model_options)
         if "vocab_size" in options:
@@ -96,7 +97,11 @@ class Recipe(Settings):
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
     def catalog_config(self, **options):
-        """Returns the catalog's configuration of the model, with the given fields replaced."""
+        """Returns the catalog's configuration of the model, in which only `options` are replaced.
+
+        Raises:
+            UserError: the catalog has no model of this name, or a field or value is not valid.
+        """
         with as_user_errors("model"):
             return catalog.config(self.model, **options)
 
@@ -110,7 +115,7 @@ class Recipe(Settings):
         return catalog.network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        """Makes the training objective.
+        """Makes the training objective. Every subclass must define this method.
 
         Args:
             static_shapes: whether all tensor shapes must be independent of tensor values, as TPUs
@@ -164,7 +169,7 @@ class Recipe(Settings):
     def unread(self) -> dict[str, str]:
         """Returns the settings that have no effect in this recipe.
 
-        The result maps each unused setting to the setting or task that would use it, such as
+        The result maps the path of each unused setting to what would use the setting, such as
         `training.beta_1` to `training.optimizer=adam`. A path that ends in a dot stands for a whole
         section. Settings of the model are not included.
         """
@@ -190,6 +195,9 @@ class Recipe(Settings):
     ) -> None:
         """Raises a `UserError` if this recipe cannot continue a run.
 
+        The two recipes must agree in all settings except `may_change`. They must also agree in
+        `training.max_steps` if the schedule is linear or cosine.
+
         Args:
             before: recipe that the run was started with.
             where: folder of the run.
@@ -209,7 +217,8 @@ class Recipe(Settings):
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
         """Returns the settings that differ between two recipes, with their values.
 
-        The result maps a path to a pair: the value in this recipe, and the value in `other`.
+        The result maps a path to a pair: the value in this recipe, and the value in `other`. `None`
+        stands for the value of a setting that a recipe does not have.
         """
         values, other_values = (
             {path: value for path, value, _ in _leaves(recipe)} for recipe in (self, other)
@@ -219,7 +228,7 @@ class Recipe(Settings):
         return {path: (first, second) for path, (first, second) in pairs.items() if first != second}
 
     def to_json(self) -> str:
-        """Returns the recipe as JSON, which `recipe_from_json` reads."""
+        """Returns the recipe and its kind as JSON text, which `recipe_from_json` reads."""
         return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
 
 
@@ -251,6 +260,10 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
         recipe_class: expected class of the recipe.
         text: the JSON text.
         where: path of the file, for error messages.
+
+    Raises:
+        UserError: the text is not JSON, the recipe has another kind than `recipe_class`, or a
+            setting is unknown, missing or not valid.
     """
     try:
         values = parse_json(text)
@@ -259,7 +272,8 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
             return recipe_class(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{where} is not a recipe of this version of the package ({error}): train the run again"
+            f"{where} is not a recipe of this version of the package ({error}): use the version "
+            "that wrote it, or train again"
         ) from error
     kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
     raise UserError(
@@ -272,18 +286,24 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 def override(
     recipe: Recipe, settings: Iterable[str], saved_training: TrainingConfig | None = None
 ) -> Recipe:
-    """Returns the recipe with settings replaced.
+    """Returns a copy of the recipe with settings replaced.
 
     All replacements take effect together. Fewer steps and a shorter warm-up, for example, may be
-    given in either order.
+    given in either order. If `settings` shorten the run but not the warm-up, the warm-up may be
+    shortened too; see `_warm_up`.
 
     Args:
         recipe: the recipe to change.
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        saved_training: training settings of the run to resume; `None` means a new run. The warm-up
-            of the saved run is kept, even if `training.max_steps` changes.
+        saved_training: training settings of the run to resume; `None` means a new run. If the saved
+            run has the recipe's own warm-up, it keeps this warm-up even if `training.max_steps`
+            changes.
+
+    Raises:
+        UserError: a setting is unknown, not valid or determined by another argument, or the warm-up
+            of a new run is not shorter than the run.
     """
     model_texts, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -335,8 +355,8 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         settings: strings of the form `path=value`.
 
     Returns:
-        A dict mapping each unused setting to a clause that names what uses the setting, such as
-        "only training.optimizer=adam uses this setting".
+        A dict mapping each unused string of `settings` to a clause that names what uses the
+        setting, such as "only training.optimizer=adam uses this setting".
     """
     settings = tuple(settings)
     reasons = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
@@ -352,7 +372,7 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
 
 
 def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
-    """Yields the paths of settings that have their default values."""
+    """Yields the paths of settings that have their default values, each after the prefix `path`."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Settings):
@@ -372,7 +392,9 @@ def refuse_unread(recipe: Recipe, settings: Iterable[str], *other_recipes: Recip
     for setting, reason in unread(recipe, settings).items():
         if all(unread(other, [setting]) for other in other_recipes):
             path = setting.partition("=")[0].rstrip(".")
-            raise UserError(f"{path} has no effect here, because {reason}: leave {path} out")
+            raise UserError(
+                f"{path} has no effect in this recipe, because {reason}: leave {path} out"
+            )
 
 
 def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:
@@ -386,7 +408,7 @@ def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str
         name = setting.partition("=")[0]
         if name in by_argument:
             raise UserError(
-                f"--set {setting} is not allowed here: give {by_argument[name]} instead"
+                f"--set {setting} is not allowed in this command: give {by_argument[name]} instead"
             )
 
 
@@ -394,7 +416,8 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
     """Returns the number of warm-up updates for a run of `steps` updates.
 
     If the recipe's warm-up takes more than half of a shortened run, the warm-up is shortened in
-    proportion. For example, 1,000 warm-up updates in 10,000 updates become 100 in 1,000.
+    proportion. For example, 1,000 warm-up updates in 10,000 updates become 100 in 1,000. A warm-up
+    with a constant learning rate is not shortened.
 
     Args:
         training: training settings of the recipe.
@@ -445,7 +468,10 @@ def _changed(node, values: dict[str, typing.Any]):
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (path, value, range, meaning) for every setting of a recipe and its model."""
+    """Yields (path, value, range, meaning) for every setting of a recipe and its model.
+
+    The value is the `repr` of the setting's value. The setting `model_options` is left out.
+    """
     for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
         if path != "model_options":
             yield path, repr(value), item.range, item.text

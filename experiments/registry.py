@@ -72,8 +72,8 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
         settings: strings of the form `path=value`; see `override`.
 
     Raises:
-        UserError: there is no such recipe, its class is not `recipe_class`, or a setting is not
-            valid.
+        UserError: there is no such recipe, the user's function fails, the recipe's class is not
+            `recipe_class`, or a setting is not valid.
     """
     return override(make_recipe(name, recipe_class, _recipe_function(name)), settings)
 
@@ -86,6 +86,9 @@ def load_from_options(options: argparse.Namespace, run_class: type[Run]) -> Reci
     Args:
         options: parsed options of the command.
         run_class: class of the run.
+
+    Raises:
+        UserError: the recipe or the run cannot be read, or a setting is not valid or has no effect.
     """
     if options.resume is None:
         recipe = load(options.recipe, run_class.recipe_class)
@@ -106,6 +109,10 @@ def make_recipe(
         recipe_class: class that the recipe must have.
         builtin: function of this package that makes the recipe `name`; `None` if there is none.
         arguments: arguments of the function that makes the recipe.
+
+    Raises:
+        UserError: there is no recipe `name`, the user's function fails, or the recipe's class is
+            not `recipe_class`.
     """
     if is_import_path(name):
         allow(name)
@@ -125,6 +132,11 @@ def make_recipe(
             f"no recipe is called {name!r}: choose one of {', '.join(names(recipe_class))}"
             f"{nearest(name, names(recipe_class))}; for your own file write ./{name}.py"
         )
+    if is_import_path(name) and not isinstance(recipe, recipe_class):
+        raise UserError(
+            f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "
+            f"value of type {recipe_class.__name__}: correct the function, or use {recipe.command}"
+        )
     if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "
@@ -134,7 +146,7 @@ def make_recipe(
 
 
 def documentation(name: str) -> tuple[str, str]:
-    """Returns the docstring of a recipe and the docstring of its module."""
+    """Returns the docstring of a built-in recipe and the docstring of its module."""
     function = _recipe_function(name)
     return inspect.getdoc(function), inspect.getdoc(inspect.getmodule(function))
 
@@ -143,7 +155,7 @@ def source_code(name: str, recipe: Recipe) -> str:
     """Returns the text of a Python file that defines a copy of a recipe, for a user to edit.
 
     Args:
-        name: name of the recipe.
+        name: name of a built-in recipe.
         recipe: the recipe.
     """
     classes: set[type] = set()

@@ -1,9 +1,9 @@
-"""The folder of a run, which a `train` command writes and all other commands read.
+"""The folder of a run, which a `train` command writes and other commands read.
 
 RUN/recipe.json          all settings, including values of `--set`
 RUN/model.json           the network without weights; see `Run.write`
 RUN/code.json            signatures of user code that recipe.json and model.json name
-RUN/data.json            fingerprint (SHA-256) and size of the training data
+RUN/data.json            fingerprint (SHA-256), size and location of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
 RUN/average/             averaged weights, which `translate average` writes
@@ -11,7 +11,7 @@ RUN/metrics.jsonl        metrics, with a line for each log step and each validat
 RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
-RUN/comparison/          results of `compare`
+RUN/comparison/          scores of a translation run in a comparison by `experiments.compare`
 RUN/result.json          final step, reason for stopping and scores of a fine-tuning run
 RUN/diverged.json        error message, if training diverged
 """
@@ -72,7 +72,12 @@ class Run(abc.ABC):
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> typing.Self:
-        """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket."""
+        """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket.
+
+        Raises:
+            UserError: the folder has no recipe of the class `recipe_class`, or the vocabulary
+                cannot be read.
+        """
         path = storage.as_path(path)
         recipe, vocabulary_class = cls._read_recipe(path), cls.vocabulary_class
         vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
@@ -80,7 +85,11 @@ class Run(abc.ABC):
 
     @classmethod
     def saved_training(cls, path: str | os.PathLike) -> TrainingConfig | None:
-        """Returns the training settings of the run in a folder, or `None` if there is no run."""
+        """Returns the training settings of the run in a folder, or `None` if there is no run.
+
+        Raises:
+            UserError: recipe.json cannot be read, or is the recipe of another type of run.
+        """
         file = storage.as_path(path) / "recipe.json"
         return cls._read_recipe(file.parent).training if file.exists() else None
 
@@ -95,7 +104,7 @@ class Run(abc.ABC):
     def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
         """Returns the run in a folder, or `None` if there is no run.
 
-        The method checks that training with `recipe` can continue the run.
+        The method checks that `recipe` can continue the run. It does not compare the training data.
 
         Args:
             path: folder of the run.
@@ -104,7 +113,8 @@ class Run(abc.ABC):
                 `recipe.may_change`. A name that ends in a dot stands for a whole section.
 
         Raises:
-            UserError: training with this recipe cannot continue the run.
+            UserError: `recipe` cannot continue the run, `save_pretrained` wrote the folder, or the
+                folder has checkpoints but no recipe.json.
         """
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
@@ -153,7 +163,7 @@ class Run(abc.ABC):
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
     ) -> Sequence[keras.Variable]:
-        """Returns the variables of the network that keep state from batch to batch.
+        """Returns the variables of the network that keep state from batch to batch, if any.
 
         For example, a Transformer-XL has a memory for training and a separate memory for
         evaluation.
@@ -165,7 +175,7 @@ class Run(abc.ABC):
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
-        """Writes all files of the run except checkpoints and metrics.
+        """Writes the vocabulary, data.json, model.json, code.json and recipe.json.
 
         `macaron_tf.load` reads model.json, but not recipe.json. The fields of model.json are:
 
@@ -207,11 +217,13 @@ class Run(abc.ABC):
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"
     ) -> None:
-        """Raises a `UserError` if the training data have changed since the run began.
+        """Raises a `UserError` if the data or the vocabulary have changed since the run began.
+
+        The method also raises if data.json is missing or has no fingerprint.
 
         Args:
             fingerprint: SHA-256 of the current training data.
-            mend: end of the error message, which says what to do.
+            mend: end of the error message about changed data, which says what to do.
         """
         record = self.data_record()
         if record["sha256"] != fingerprint:
@@ -225,7 +237,11 @@ class Run(abc.ABC):
             )
 
     def data_record(self) -> dict[str, typing.Any]:
-        """Returns the contents of data.json, which describe the training data of the run."""
+        """Returns the contents of data.json, which describe the training data of the run.
+
+        Raises:
+            UserError: data.json is missing or damaged, or has no field "sha256".
+        """
         record = _read_data_record(self.path)
         if "sha256" not in record:
             file = self.path / "data.json"
@@ -335,8 +351,9 @@ def write_scores(
 ) -> None:
     """Writes scores to a JSON file, and prints the path of the file.
 
-    The file name is the last 100 characters of `subject`, followed by `settings` and a hash of
-    `identity`. Evaluations with different hashes therefore have different files.
+    The file name is the end of `subject` (at most 100 characters, with hyphens in place of special
+    characters), followed by `settings` and a hash of `identity`. Another `identity` therefore gives
+    another file.
 
     Args:
         folder: folder for the file.

@@ -74,7 +74,7 @@ def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> No
     Args:
         module: name of the command's module in `experiments`.
         arguments: arguments of the command.
-        log: file to which the command's output is appended; `None` means stdout.
+        log: file to which the command's output is appended; `None` means stdout and stderr.
 
     Raises:
         UserError: the command failed.
@@ -114,7 +114,7 @@ def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) ->
         fields: expected type of each field that the caller reads.
 
     Raises:
-        UserError: the file cannot be read, or a type does not match.
+        UserError: the file cannot be read, a field is missing, or a type does not match.
     """
     mend = "remove it and give the same command again"
     return storage.read_json(path, value_type, mend=mend, **fields)
@@ -123,13 +123,15 @@ def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) ->
 def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
     """Reads a result from a JSON file, or computes and saves the result if the file is missing.
 
+    The function returns the result without `settings`.
+
     Args:
         file: path of the file, in which `settings` are stored as well.
         settings: settings that determine the result.
         make: function that computes the result.
 
     Raises:
-        UserError: the file was made with other settings.
+        UserError: the file was made with other settings, or is damaged.
     """
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
@@ -147,8 +149,8 @@ def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable
 def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
     """Runs tasks in several threads. On Linux, each thread uses its own part of the CPUs.
 
-    If a task raises an exception, the function cancels the tasks that have not begun, and raises
-    the exception.
+    If a task raises an exception, the function cancels the tasks that have not begun, waits for the
+    running tasks, and raises the exception.
 
     Args:
         jobs: number of threads.
@@ -275,7 +277,7 @@ def write(
     figure: bool = True,
     **fields,
 ) -> None:
-    """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints it.
+    """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints the Markdown text.
 
     Args:
         out: folder for the files.

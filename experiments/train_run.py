@@ -57,8 +57,9 @@ def train_run(
     """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
     The results of a resumed run are bit-identical to the results of an uninterrupted run. The
-    folder is created only after all checks of the input. If a new run fails without having
-    written metrics or a checkpoint, the folder is removed.
+    folder is created only after all checks of the input. If a new run fails before its first
+    checkpoint, and has no metrics or runs out of memory, the folder is removed. After divergence,
+    the folder is kept.
 
     Args:
         run: the run to train.
@@ -73,7 +74,8 @@ def train_run(
         callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
 
     Raises:
-        UserError: the folder contains a run with other settings, another vocabulary or other data.
+        UserError: the folder contains a run with other settings, another vocabulary or other data,
+            or the model does not fit into memory.
         Diverged: too many consecutive updates were skipped, for example because of a NaN or
             infinite loss or gradient.
         Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
@@ -164,8 +166,8 @@ def train_pairs(
     """Trains an encoder-decoder on pairs of texts.
 
     Each validation computes the loss of held-out pairs, generates texts by greedy decoding, and
-    scores these texts. Greedy decoding takes a tenth of the time of beam search with 5 beams, and
-    is accurate enough to select a checkpoint.
+    scores these texts. Greedy decoding is much faster than beam search, and is accurate enough to
+    select a checkpoint.
 
     Args:
         run: run to train. It has a method `line_translator`, and its recipe has the section
@@ -178,8 +180,13 @@ def train_pairs(
         sample: format string for a printed example, whose three fields are the source, target and
             generated text.
         strategy: distribution strategy.
-        batches: function that replaces the dataset of `data`; see `RunData`.
+        batches: function that makes the training batches; see `RunData`. `None` means the batches of
+            `data`.
         options: arguments `initialize`, `note` and `callbacks` of `train_run`.
+
+    Raises:
+        UserError: even perfect outputs have the score 0, so no checkpoint can be selected, or
+            `train_run` raises.
     """
     recipe = run.recipe
     metric = recipe.training.best_metric
@@ -248,7 +255,8 @@ def report(
         recipe: recipe of the run.
         options: parsed options of `train`.
         commands: format strings of commands to try next. The fields are {me} (command of the
-            recipe), {run} (folder of the run) and {data} (the flag `--data-dir`).
+            recipe), {run} (folder of the run) and {data} (the flag `--data-dir` with its value, or
+            "" if the flag is not set).
         best: format string of the line about the best checkpoint, with the fields {metric}, {score}
             and {step}.
     """

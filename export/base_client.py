@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 
 def missing_signature(name: str, signatures: Iterable[str]) -> ClientError:
-    """Returns the error for a model without the signature `name`. `signatures` names the others."""
+    """Returns the error for a model that has the signatures `signatures`, but not `name`."""
     others = ", ".join(sorted(key for key in signatures if not key.startswith("__"))) or "none"
     model = "a translator" if name == "score" else "the model"
     return ClientError(
@@ -46,7 +46,7 @@ def missing_signature(name: str, signatures: Iterable[str]) -> ClientError:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Translation of a line, and the translation's score (higher is better)."""
+    """Translation of a line, and its score in the beam search (higher is better)."""
 
     text: str
     score: float
@@ -80,7 +80,8 @@ class Signature:
         """Converts lines to the model's inputs.
 
         Args:
-            lines: lines of text. Tabs separate several texts in a line.
+            lines: lines of text. If the model has several string inputs, tabs separate the texts
+                in a line.
             numeric_inputs: dict mapping the name of a numeric input to its value, which applies to
                 all lines. The inputs of a text generator have default values.
             first: number of the first line, for error messages.
@@ -123,7 +124,7 @@ class Signature:
 
 
 def _to_number(name: str, value: Any, dtype: str) -> Any:
-    """Converts the value of an input with an integer or float dtype to a Python int or float.
+    """Converts the value of an input of a dtype in `_BITS` or `_MAX_FLOAT` to an int or a float.
 
     A value for any other dtype is returned unchanged.
 
@@ -186,7 +187,7 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Raises a ClientError if the code in the `with` block fails to parse a response."""
+        """Turns a KeyError, TypeError or AttributeError in the `with` block into a ClientError."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
@@ -201,7 +202,8 @@ class Client(abc.ABC):
         """Runs the model, whatever its task is, on each line of text.
 
         Args:
-            lines: lines of text. Tabs separate several texts in a line.
+            lines: lines of text. If the model has several string inputs, tabs separate the texts
+                in a line.
             first: number of the first line, for error messages.
             numeric_inputs: values of the model's numeric inputs, such as `max_tokens=20`.
 
@@ -209,7 +211,8 @@ class Client(abc.ABC):
             A list with one dict for each line. The dict maps output names to values.
 
         Raises:
-            UserError: a line or a number does not fit the model's inputs.
+            UserError: a line or a number does not fit the model's inputs, or a line has an unpaired
+                surrogate.
         """
         columns = self.signature.columns(lines, numeric_inputs, first)
         [first_output, *_] = self.signature.outputs
@@ -233,7 +236,7 @@ class Client(abc.ABC):
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
         """Returns a list of translations for each line, best first.
 
-        The export option `--n-best` has set the number of translations per line.
+        The number of translations per line was set at the export (`--n-best`).
         """
         candidates = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
@@ -242,18 +245,20 @@ class Client(abc.ABC):
                     f"the model {self.name!r} is not a translator: leave --n-best out, or call "
                     "`answers` in Python"
                 )
-            rows = zip(part["translations"], part["scores"], strict=True)
-            candidates += [list(map(Candidate, *row)) for row in rows]
+            with self._as_documented():
+                rows = zip(part["translations"], part["scores"], strict=True)
+                candidates += [list(map(Candidate, *row)) for row in rows]
         return candidates
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Returns the log-probability of each target, given the source at the same index.
 
         The log-probability is the sum of the natural logarithms of the target's token
-        probabilities.
+        probabilities, including the end-of-sequence token.
 
         Raises:
             ValueError: the numbers of sources and targets differ.
+            ClientError: the model has no signature `score`, or the request fails.
         """
         if len(sources) != len(targets):
             raise ValueError(
@@ -267,7 +272,8 @@ class Client(abc.ABC):
                     f"the model's signature 'score' has no output 'log_probs' (its outputs: "
                     f"{', '.join(part)}): export a translator with python -m export.saved_model"
                 )
-            scores += part.get("log_probs") or part[""]
+            with self._as_documented():
+                scores += part.get("log_probs") or part[""]
         return scores
 
     def _run_in_batches(
@@ -281,7 +287,7 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        """Sends one request for a signature.
+        """Runs a signature once, for at most `batch_size` rows.
 
         Args:
             signature: name of the signature.

@@ -7,7 +7,7 @@
 Each line of input gives one prediction, in order. If a model reads several texts (a pair, a
 question with its context, or a context with a question and choices), separate the texts by tabs.
 The client works with `export.serve`, with TensorFlow Serving, and with the folder of an exported
-model. REST needs only the standard library. The answer depends on the type of the model:
+model. REST requests do not need TensorFlow. The printed answer depends on the type of the model:
 
     translation              the translation
     classification           the label, and CLASS=PROBABILITY of each class, separated by tabs
@@ -18,8 +18,8 @@ model. REST needs only the standard library. The answer depends on the type of t
     sentence embedding       the numbers of the vector, separated by spaces
     other                    a JSON object of the outputs
 
-A text generator also has numeric inputs, such as --input max_tokens=20. In Python, use
-`RestClient(url, name).answers(lines)`, or `translate(lines)` for a translator.
+A text generator also has numeric inputs, which --input sets, such as --input max_tokens=20. In
+Python, use `RestClient(url, name).answers(lines)`, or `translate(lines)` for a translator.
 """
 
 import argparse
@@ -50,6 +50,7 @@ _CONNECT_SECONDS = 10.0  # maximum time to wait while a gRPC server starts
 class RestClient(Client):
     """Client for the REST API of a server, at an address such as http://127.0.0.1:8501.
 
+    A path in the address, such as /models in http://proxy/models, is the prefix of all requests.
     The client is not thread-safe, so each thread needs its own client.
 
     Attributes:
@@ -57,6 +58,9 @@ class RestClient(Client):
             busy (HTTP status 503 or 429). A request that exceeds `timeout` is not repeated.
             Repeating is safe, because a prediction does not change the state of the server.
         backoff: seconds before the first repetition. The wait doubles with every repetition.
+
+    Raises:
+        UserError: `address` is not an HTTP address.
     """
 
     retries: int = 5
@@ -72,37 +76,41 @@ class RestClient(Client):
             parts = urllib.parse.urlsplit(url)
             host = parts.hostname or ""
             host.encode("idna")  # raises an error that the connection would raise later
-            if not host or parts.scheme not in connection_classes:
+            ignored = parts.query or parts.fragment or parts.username is not None
+            if not host or parts.scheme not in connection_classes or ignored:
                 raise ValueError(url)
+            prefix = urllib.parse.quote(parts.path.rstrip("/"), safe="/%")
             cls = connection_classes[parts.scheme]
             self._connection = cls(host, parts.port or cls.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
             raise UserError(
                 f"{self.address!r} is not the HTTP address of a server: write http://HOST:PORT"
             ) from None
-        self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
+        self._path = f"{prefix}/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
             self._path += f"/versions/{self.version}"
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the model is available.
+        """Waits until `version` of the model is available; without `version`, until any version is.
 
         Raises:
-            ClientError: the model is not available after `seconds`.
+            ClientError: the version is not available after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
             try:
-                states = self._request("GET", self._path, None, retries=0)["model_version_status"]
-                if any(state["state"] == "AVAILABLE" for state in states):
+                response = self._request("GET", self._path, None, retries=0)
+                with self._as_documented():
+                    states = [state["state"] for state in response["model_version_status"]]
+                if "AVAILABLE" in states:
                     return
                 message = "the model is still loading"
             except ClientError as error:
                 message = str(error)
             if time.monotonic() > deadline:
                 raise ClientError(
-                    f"the model is not ready after {seconds:g} s ({message}): wait longer, or read "
-                    "the server's log"
+                    f"the model is not ready after {seconds:g} s ({message}): wait longer, check "
+                    "the address and the model's name, or read the server's log"
                 )
             time.sleep(0.1)
 
@@ -132,7 +140,8 @@ class RestClient(Client):
             except TimeoutError:
                 self.close()
                 raise ClientError(
-                    f"{self.address} did not answer within {self.timeout:g} s: raise the timeout"
+                    f"{self.address} did not answer within {self.timeout:g} s: raise --timeout (in "
+                    "Python, `timeout`), or send fewer lines per request"
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
@@ -171,15 +180,15 @@ class GrpcClient(Client):
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def close(self) -> None:
-        """Closes the channel."""
+        """Closes the channel. The client cannot send requests afterwards."""
         self._channel.close()
 
     def _send(self, method: Callable, request):
-        """Adds the model's name and version to a request, sends it, and returns the response.
+        """Sends a request, and returns the response.
 
         Args:
             method: method of the gRPC stub.
-            request: request without a model name.
+            request: request, to which this method adds the model's name and `version`, if any.
         """
         import grpc
 
@@ -194,7 +203,8 @@ class GrpcClient(Client):
                 code, message = error.code(), error.details()
             if code == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = (
-                    f"{self.address} did not answer within {self.timeout:g} s: raise the timeout"
+                    f"{self.address} did not answer within {self.timeout:g} s: raise --timeout (in "
+                    "Python, `timeout`), or send fewer lines per request"
                 )
             elif code == grpc.StatusCode.UNAVAILABLE:
                 if time.monotonic() < give_up:
@@ -270,7 +280,8 @@ def _parse(raw: bytes, status: int) -> dict:
         answer = parse_json(raw)
     except ValueError:
         message = (
-            f"the response {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
+            f"the response {raw[:80]!r} (HTTP status {status}) is not a JSON object: check that "
+            "--url is the address of a model server"
         )
         raise ClientError(message, status) from None
     if status != 200:
@@ -286,7 +297,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--url",
         default="http://127.0.0.1:8501",
-        help="URL of the REST server (default: %(default)s)",
+        help="URL of the REST server, with the path that a proxy adds, if any (default: "
+        "%(default)s)",
     )
     add(
         "--grpc",
@@ -301,10 +313,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--n-best",
         action="store_true",
-        help="print all translations of each input line, as INDEX ||| TEXT ||| SCORE (default: "
-        "print only the best translation)",
+        help="print all translations of each input line, each as INDEX ||| TEXT ||| SCORE, where "
+        "INDEX counts the input lines from 0 (default: print only the best translation)",
     )
-    text = "set a numeric model input, such as max_tokens=20 for a text generator (repeatable)"
+    text = (
+        "value of a numeric input of the model, such as max_tokens=20 for a text generator "
+        "(repeatable; default: the default values of a text generator)"
+    )
     argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
     count("--batch-size N", "maximum number of lines per request (default: %(default)s)", 32)(
         parser
@@ -366,7 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
             answer(chunk, line_number)
             line_number += len(chunk)
     except ClientError as error:
-        advice = f": give the model's name with --name (now {parsed.name!r})"
+        advice = f": check --name (now {parsed.name!r}) and --version"
         is_missing = error.status in (404, "NOT_FOUND")
         raise UserError(f"{error}{advice if is_missing else ''}") from None
     finally:

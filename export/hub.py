@@ -4,9 +4,10 @@
     python -m export.hub RUN OWNER/NAME --format hugging-face
 
 RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. The upload
-is one commit. If the repository does not exist, the command creates it. Before the first upload,
-log in with `hf auth login` or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` loads an uploaded
-model. Transformers can also load models uploaded with `--format hugging-face`.
+is one commit. If the repository does not exist, the command creates it. If it exists, the upload
+replaces its model card and the files of earlier uploads. Before the first upload, log in with `hf
+auth login` or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` loads an uploaded model.
+Transformers can also load models uploaded with `--format hugging-face`.
 """
 
 import argparse

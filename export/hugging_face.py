@@ -4,8 +4,8 @@
 
 RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. DIR must be
 new, empty, or the result of an earlier export. The command writes config.json, model.safetensors,
-the tokenizer files and a model card. If transformers has no equivalent model, the error names the
-setting that transformers does not support.
+the tokenizer files, a model card and manifest.json. If transformers has no equivalent model, the
+error names the setting that transformers does not support.
 """
 
 import argparse

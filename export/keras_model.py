@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     is_classifier = isinstance(model.network, Classification.networks)
     if not is_classifier and (labels or not isinstance(model.task, Translation)):
         reason = (
-            "which has no classes to name: leave --labels out"
+            "which has no classes to name: leave --labels out, or give a classifier"
             if labels
             else "which this command cannot export: give a classifier or a translator"
         )

@@ -18,9 +18,12 @@ from macaron_tf.io.serving import as_json, failed_check
 class LocalClient(Client):
     """Client that runs an exported model in this process, without a server.
 
-    The client is thread-safe. `address` is the model's folder, or the folder of one version. The
-    client ignores `name` and `timeout`. If the model was exported with `--lite`, LiteRT answers
-    small requests (see `ExportedModel`).
+    The client is thread-safe. `address` is the model's folder, or the folder of one version if
+    `version` is `None`. The client ignores `name` and `timeout`. If the model was exported with
+    `--lite`, LiteRT can answer small requests (see `ExportedModel`).
+
+    Raises:
+        UserError: `address` contains no such version, or the version cannot be loaded.
     """
 
     name: str = ""
@@ -31,7 +34,8 @@ class LocalClient(Client):
             self._model = ExportedModel(path)
         except Exception as error:  # TensorFlow raises exceptions of any class, see `ExportedModel`
             raise UserError(
-                f"{path} cannot be loaded ({first_line(error):.200}): export the model again"
+                f"{path} cannot be loaded ({first_line(error):.200}): export the model again, with "
+                "the installed version of TensorFlow"
             ) from error
         if self._model.warning is not None:
             print(f"warning: LiteRT is not used: {self._model.warning}", file=sys.stderr)

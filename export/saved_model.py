@@ -28,7 +28,7 @@ from macaron_tf.io.serving import MAX_VERSION
 COMPILE = switch(
     "--compile",
     "compile the beam search of a translation model with XLA for requests with a single sentence, "
-    "which then take about half the time. The server takes a few seconds longer to start. "
+    "which can then take half the time. The server takes a few seconds longer to start. "
     "TensorFlow Serving must be started with the flag --xla_cpu_compilation_enabled=true "
     "(default: not compiled)",
 )
@@ -41,7 +41,7 @@ LITE = argument(
     "--lite",
     "also write a LiteRT file with weights of this type. `python -m export.serve` and `python -m "
     "export.client --local` use the LiteRT file for small requests. With int8, the LiteRT file "
-    "takes half the time of the SavedModel, and probabilities change by about 1e-3 (default: no "
+    "can take half the time of the SavedModel, and probabilities change by about 1e-3 (default: no "
     "LiteRT file)",
     choices=("fp32", "int8"),
 )
@@ -88,14 +88,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def load_model(options: argparse.Namespace):
-    """Loads the model from `options.run`.
+    """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`.
 
     Args:
         options: options of an export command. `options.checkpoint` names a checkpoint of the run,
             and `None` means the default checkpoint.
 
     Raises:
-        UserError: `options.checkpoint` is set, but `options.run` is not a training run.
+        UserError: `options.checkpoint` is set, but `options.run` is not a training run, or the
+            model cannot be loaded.
     """
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.loading import load, locate
@@ -110,7 +111,10 @@ def load_model(options: argparse.Namespace):
 
 
 def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:
-    """Collects the beam search options that the user has set, as arguments of `Pretrained.export`.
+    """Returns a dict of the beam search options that the user has set.
+
+    The keys are the names of the options in `Pretrained.export`. Options at their default are left
+    out.
 
     Args:
         options: options of an export command.
@@ -154,7 +158,8 @@ main = single_program(
     ),
     count(
         "--n-best N",
-        "number of translations to return for each line; for translation models only (default: 1)",
+        "number of translations to return for each line; for translation models only (default: the "
+        "setting decoding.n_best of the model, which is 1 unless its recipe sets another number)",
     ),
     count(
         "--beam-size K",

@@ -5,9 +5,9 @@
 
 OUT is the folder that `python -m export.saved_model` wrote, with a subfolder for each version
 (`1/`, `2/`, ...). The server serves the newest version, and switches to newer versions without a
-restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight and exits. To serve
-several models, several versions or version labels, give a TensorFlow Serving model configuration
-file.
+restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight, for up to
+--grace-seconds, and exits. To serve several models, several versions or version labels, give a
+TensorFlow Serving model configuration file.
 """
 
 import gc
@@ -67,9 +67,10 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     if path is not None:
         name = name or os.path.basename(os.path.abspath(path))
     hints = hints_of(ServerConfig)
-    return ServerConfig(
-        path or "", name or "", **{k: parse(k, text, hints[k]) for k, text in values.items()}
-    )
+    settings = {
+        key: parse(f"--{key.replace('_', '-')}", text, hints[key]) for key, text in values.items()
+    }
+    return ServerConfig(path or "", name or "", **settings)
 
 
 def run(config: ServerConfig, stop: threading.Event) -> None:

@@ -6,10 +6,11 @@
 The folder of a model, such as served/m30k, has a subfolder for each version (`1/`, `2/`, ...),
 written by `python -m export.saved_model`. Triton serves the newest version of each model, or the
 newest N versions with `--versions N`. The form NAME=FOLDER sets the name of the model, which is the
-name of the folder by default. A signature other than `serving_default` becomes a separate model,
-such as `m30k.score`. The Python backend runs one process for each version of each model, and merges
-concurrent requests into batches. After Ctrl-C or SIGTERM, Triton finishes the requests in flight
-and exits. `make engines` installs Triton (package nvidia-pytriton) into .venv-engines.
+name of the folder by default. In --signatures, each signature other than `serving_default` becomes
+a separate model, such as `m30k.score`. The Python backend runs one process for each version of each
+model, and merges concurrent requests into batches. After Ctrl-C or SIGTERM, Triton finishes the
+requests in flight, for up to 120 seconds, and exits. `make engines` installs Triton (package
+nvidia-pytriton) into .venv-engines.
 """
 
 import argparse
@@ -92,11 +93,12 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         options: options with `max_batch_size`, `batch_delay_us`, `versions` and `signatures`.
 
     Returns:
-        The names of the models in the repository, one for each signature of each model.
+        The sorted names of the models in the repository: one for each of the requested signatures
+        that the newest version of a model has.
 
     Raises:
-        UserError: a model is damaged, no model has one of the requested signatures, or an input or
-            output has an unknown number of dimensions.
+        UserError: a model is damaged, a requested signature is in none of the models, or an input
+            or output has an unknown number of dimensions.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -141,7 +143,8 @@ def _config(signature, folder: str, options) -> str:
         if spec.shape.rank is None:
             raise UserError(
                 f"{folder}: {role} {name!r} of signature {signature.name!r} has an unknown number "
-                "of dimensions, which Triton needs: export the model with known shapes"
+                "of dimensions, but Triton requires a known number: export the model with known "
+                "shapes"
             )
         sizes = [-1 if size is None else size for size in spec.shape][int(is_batched) :]
         # Triton has no scalars, so Triton receives one number per row as (B, 1) and reshapes it
@@ -188,7 +191,7 @@ def _package_folders() -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command `export.triton` until a signal arrives, and returns the exit status."""
+    """Runs the command `export.triton`: serves the models, and returns the exit status."""
     from export.server.config import check_name
     from export.server.versions import check_base_path
 
@@ -218,7 +221,8 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
         The exit status, which is 0 after a signal and otherwise Triton's exit status.
 
     Raises:
-        UserError: a port cannot be opened, or Triton is not installed or does not start.
+        UserError: a port cannot be opened, or Triton is not installed or does not start. Errors of
+            `write` are also raised.
     """
     for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
         try:
@@ -287,7 +291,7 @@ def server_flags(delay: int) -> Part:
     """Makes the flags of a command that calls `serve`: the addresses and the batching.
 
     Args:
-        delay: default of `--batch-delay-us`.
+        delay: default of `--batch-delay-us`, in microseconds.
     """
     return together(
         argument(

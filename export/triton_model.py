@@ -55,8 +55,11 @@ class TritonPythonModel:
     def _responses(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
         """Runs requests as one batch, and yields the index and the response of each request.
 
+        The responses may come in another order than the requests in `group`.
+
         Args:
-            group: a tuple (index, number of rows, inputs) for each request.
+            group: a tuple (index, number of rows, inputs) for each request. The index is the
+                position of the request in the list that `execute` gets.
         """
         run = functools.partial(self._servable.run, self._signature)
         indices = [index for index, *_ in group]

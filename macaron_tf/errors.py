@@ -58,12 +58,13 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
 
 
 def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:
-    """Parses a JSON text, and checks the type of the value and of its fields.
+    """Parses a JSON text, checks the type of the value and of its fields, and returns the value.
 
     Args:
-        text: JSON text.
+        text: JSON text. Bytes must be UTF-8, UTF-16 or UTF-32.
         value_type: expected type of the value.
-        fields: required fields of a JSON object, with the expected type of each field.
+        fields: required fields of a JSON object, with the expected type of each field. The object
+            may have other fields.
 
     Raises:
         ValueError: the text is not JSON or is nested too deeply, a required field is missing, or a
@@ -170,7 +171,7 @@ def sentence_of(error: BaseException, import_path: str = "") -> str | None:
     """Describes an exception in one sentence if user code may have caused the exception.
 
     Args:
-        error: exception to describe.
+        error: exception to describe, which has been raised.
         import_path: name of the user's module or function that raised the exception, or "" if
             unknown.
 
@@ -277,7 +278,7 @@ def diverged(model: str | os.PathLike) -> UserError:
 
 
 def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """Returns the error for a `.keras` file that is passed to a command that reads text."""
+    """Returns the error for a `.keras` file where a network with a vocabulary is needed."""
     return UserError(
         f"{path} is a network without a vocabulary: save it with a vocabulary by macaron_tf.load("
         f"'{path}', vocabulary='DIR').save_pretrained('FOLDER') and give FOLDER, or export it by "
@@ -297,8 +298,8 @@ def out_of_memory(error: Exception) -> str | None:
         return None
     request = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", message)
     return (
-        f"memory ran out{f' ({request[0]})' if request else ''}: use smaller batches with more "
-        "training.accumulation_steps, shorter rows, or a smaller model"
+        f"memory ran out{f' ({request[0]})' if request else ''}: use smaller batches (in training, "
+        "with more training.accumulation_steps), shorter rows, or a smaller model"
     )
 
 
@@ -312,7 +313,7 @@ _BUCKET_URL = re.compile(r"gs://[^\s,;]+")
 def store_problem(error: Exception) -> tuple[str, str] | None:
     """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed.
 
-    If the failure may be temporary, TensorFlow has already tried the request ten times.
+    If the failure may be temporary, TensorFlow has already repeated the request up to ten times.
 
     Returns:
         The reason and the correction. `None` means that `error` has another cause.
@@ -346,11 +347,12 @@ def store_sentence(error: Exception) -> str | None:
 def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
 
-    Without `package`, an `ImportError` that is not about a missing module passes unchanged.
+    Without `package`, an `ImportError` that is not about a missing package is raised unchanged.
 
     Args:
         purpose: feature that needs the package, for the error message.
-        package: package to suggest if none of this project's extras installs the missing module.
+        package: package to suggest for any `ImportError`, unless an extra of this project installs
+            the missing module.
     """
     try:
         yield

@@ -18,6 +18,7 @@ from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
+from macaron_tf.interop.vocabularies import refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB, download
@@ -61,8 +62,9 @@ def load(
             - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
               a preset that `macaron_tf.interop.keras_hub` wrote;
             - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
-            - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository that holds one of the
-              folders above, and that the package huggingface_hub downloads and caches;
+            - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository with the files of one of
+              the folders above except `RUN`. The package huggingface_hub downloads and caches the
+              files;
             - `FILE.keras`, a network that Keras saved. The file has no vocabulary, so a network
               that reads text also needs the argument `vocabulary`.
         lower_case: whether to lower-case text. Pass `lower_case` only for WordPiece files that do
@@ -75,8 +77,9 @@ def load(
             modules and files then runs in this process.
 
     Raises:
-        UserError: there is no network at `location`, the network cannot be read, `trust_code` is
-            needed, or the files already determine `lower_case` or `vocabulary`.
+        UserError: there is no network at `location`, the network or `vocabulary` cannot be read,
+            `trust_code` or `lower_case` is needed, the files already determine `lower_case` or
+            `vocabulary`, or `vocabulary` has more tokens than the network has embeddings.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -90,7 +93,10 @@ def load(
     if vocabulary is not None:
         loaded = load(location, lower_case, pooling)
         if loaded.vocabulary is not None:
-            raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
+            raise UserError(
+                f"{location} has its own vocabulary: leave out the argument `vocabulary` of "
+                "macaron_tf.load, or export with `python -m export.saved_model`"
+            )
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
         network = loaded.network
@@ -104,13 +110,8 @@ def load(
                 )
         return dataclasses.replace(loaded, vocabulary=vocabulary)
     parsed = None if location.endswith(".keras") else locate(location)
-    if lower_case is not None and (
-        not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN)
-    ):
-        raise UserError(
-            f"the files of {location} already say whether text is lower-cased: leave lower_case "
-            "(--[no-]lower-case) out"
-        )
+    if not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
+        refuse_lower_case(lower_case, location)
     if not parsed:
         path = paths.as_path(location)
         with _refuse_network(location):
@@ -162,6 +163,10 @@ def locate(location: str) -> Location:
     """Parses the argument `location` of `load`. For a location `hub:NAME`, downloads the network.
 
     This function does not check that the folder exists.
+
+    Raises:
+        UserError: the download fails, the name of the checkpoint after the @ is empty, or the
+            folder of another library's format is in a bucket.
     """
     prefix, _, directory = location.partition(":")
     if prefix in LIBRARIES and directory:
@@ -181,7 +186,7 @@ def locate(location: str) -> Location:
 
 
 def _library_of(folder: epath.Path) -> str:
-    """Returns the name in `LIBRARIES` for the format of a folder, or "" for macaron_tf's own."""
+    """Returns the name in `LIBRARIES` for a folder's format, or "" for macaron_tf's own format."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -204,12 +209,18 @@ def _refuse_network(location: str) -> Iterator[None]:
             ) from error
         raise UserError(
             f"{location} has no network that this version can read ({first_line(error):.200}): "
-            "check the path, or use the version of macaron_tf that saved the network"
+            "check the path, use the version of macaron_tf that saved the network, or save the "
+            "network again"
         ) from error
 
 
 def saved_network(folder: epath.Path) -> keras.Model:
-    """Builds the network that a folder's model.json describes, without reading the weights."""
+    """Builds the network that a folder's model.json describes, without reading the weights.
+
+    Raises:
+        UserError: model.json is missing or damaged, or names user code that is not allowed, or the
+            network does not fit into memory.
+    """
     return _build_layers(folder, _read_record(folder, str(folder)))["network"]
 
 
@@ -231,7 +242,8 @@ def _build_layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.l
     """Builds the network and the separate heads that a model.json describes.
 
     Returns:
-        Dict mapping `"network"` to the network, and the name of each head (see `HEADS`) to a layer.
+        Dict mapping `"network"` to the network, and the name of each head in model.json (see
+            `HEADS`) to a layer.
     """
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
@@ -321,6 +333,8 @@ def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> P
     if (folder / "modules.json").is_file() and pooling:
         return read_sentence_transformer(folder, lower_case)
     model_type = config.get("model_type")
+    if model_type in LANGUAGE_FAMILIES or model_type in FAMILIES or model_type == "xlnet":
+        refuse_lower_case(lower_case, parsed.argument)
     if model_type in LANGUAGE_FAMILIES:
         return read_language_model(folder)
     if model_type == "xlnet":
@@ -344,7 +358,7 @@ def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:
     match = re.search("uncased|cased", folder.name)
     if lower_case is None and not match:
         raise UserError(
-            f"neither the files nor the name of {folder} say whether text is lower-cased: give "
+            f"neither the files nor the name of {folder} says whether text is lower-cased: give "
             "lower_case=True or False in Python, or --[no-]lower-case in a command"
         )
     return lower_case if lower_case is not None else match[0] == "uncased"

@@ -10,7 +10,8 @@ A model folder may come from a stranger. Therefore, this module imports a name o
 
 - The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
 - The folder has a signature of the name by the same user (see `macaron_tf.io.signatures`).
-- The user gave `--trust-code` or `trust_code=True` (see `trusting`), and the name is no FILE.py.
+- The user gave `--trust-code` or `trust_code=True` (see `trusting`), and the name is not a
+  FILE.py.
 """
 
 import ast
@@ -67,6 +68,8 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 def find(import_path: str, base: type | None = None) -> Any:
     """Imports the object that `package.module:Name` or `FILE.py:Name` names.
+
+    This function also allows later imports of the same name (see `allow`).
 
     Args:
         import_path: name of the object. `:Name` may be omitted if the module defines only one
@@ -232,7 +235,12 @@ def import_module(name: str) -> types.ModuleType:
     """Imports a module by its name or from a file `FOLDER/NAME.py`.
 
     The search path includes the working directory. On the first import of a module, this function
-    prints the module's name and file to stderr. Later imports do not execute the module again.
+    prints the module's name and file to stderr. Later imports do not execute the module again. This
+    function does not check whether the import is allowed (see `check_allowed`).
+
+    Raises:
+        UserError: the module or file does not exist, `name` is not a module name, or the module
+            raises an exception.
     """
     if name.endswith(".py"):
         file = pathlib.Path(name).expanduser().resolve()
@@ -284,7 +292,13 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 
 @contextlib.contextmanager
 def clear_errors(import_path: str) -> Iterator[None]:
-    """Turns exceptions of user code in the `with` block into a `UserError` of one sentence."""
+    """Turns exceptions of user code in the `with` block into a `UserError` of one sentence.
+
+    A `UserError` is raised unchanged.
+
+    Args:
+        import_path: name of the user's module or function, for the message.
+    """
     try:
         yield
     except UserError:

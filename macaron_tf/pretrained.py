@@ -77,7 +77,7 @@ class Pretrained:
             `EncoderClassifier`. An encoder without a task head is a `PretrainingEncoder`.
         model: name of a model in the catalog, from which the network may differ in some settings
             (see `model_options`). "" means that the constructor chooses the name from the
-            configuration.
+            configuration. The name stays "" if the catalog has no such model.
         objective: name of the pre-training objective, or `None`. For a `LanguageModel`, `None`
             becomes "causal_language".
         vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
@@ -226,16 +226,19 @@ class Pretrained:
     def with_lite(self, precision: str = "fp32") -> Self:
         """Returns a copy of this model whose `predict` runs small requests in LiteRT.
 
-        In LiteRT, a small request takes a third of the time that it takes in TensorFlow. If the
+        In LiteRT, a small request can take a third of the time that it takes in TensorFlow. If the
         model generates text, the copy runs all requests in LiteRT, also requests of `stream`.
 
         LiteRT is not the default, because the first request converts the network. The conversion
-        takes seconds, or a minute for GPT-2 base. Later changes of the network's weights do not
-        affect the copy.
+        takes seconds, or a minute for GPT-2 base. Changes of the network's weights after the
+        conversion do not affect the copy.
 
         Args:
-            precision: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions are twice
-                as fast as with `"fp32"`, and probabilities differ by about 1e-3.
+            precision: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions can be
+                twice as fast as with `"fp32"`, and probabilities differ by about 1e-3.
+
+        Raises:
+            ValueError: `precision` is neither of these types.
         """
         check_choice("precision", precision, PRECISIONS)
         return dataclasses.replace(self, lite=precision)
@@ -276,7 +279,7 @@ class Pretrained:
             options: generation options, such as `temperature` and `seed`, except `num_samples`.
 
         Raises:
-            UserError: the model does not generate text, or rejects an option.
+            UserError: the model does not generate text, or rejects the text or an option.
         """
         return self._graph().task.stream(text, **options)
 
@@ -293,7 +296,8 @@ class Pretrained:
             number of tokens.
 
         Raises:
-            UserError: the model is neither a decoder-only language model nor a translator.
+            UserError: the model is neither a decoder-only language model nor a translator, or a
+                text is empty or too short to score.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -323,7 +327,8 @@ class Pretrained:
         Args:
             path: folder of the model, which gets a subfolder for each version. TensorFlow Serving
                 can watch this folder.
-            version: version number. `None` means the greatest version in the folder plus 1.
+            version: version number. `None` means the greatest version in the folder plus 1, or 1
+                in a new folder.
             bfloat16: whether the dense layers of the SavedModel compute in bfloat16; see
                 `TaskGraph.in_bfloat16`.
             lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
@@ -340,7 +345,8 @@ class Pretrained:
 
         Raises:
             UserError: the model has no task, rejects an option, or cannot be written (see
-                `write_version`).
+                `write_version`), or the examples of `check` do not fit the task.
+            ValueError: `formats` contains an unknown name.
         """
         for name in formats:
             check_choice("formats", name, [*WRITERS])
@@ -365,14 +371,16 @@ class Pretrained:
         """Raises a UserError if the weights are quantized instead of float."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
-                f"{self.name or self.checkpoint} is quantized, but must have float weights here: "
-                "give the model before quantization"
+                f"{self.name or self.checkpoint} is quantized, but training and conversion need "
+                "float weights: give the model before quantization"
             )
 
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
     ) -> EncoderClassifier:
         """Builds a classifier from this encoder and its pooler, with a new output layer.
+
+        Without a pooler in the checkpoint, the classifier's pooler has its initial weights.
 
         Args:
             num_classes: number of classes, or 1 for regression.
@@ -415,10 +423,10 @@ class Pretrained:
     ) -> "Pretrained":
         """Fine-tunes this encoder as a text classifier, and returns the classifier.
 
-        The optimizer is BERT's Adam. The learning rate rises linearly in the first 10% of the
-        updates and then decays linearly to 0. In contrast to this method, the command
-        `experiments.finetune` can also validate, resume runs, read text pairs, and fine-tune for
-        regression and tagging.
+        The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
+        rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
+        this method, the command `experiments.finetune` can also validate, resume runs, read text
+        pairs, and fine-tune for regression and tagging.
 
         Args:
             texts: training texts.
@@ -427,12 +435,12 @@ class Pretrained:
             learning_rate: peak learning rate.
             batch_size: number of texts per update.
             max_length: maximum row length in tokens, including special tokens. Longer texts are
-                truncated.
+                truncated. The network's own maximum also applies.
             seed: random seed for initial weights, shuffling and dropout.
 
         Raises:
-            UserError: the numbers of texts and labels differ, there are fewer than two classes, or
-                the network is not an encoder with float weights.
+            UserError: the numbers of texts and labels differ, there are fewer than two classes, the
+                network is not an encoder with float weights, or the model has no vocabulary.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -472,27 +480,30 @@ class Pretrained:
         If writing to a local disk fails, an earlier model in the folder remains unchanged.
 
             DIR/model.json           configuration of the network, its task and its results
-            DIR/model.weights.h5     weights (model.safetensors with format="safetensors")
+            DIR/model.weights.h5     weights
             DIR/pooler.weights.h5    weights of a pooler that is not part of the network
             DIR/replaced_token.weights.h5  weights of an ELECTRA discriminator's head
             DIR/vocabulary/          vocabulary, if the model has a vocabulary
-            DIR/recipe.json          recipe of the training run
-            DIR/code/                copies of user code that the model needs; see `io.code_files`
-            DIR/code.json            signatures of user code; see `io.signatures`
+            DIR/recipe.json          recipe of the training run, if the model has a recipe
+            DIR/code/                copies of user code, if needed; see `io.code_files`
+            DIR/code.json            signatures of user code, if needed; see `io.signatures`
             DIR/manifest.json        format and checksums
             DIR/README.md            model card, which you may edit
 
         Args:
             directory: folder to write, local or `gs://`. The folder must be new or empty, or
                 contain only the files of an earlier `save_pretrained`, which are replaced.
-            format: format of the weights, `"weights.h5"` or `"safetensors"`. With
-                `"hugging-face"`, the folder has config.json, model.safetensors and tokenizer files
-                instead. Transformers and `load("hugging-face:DIR")` can read these files.
+            format: format of the weights, `"weights.h5"` or `"safetensors"`, which is also the
+                suffix of the weight files. With `"hugging-face"`, the folder has config.json,
+                model.safetensors, tokenizer files, a model card and manifest.json instead of the
+                files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
 
         Raises:
-            UserError: the folder has other files or cannot be written, or transformers has no
+            UserError: the folder has other files, holds a damaged model or cannot be written, the
+                license is not an identifier of the Hugging Face hub, or transformers has no
                 equivalent of the network or its vocabulary.
+            ValueError: `format` is unknown.
         """
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
@@ -549,8 +560,9 @@ class Pretrained:
             private: whether a new repository is private. `None` means the owner's default.
 
         Raises:
-            UserError: you are not logged in, you may not write to the repository, or the hub cannot
-                be reached.
+            UserError: `repository` has another form, you are not logged in, you may not write to
+                the repository, the hub cannot be reached, or the model has no equivalent in
+                transformers (only with `format="hugging-face"`).
         """
         name = check_login(repository)
         with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:

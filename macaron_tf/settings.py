@@ -15,6 +15,7 @@ import operator
 import re
 import types
 import typing
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import docstring_parser
@@ -49,8 +50,9 @@ class OneOf:
 
     Attributes:
         choices: accepted values.
-        base: base class of user classes. A name `package.module:Name` of a subclass is also
-            accepted; see `macaron_tf.plug_ins`. `None` means that only `choices` are accepted.
+        base: base class of user classes. The name of a subclass, `package.module:Name` or
+            `FILE.py:Name`, is also accepted; see `macaron_tf.plug_ins`. `None` means that only
+            `choices` are accepted.
         takes_arguments: whether arguments may follow the value, as in `NAME(key=value)`.
     """
 
@@ -65,11 +67,14 @@ class Settings:
     The constructor checks every field against its annotation. It supports int, float, bool, str,
     `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, other settings classes, and
     tuples and unions of these types. It converts an int to a float, a list or a single value to a
-    tuple, and a dict to a settings class, if the annotation asks for that type. Finally, it calls
-    `check`.
+    tuple, and a dict to a settings class, if the annotation asks for that type. A str must not
+    contain control characters except tabs. Finally, the constructor calls `check`.
 
     Attributes:
         section: prefix of field names in error messages, such as `model` in `model.hidden_dim`.
+
+    Raises:
+        SettingError: a value does not fit its annotation, or `check` raises.
     """
 
     section: ClassVar[str] = ""
@@ -191,6 +196,10 @@ def parse(name: str, text: str, hint) -> Any:
         text: Python literal, such as `3` or `(1, 2)`, or plain text.
         hint: annotation of the field.
 
+    Returns:
+        The value, converted to the annotated type. A value for a nested settings class is returned
+        unconverted, and the constructor of the enclosing class converts it.
+
     Raises:
         SettingError: the value does not fit the annotation.
     """
@@ -211,10 +220,23 @@ def parse(name: str, text: str, hint) -> Any:
 
 def _refusal(name: str, value, hint) -> str:
     suggestion = nearest(value, _choices(hint)) if isinstance(value, str) else ""
-    bound = f" and below {INT32.lt}" if type(value) is int and value >= INT32.lt else ""
+    items, parts, bound = value if type(value) in (tuple, list) else [value], [*_parts(hint)], ""
+    if INT32 in parts and any(type(item) is int and item >= INT32.lt for item in items):
+        bound = f" and below {INT32.lt}"
+    elif float in parts and any(
+        type(item) in (int, float) and abs(item) >= _GREATEST_FLOAT for item in items
+    ):
+        bound = f", between {-_GREATEST_FLOAT} and {_GREATEST_FLOAT}"
     if type(value) is str and str in (hint, *typing.get_args(hint)) and not _choices(hint):
         bound = " without control characters"  # the only rule for text
     return f"{name}={value!r} must be {describe_hint(hint)}{bound}{suggestion}"
+
+
+def _parts(hint) -> Iterator[Any]:
+    """Yields an annotation, its arguments, the arguments of its arguments, and so on."""
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _parts(part)
 
 
 def _choices(hint) -> list[str]:

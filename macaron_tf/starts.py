@@ -123,8 +123,8 @@ class Start:
             is `None`.
 
         Raises:
-            UserError: the two networks differ in type, in splitting scheme, or in the shape of a
-                weight.
+            UserError: the weights of `source` cannot initialize a network of this type, or the two
+                networks differ in splitting scheme or in the shape of a weight.
         """
         if self.source is None:
             return []
@@ -239,14 +239,15 @@ Weights = Sequence[keras.Variable]
 def _shared_weights(
     network: Model, pooler: keras.layers.Layer | None = None
 ) -> Mapping[str, Weights]:
-    """Returns the weights of the parts that a pre-trained network and a task model both have.
+    """Returns a network's weights that pre-trained networks and task models can have in common.
 
     Args:
         network: encoder, encoder-decoder or task model.
         pooler: pooler to use in place of the network's pooler.
 
     Returns:
-        Dict mapping the names of the parts, as in `_SHARED`, to lists of weights.
+        Dict mapping names in `_SHARED` to lists of weights. Parts that the network does not have
+        are left out.
     """
     if isinstance(network, Encoder):
         parts = {"encoder": network}

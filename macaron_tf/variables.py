@@ -12,9 +12,11 @@ class WeightSpec:
     Attributes:
         axes: name of each dimension, or `None` for a dimension without a name. The names follow
             T5X: `embed` (model width), `heads` (concatenated attention heads), `mlp` (inner width
-            of a feed-forward layer or recurrence) and `vocab` (tokens).
+            of a feed-forward layer or recurrence) and `vocab` (tokens). `cluster` is the vocabulary
+            axis of one cluster of adaptive embeddings.
         parts: number of matrices of equal width that are concatenated along the last dimension,
-            such as 3 for queries, keys and values. Adafactor updates each matrix separately.
+            such as 3 for queries, keys and values. Adafactor and Muon update each matrix
+            separately.
         decays: whether weight decay applies to the weight. Only optimizers that exempt vectors and
             biases from weight decay read this field.
     """

@@ -236,7 +236,7 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
         ("keras-hub:{}", r"it has no config\.json"),
         ("keras-hub:gs://bucket/bert", "copy the folder to a local disk"),
         ("model-garden:{}/none", "there is no folder"),
-        ("model-garden:{}", "nor the name of .* say whether text is lower-cased"),
+        ("model-garden:{}", "nor the name of .* says whether text is lower-cased"),
         ("hub:bert", "write hub:OWNER/NAME"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Guide to training on rented machines, with a table of costs."""
+"""Scripts and a guide for training on rented machines, with a table of costs."""

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a command on a spot TPU VM until it ends, and creates a new VM after each preemption.
+# Runs a command on a spot TPU VM until the command ends. Creates a new VM after each preemption.
 #
 #   bash experiments/cloud/run_on_spot_tpu.sh NAME ZONE ACCELERATOR VERSION 'COMMAND'
 #

@@ -48,9 +48,9 @@ main = cli.single_program(
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
         "two or more recipes to compare. PATH=VALUE changes a setting of the recipe. NAME is the "
-        "name in the report, by default RECIPE. The first recipe is the baseline. Give OUT and RECIPEs "
-        "before flags with several values, such as --equal, which take all words up to the next "
-        "flag (default: three GPTs with different blocks)",
+        "name in the report, by default RECIPE. The first recipe is the baseline. Give out and the "
+        "recipes before flags with several values, such as --equal, which take all words up to the "
+        "next flag (default: three GPTs with different blocks)",
         nargs="*",
     ),
     cli.path_argument(
@@ -63,7 +63,7 @@ main = cli.single_program(
     cli.count(
         "--learning-rates R",
         "learning rates to try when fine-tuning on the tasks of --tasks; the command reports the "
-        "best rate for each task (default: 5e-5, the rate of the preset macaron)",
+        "best rate for each task (default: 5e-5, the rate of the preset 'macaron')",
         minimum=0.0,
         nargs="+",
     ),
@@ -74,10 +74,10 @@ main = cli.single_program(
     ),
     cli.argument(
         "--equal",
-        "quantities to make equal in all arms. parameters: the command changes "
-        "model.feed_forward_dim, so that each arm has as many parameters as the first arm. time: "
-        "the command measures the time per update and changes the number of updates, so that each "
-        "arm trains for as long as the first arm (default: change nothing)",
+        "quantities to make equal in all arms. 'parameters': the command changes "
+        "model.feed_forward_dim, so that each arm has as many parameters as the first arm, to "
+        "within 1%%. 'time': the command measures the time per update and changes the number of "
+        "updates, so that each arm trains for as long as the first arm (default: change nothing)",
         choices=("parameters", "time"),
         nargs="+",
         action=arguments.Distinct,

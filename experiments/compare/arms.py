@@ -179,7 +179,8 @@ class Trainer(abc.ABC):
         """Makes the recipe of an arm.
 
         Raises:
-            UserError: the arm sets `init`, or its settings do not make a valid model.
+            UserError: the arm sets `init`, there is no such recipe, or the settings do not make a
+                valid model.
         """
         for setting in arm.settings:
             if setting.startswith("init"):
@@ -199,7 +200,7 @@ class Trainer(abc.ABC):
             out: folder of the comparison.
 
         Raises:
-            UserError: a flag does not apply to this kind of training.
+            UserError: a flag does not apply to this type of training.
         """
         self.refuse_flags(
             "applies only to comparisons of pre-training recipes", "corpus", "tasks", *TASK_FLAGS
@@ -236,17 +237,22 @@ class Trainer(abc.ABC):
             arm: the arm.
             seed: seed of the run.
             run: folder of the run.
-            log: file for the output of the commands; `None` means stdout.
+            log: file for the output of the commands; `None` means stdout and stderr.
 
         Raises:
             Diverged: the run diverged.
+            UserError: a command failed.
         """
 
     @abc.abstractmethod
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs the command that trains an arm with `settings` in the folder `run`."""
+        """Runs the command that trains an arm with `settings` in the folder `run`.
+
+        Raises:
+            UserError: the command failed.
+        """
 
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
@@ -255,6 +261,7 @@ class Trainer(abc.ABC):
 
         Raises:
             Diverged: the run diverged, now or before.
+            UserError: `fit` failed for another reason.
         """
         failure = None
         if not (run / DIVERGED).exists():
@@ -278,7 +285,8 @@ class Trainer(abc.ABC):
     def row(self, run: pathlib.Path, scores: dict) -> dict:
         """Returns the results of a run as a dict.
 
-        The dict has the items of `scores`, and the training time, memory and validation curve.
+        The dict has the items of `scores`, "run" (folder), "updates", "seconds" (training time),
+        "memory_mib" (peak memory; `None` if unknown) and "curve" (records of the validations).
         """
         timing = read_lines(run / "timing.jsonl")
         memory_mib = studies.values(timing, "memory_mib")
@@ -292,14 +300,14 @@ class Trainer(abc.ABC):
         }
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
-        """Returns the score of the best prediction that ignores the input.
+        """Returns the score at chance level, which a prediction that ignores the input reaches.
 
         Args:
             rows: results of all runs; see `row`.
 
         Returns:
-            The score, and a description of the prediction. The result is `None` if the score is
-            unknown, as in the base class.
+            A pair of the score and a description of the prediction. The result is `None` if the
+            score is unknown, as in the base class.
         """
         return None
 

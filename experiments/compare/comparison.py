@@ -107,8 +107,8 @@ def _train_all(
 ) -> dict[tuple[Arm, int], dict | None]:
     """Trains each arm with each seed, and returns the results of all runs.
 
-    All arms are trained with one seed before the next seed begins. After an interruption, the
-    earlier seeds therefore have results for all arms.
+    The runs of all arms with one seed start before the runs of the next seed. After an
+    interruption, the earlier seeds therefore have results for all arms.
 
     Args:
         trainer: trainer of the arms.
@@ -123,6 +123,7 @@ def _train_all(
 
     Raises:
         Diverged: a run diverged and `is_compared` is true.
+        UserError: a folder contains a run that the arm cannot continue, or a command failed.
     """
     options = trainer.options
     out, pairs = pathlib.Path(options.out), list(itertools.product(seeds, arms))
@@ -156,11 +157,11 @@ def _parse_arms(texts: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]
     Args:
         texts: arms as written on the command line.
         settings: values of `--set`. If `--set` is used, the error message about an unknown arm such
-            as `training.max_steps=9` suggests to repeat the flag `--set`.
+            as `training.max_steps=9` suggests repeating the flag `--set`.
 
     Raises:
-        UserError: there are fewer than two arms, two arms have the same name or recipes of
-            different kinds, or an arm sets `training.seed`.
+        UserError: there are fewer than two arms, an arm has no valid name or recipe, two arms have
+            the same name or recipes of different kinds, or an arm sets `training.seed`.
     """
     arms = [Arm.parse(text) for text in texts]
     for text, arm in zip(texts, arms, strict=True):
@@ -199,7 +200,9 @@ def _parse_arms(texts: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]
 
 
 def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
-    """Raises a `UserError` if two arms have different settings of training or evaluation data.
+    """Raises a `UserError` if the data settings of an arm and of the first arm differ.
+
+    With `--corpus`, the settings of corpus and vocabulary may differ.
 
     Args:
         trainer: trainer of the arms.

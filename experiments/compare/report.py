@@ -229,7 +229,8 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
     """Tests, for each arm, whether its score difference from the first arm changes with the width.
 
     The trend of an arm is the slope of this difference over log2 of the width. In other words, the
-    trend is the change of the difference when the width doubles.
+    trend is the change of the difference when the width doubles. If the verdict at a width is
+    undecided for a reason, such as chance level, the trend is not tested and has the same reason.
 
     Returns:
         A dict mapping the name of an arm to the verdict on its trend.
@@ -346,7 +347,7 @@ def _about_table(trainer: Trainer, first: str, options: argparse.Namespace) -> s
 
 
 def _about_batches(study: Study) -> str:
-    """Returns a sentence that says whether all arms read the same batches."""
+    """Returns a sentence that says that arms read the same batches, or how their budgets differ."""
     arms = [arm for arm in study.arms if arm.width == study.widths[0]]
     recipes: dict[str, Recipe] = {arm.name: study.trainer.recipe(arm) for arm in arms}
     equalized = ["training.max_steps"] if study.timings else []

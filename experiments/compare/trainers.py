@@ -233,7 +233,10 @@ class Translation(Trainer):
         studies.command("translate", "train", *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Runs `translate train`, `average` and `evaluate`; see `Trainer.train`."""
+        """Runs `translate train`, `average` and `evaluate`, unless the run is complete.
+
+        See `Trainer.train`.
+        """
         recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
         # RUN/scores is not used, because it may have a user's evaluations of other text.
         output = run / "comparison"
@@ -309,7 +312,7 @@ _GRID_FLAGS = {
 
 
 class Finetuning(Trainer):
-    """Fine-tuning runs on a task, compared by the score on the validation split.
+    """Fine-tuning runs on a task, compared by the score on the validation splits.
 
     The setting `init` names the weights to start from. If `init` contains `{seed}`, the seed of the
     fine-tuning run replaces `{seed}`, so that each fine-tuning run can start from a separate
@@ -411,7 +414,7 @@ def trainer_class(arm: Arm) -> type[Trainer]:
     """Returns the subclass of `Trainer` that trains the recipe of an arm.
 
     Raises:
-        UserError: `compare` does not support recipes of this type.
+        UserError: there is no such recipe, or `compare` does not support recipes of this type.
     """
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning

@@ -45,8 +45,8 @@ main = cli.program(
         ),
         cli.argument(
             "--layers",
-            "layers whose vectors to write. all: a vector for each layer; mean: the mean over the "
-            "layers; top: only the top layer (default: all)",
+            "layers whose vectors to write. 'all': a vector for each layer; 'mean': the mean over "
+            "the layers; 'top': only the top layer (default: 'all')",
             choices=("all", "mean", "top"),
             default="all",
         ),
@@ -95,15 +95,15 @@ main = cli.program(
         ),
         cli.argument(
             "--split",
-            "split on which to report F1, such as test. The best epoch is always selected on the "
-            "split dev (default: dev)",
+            "split on which to report F1, such as 'test'. The best epoch is always selected on the "
+            "split 'dev' (default: 'dev')",
             default="dev",
         ),
         cli.argument(
             "--places",
-            "position at which ELMo's word vectors are concatenated: the input of the tagger's "
-            "LSTM, the output of the LSTM, or both. The command trains one tagger for each value "
-            "(default: input)",
+            "positions at which ELMo's word vectors are concatenated. 'input': the input of the "
+            "tagger's LSTM; 'output': the output of the LSTM; 'both': the input and the output. "
+            "The command trains one tagger for each value (default: 'input')",
             choices=("input", "output", "both"),
             default=["input"],
             nargs="+",

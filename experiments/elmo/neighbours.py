@@ -104,9 +104,9 @@ def neighbours(
 
 
 def _cosines(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Computes the cosine similarities `(N,)` of N vectors `(N, D)` and the vector `query (D,)`.
+    """Computes the cosine similarities `(N,)` between N vectors `(N, D)` and the query `(D,)`.
 
-    The mean of the N vectors is subtracted from all vectors first.
+    The mean of the N vectors is subtracted from the N vectors and from the query first.
     """
     mean = vectors.mean(axis=0)
     vectors, query = vectors - mean, query - mean

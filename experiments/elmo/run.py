@@ -60,12 +60,12 @@ class ElmoRecipe(Recipe):
     Attributes:
         sources: sources of the documents, which must fit in memory; see
             `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: number of words that ELMo predicts. The vocabulary has the most frequent
-            words of the training documents.
+        vocabulary_size: maximum number of words that ELMo predicts, including <UNK>, <S> and </S>.
+            The vocabulary has the most frequent words of the training documents.
         row_length: number of words in a row, including the start and end tokens of sentences.
         batch_size: number of rows in a micro-batch.
-        held_out: interval between held-out documents. With 50, every 50th document is used for
-            validation.
+        held_out: interval between held-out documents. With 50, the first document and every 50th
+            document after it are used for validation.
         samples: number of negative samples of the sampled softmax in training; 0 means the full
             softmax.
     """
@@ -144,7 +144,8 @@ def read_word_splits(
         edit: function that edits the text of a document before the text is split.
 
     Returns:
-        The words of the training documents, and the words of the held-out documents.
+        A list of two lists: the words of the training documents, and the words of the held-out
+        documents.
     """
     document_words = [
         words
@@ -157,14 +158,14 @@ def read_word_splits(
 
 
 def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
-    """Builds the vocabulary of the `size` most frequent training words.
+    """Builds the vocabulary of the most frequent training words.
 
     Args:
         word_splits: training words and held-out words, from `read_word_splits`.
-        size: maximum number of words.
+        size: maximum number of words, including <UNK>, <S> and </S>.
 
     Raises:
-        UserError: there are held-out words, but no training words.
+        UserError: there are no training words.
     """
     train_words, held_out_words = word_splits
     if held_out_words and not train_words:
@@ -188,7 +189,8 @@ def read_rows(
         tfds: access to TensorFlow Datasets.
 
     Raises:
-        UserError: the text has fewer training rows than a batch, or no held-out row.
+        UserError: the text has fewer training rows than a batch, no held-out row, or no training
+            words.
     """
     word_splits = read_word_splits(recipe, tfds)
     vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)

@@ -34,8 +34,8 @@ SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
                               subsets of an STS year form one set with one score
   NAME=tsv:FILE               tab-separated table with the columns sentence1, sentence2 and label.
                               NAME is the name of the set in the printed results
-  NAME=tfds:glue/stsb         validation split of STS-B, read from TensorFlow Datasets. NAME is the
-                              name of the set in the printed results
+  NAME=tfds:glue/stsb         validation split of STS-B, from TensorFlow Datasets. NAME is the name
+                              of the set in the printed results
 
 ENCODER and FROM, a model to apply or to start from:
   RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`
@@ -51,18 +51,18 @@ ENCODER and FROM, a model to apply or to start from:
                      --vocabulary DIR
 """
 
-_TASK = cli.argument("task", "task to train on, such as stsb, mnli or triplets")
+_TASK = cli.argument("task", "task to train on, such as 'stsb', 'mnli' or 'triplets'")
 _OBJECTIVE = cli.argument(
     "--objective",
-    "training objective: softmax for classification tasks, cosine for stsb, triplet for triplets "
-    "(default: the objective of the task)",
+    "training objective: 'softmax' for classification tasks, 'cosine' for the task stsb, or "
+    "'triplet' for the task triplets (default: the objective of the task)",
     choices=("softmax", "cosine", "triplet"),
 )
 _POOLING = cli.argument(
     "--pooling",
-    "method that pools the token vectors of a sentence into one vector. mean: their mean; max: "
-    "their maximum; cls: the vector of the first token (default: the method of the encoder or, if "
-    "the encoder has none, mean)",
+    "method that pools the token vectors of a sentence into one vector. 'mean': their mean; "
+    "'max': the maximum in each dimension; 'cls': the vector of the first token (default: the "
+    "method of the encoder or, if the encoder has none, 'mean')",
     choices=("mean", "max", "cls"),
 )
 _OUTPUT = cli.path_argument(
@@ -95,8 +95,8 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.path_argument(
                 "--init FROM",
-                "model to start from (required), such as runs/bert, hugging-face:DIR or none for "
-                "random weights",
+                "model to start from (required), such as runs/bert, hugging-face:DIR or 'none' "
+                "(random weights)",
                 required=True,
             ),
         ),
@@ -116,14 +116,14 @@ main = cli.program(
         _ENCODER,
         cli.argument(
             "--task",
-            "task to evaluate on, such as stsb (default: the task of the run if the encoder is a "
-            "run of `embed train`, otherwise stsb)",
+            "task to evaluate on, such as 'stsb' (default: the task of the run if the encoder is a "
+            "run of `embed train`, otherwise 'stsb')",
         ),
         cli.argument(
             "--split",
-            "split to score, such as test (default: validation, or validation_matched for mnli and "
-            "xnli). If --source is a file without {split} in its name, the default is the whole "
-            "file",
+            "split to score, such as 'test' (default: 'validation', or 'validation_matched' for "
+            "the tasks mnli and xnli). If the source is a file without {split} in its name, the "
+            "default is the whole file",
         ),
         _OUTPUT,
         cli.EXAMPLES,

@@ -50,7 +50,8 @@ def read_sets(
         tfds: access to TensorFlow Datasets.
 
     Raises:
-        UserError: `task` is `TRIPLETS`, which has no default source, and `source` is `None`.
+        UserError: `task` is `TRIPLETS`, which has no default source, and `source` is `None`. Or the
+            examples cannot be read.
     """
     if task is TRIPLETS:
         if not source:
@@ -279,7 +280,7 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
     """Returns the unit vectors of sentences, `(N, D)` float32, and caches them in FILE.HASH.npy.
 
     HASH depends on the encoder and on the texts, so another encoder or other texts have another
-    cache file.
+    cache file. If the cache file cannot be written, the function only warns on stderr.
 
     Args:
         encoder: the encoder.

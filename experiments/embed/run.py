@@ -197,8 +197,7 @@ def read_start(
         model, vocabulary, lower_case: see `read_init`.
 
     Raises:
-        UserError: the encoder is an XLNet with [CLS] at the end of its rows, or the arguments are
-            not valid for `read_init`.
+        UserError: the encoder is an XLNet with [CLS] at the end of its rows, or `read_init` raises.
     """
     init = read_init(location, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":

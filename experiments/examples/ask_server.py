@@ -42,10 +42,10 @@ args = parser.parse_args()
 """## The clients of this project
 
 `RestClient` and `GrpcClient` ask the server for the inputs of the model, send `batch_size` lines in
-each request and return the answers in order. `RestClient` needs only Python; `GrpcClient` also
-needs grpcio and TensorFlow. If the server is starting or busy, `RestClient` repeats the request up
-to `retries` times. It waits `backoff` seconds before the first repetition and doubles the wait
-before each further repetition.
+each request and return the answers in order. `GrpcClient` needs grpcio and TensorFlow, and
+`RestClient` needs neither of them. If the server is starting or busy, `RestClient` repeats the
+request up to `retries` times. It waits `backoff` seconds before the first repetition and doubles
+the wait before each further repetition.
 """
 
 # %%
@@ -77,9 +77,9 @@ with urllib.request.urlopen(
 # %% [markdown]
 """## Errors
 
-Every failure raises a `ClientError`. Its attribute `status` is the HTTP status or the gRPC status
-code, or `None` if the server did not answer. The clients do not repeat a request that timed out,
-because the server may still be working on the request.
+A request that fails raises a `ClientError`. Its attribute `status` is the HTTP status or the name
+of the gRPC status code, or `None` if a REST server did not answer. The clients do not repeat a
+request that timed out, because the server may still be working on the request.
 """
 
 # %%

@@ -4,7 +4,7 @@
     python -m experiments.examples.gpt 'text:novels/*.txt.gz'
     python -m experiments.examples.gpt tfds:pg19 --data-dir DIR
 
-The source is a set of text files, plain or `.gz`, or a prepared data set of TensorFlow Datasets.
+The source consists of text files, plain or `.gz`, or of a prepared dataset of TensorFlow Datasets.
 1,000 updates on 8 novels of pg19 took 13 minutes of CPU time. The loss on held-out text was 1.81
 nats per byte. The model wrote "He staid in the mones sort of the oxelf and alming alway".
 """

@@ -1,5 +1,5 @@
 # %% [markdown]
-"""Compares a user-defined block with the Macaron block at an equal number of parameters.
+"""Compares a user-defined block with the Macaron block at an equal number of matrix weights.
 
     python -m experiments.examples.own_block 'text:novels/*.txt.gz'
     python -m experiments.examples.own_block tfds:pg19 --data-dir DIR

@@ -64,9 +64,10 @@ FROM, the model to start from:
   none               random weights; requires --model NAME and --vocabulary DIR
 
 sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  TensorFlow Datasets set in the folder of --data-dir. For classify,
-                                regress and tag, the fields of the set are the columns of the table.
-                                For other tasks, the set must have the fields of the task
+  tfds:NAME[/CONFIG][:VERSION]  dataset of TensorFlow Datasets in the folder of --data-dir. For
+                                classify, regress and tag, the fields of the dataset are the columns
+                                of the table. For other tasks, the dataset must have the fields of
+                                the task
   tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
                                 The header names the columns of the task and the column `label`
   jsonl:FILE                    file with one JSON object per line. The fields of an object are the
@@ -96,13 +97,13 @@ lines for `predict`:
 """
 
 _TASK = cli.argument(
-    "task", "name of the task, such as sst2 or classify; the command `tasks` lists all tasks"
+    "task", "name of the task, such as 'sst2' or 'classify'; the command `tasks` lists all tasks"
 )
 _PRESET = cli.local_path_argument(
     "--preset NAME",
-    "preset of hyperparameters from a paper: macaron, bert, gpt, elmo, spanbert or swish_rnn; or "
-    "your own function that maps a task to a recipe, as FILE.py[:NAME] or package.module:NAME "
-    "(default: %(default)s)",
+    "preset of hyperparameters from a paper: 'macaron', 'bert', 'gpt', 'elmo', 'spanbert' or "
+    "'swish_rnn'; or your own function that maps a task to a recipe, as FILE.py[:NAME] or "
+    "package.module:NAME (default: '%(default)s')",
     default="macaron",
 )
 _TRAINING = cli.together(
@@ -140,7 +141,8 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.path_argument(
                 "--init FROM",
-                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights)",
+                "model to start from, such as runs/bert, hugging-face:DIR or 'none' (random "
+                "weights)",
                 required=True,
             ),
         ),
@@ -154,8 +156,8 @@ main = cli.program(
         "experiments.finetune.grid:run",
         cli.argument(
             "tasks TASK",
-            "names of the tasks, such as cola rte; the table of scores has one column for each "
-            "task",
+            "names of the tasks, such as 'cola' and 'rte'; the table of scores has one column for "
+            "each task",
             nargs="+",
         ),
         cli.path_argument(
@@ -196,14 +198,14 @@ main = cli.program(
         cli.TRAINED,
         cli.argument(
             "--split",
-            "split to score, such as test (default: the validation splits of the task). If "
+            "split to score, such as 'test' (default: the validation splits of the task). If "
             "--source is a file that the run was not trained on, without {split} in its name, the "
             "default is the whole file",
         ),
         cli.argument(
             "--languages CODE",
-            "codes of the languages to score separately, such as en de, for a multilingual model "
-            "such as XLM (default: the language of the run)",
+            "codes of the languages to score separately, such as 'en' and 'de', for a multilingual "
+            "model such as XLM (default: the language of the run)",
             nargs="+",
         ),
         cli.path_argument(
@@ -220,8 +222,8 @@ main = cli.program(
         cli.TRAINED,
         cli.argument(
             "--language CODE",
-            "code of the language of all input lines, such as en, for a multilingual model such as "
-            "XLM (default: the language of the run or, if the run has none, the model's first "
+            "code of the language of all input lines, such as 'en', for a multilingual model such "
+            "as XLM (default: the language of the run or, if the run has none, the model's first "
             "language)",
         ),
         cli.path_argument(

@@ -209,8 +209,8 @@ def baseline(options: argparse.Namespace) -> None:
 def score_baseline(data: TaskData) -> dict[str, float] | None:
     """Returns the metrics of a simple baseline on the development sets of a task.
 
-    The result maps the name of a metric to its value; see `by_split` for the names. The result is
-    `None` if the task has no baseline.
+    The result is a dict mapping the name of a metric to its value; see `by_split` for the names.
+    The result is `None` if the task has no baseline.
     """
     predictor = data.labelled_task.baseline(data.splits[TRAIN])
     if predictor is None:

@@ -113,8 +113,8 @@ class Cell:
     def keep_best(self) -> None:
         """Removes all checkpoints of a finished run except the best checkpoint, if there is one.
 
-        A checkpoint of BERT-base with optimizer state takes 1.3 GB. Two checkpoints per run would
-        take 84 GB in a grid of 32 runs.
+        A checkpoint of BERT-base with optimizer state takes 1.3 GB. In a grid of 32 runs, two
+        checkpoints per run would take 83 GB.
         """
         checkpoints = CheckpointDirectory(self.path)
         best = checkpoints.best()
@@ -204,7 +204,8 @@ def run(options: argparse.Namespace) -> None:
 def _inits(options: argparse.Namespace) -> dict[str, Start]:
     """Loads the models to start from, as a dict mapping the name of a table row to a model.
 
-    The name is NAME in `--init NAME=FROM`, or by default the name of the folder.
+    The name is NAME in `--init NAME=FROM`, or by default `Start.label`, such as the name of the
+    model's folder.
     """
     inits: dict[str, Start] = {}
     for argument in options.init:

@@ -261,6 +261,10 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
     Args:
         name: a key of `PRESETS`, or the location of a user's function that maps a task to a recipe.
         task: task to fine-tune on.
+
+    Raises:
+        UserError: there is no such preset, or the user's function fails or returns no
+            `FinetuningRecipe`.
     """
     if name not in PRESETS and not is_import_path(name):
         suggestion = nearest(name, PRESETS)
@@ -283,9 +287,9 @@ class FinetuningResult:
         reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"`, `"callback"`
             or `"diverged"`.
         step: number of updates; `None` if the run diverged.
-        best_step, best_score: update count and score of the best validation; `None` if no score was
-            finite.
-        metrics: metrics of the best validation; empty if no score was finite.
+        best_step, best_score: update count and score of the best checkpoint; `None` if there is no
+            best checkpoint, for example because all scores were NaN.
+        metrics: validation metrics of the best checkpoint; empty if there is no best checkpoint.
         seconds: wall-clock time in seconds; `None` if the run diverged.
     """
 

@@ -83,9 +83,10 @@ class TaskData:
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """Returns the tokenized examples of each split.
+        """Returns the tokenized examples of each split, as a dict mapping split to examples.
 
-        The last result is cached, and is returned again for the same vocabulary and limits.
+        The last result is cached, and is returned again for the same vocabulary and limits. If
+        training texts may be truncated, the method warns on stderr.
 
         Args:
             vocabulary: vocabulary that tokenizes the examples.
@@ -182,8 +183,9 @@ def train_recipe(
         callbacks: additional callbacks that the user chose.
 
     Raises:
+        UserError: the recipe does not fit the data or `init`, or the folder has another run.
         Diverged: too many consecutive updates were skipped, for example because of a NaN or
-            infinite loss or gradient. result.json then has the best validation so far.
+            infinite loss or gradient. result.json then has the metrics of the best checkpoint.
     """
     vocabulary = init.vocabulary
     recipe = data.resolve_recipe(recipe)

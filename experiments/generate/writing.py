@@ -68,7 +68,7 @@ def open_model(
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """Returns the recipe kind of a run, or "" for a model of another library.
+    """Returns the recipe kind of a run, or "" for a model that was saved without a recipe.
 
     The function reads only recipe.json, not the weights.
 
@@ -76,7 +76,8 @@ def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
         path, causal: see `open_model`.
 
     Raises:
-        UserError: the run does not generate text.
+        UserError: the run does not generate text or, if `causal` is True, is not a pre-training
+            run.
     """
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)
@@ -92,7 +93,7 @@ def _generates_no_text(
 
     Args:
         path: see `open_model`.
-        kind: recipe kind of the run; "" means a model of another library.
+        kind: recipe kind of the run; "" means a model without a recipe.
         objective: training objective of the model; `None` means unknown.
     """
     if kind not in _OTHER_COMMANDS:

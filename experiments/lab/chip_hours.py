@@ -1,11 +1,14 @@
-"""Estimates the TPU chip-hours of published training runs from the results of `tpu_check`.
+"""Estimates the TPU chip-hours that recipes need, from the results of `tpu_check`.
 
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json \\
         --readme experiments/cloud/README.md
 
-The first command prints the table. With `--readme`, the table replaces the text between two marks
-in the given file.
+The first command prints the table. With `--readme`, the table replaces the text between these lines
+of the given file:
+
+    <!-- written by experiments.lab.chip_hours -->
+    <!-- end of chip-hours -->
 """
 
 import argparse
@@ -46,8 +49,8 @@ def table(rows: list[dict]) -> str:
     """Formats a Markdown table of chip-hours.
 
     Args:
-        rows: rows of the JSON file that `tpu_check` writes. The table leaves out recipes that
-            failed, and TCN recipes, whose steps are not counted in tokens.
+        rows: rows of a JSON file that `tpu_check` wrote without `--mesh`. The table leaves out rows
+            with a failed check, and TCN recipes, whose steps are not counted in tokens.
     """
     recipes = {row["recipe"]: _recipe(row["recipe"]) for row in rows if row["ok"]}
     lines = [
@@ -97,8 +100,8 @@ def with_table(guide: str, rows: str, where: str) -> str:
     _, has_last, after = after_first.partition(last)
     if not has_first or not has_last:
         raise UserError(
-            f"{where} does not contain the lines {first} and {last} in this order: put these lines "
-            "around the table"
+            f"{where} does not contain the lines {first} and {last} in this order: add these lines "
+            "where the table belongs"
         )
     return f"{before}{first}\n{rows}{last}{after}"
 

@@ -51,7 +51,7 @@ _NONE = 1e-30  # step size so small that the step does not change x
 EXACT = "exact"
 SUB_STEPS = (EXACT, *SOLVERS)
 STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first value is the step size of a network
-_FINE = 0.0125  # maximum Runge-Kutta step of the solution that counts as exact
+_FINE = 0.0125  # approximate maximum Runge-Kutta step of the solution that counts as exact
 Flow = Callable[[np.ndarray], np.ndarray]
 
 
@@ -92,6 +92,10 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
     Args:
         options: parsed options of the command.
+
+    Raises:
+        UserError: both `--runs` and `--seeds` are set, or a model of `--runs` cannot be loaded or
+            measured.
     """
     if options.runs and options.seeds:
         raise UserError(
@@ -111,8 +115,8 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(
-                f"{location} has no blocks that consist of a token mixer and a channel mixer: give "
-                "an encoder or a language model with such blocks, such as transformer or macaron"
+                f"{location} is not an encoder or a language model whose blocks have a token mixer "
+                "and a channel mixer: give such a model, for example with model.block=macaron"
             )
         if encoder.config.norm != "pre":
             raise UserError(
@@ -185,7 +189,15 @@ def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
 
 
 def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
-    """Solves x' = F(x) + G(x) from 0 to each step size in `STEPS`."""
+    """Solves x' = F(x) + G(x) from time 0 to each step size in `STEPS`.
+
+    Args:
+        block: block with the operators F and G.
+        x: `(B, L, D)` initial state.
+
+    Returns:
+        A list of states `(B, L, D)`, in the order of `STEPS`.
+    """
     operators = _operators_of(block, x).values()
     return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
 
@@ -193,14 +205,16 @@ def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
 def local_errors(
     block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
 ) -> list[float]:
-    """Computes the L2 distance to the exact solution after one step, for each step size in `STEPS`.
+    """Computes the error of a splitting scheme after one step, for each step size in `STEPS`.
+
+    The error is the L2 distance between the output of the scheme and the exact solution.
 
     Args:
         block: block with the two operators.
         x: `(B, L, D)` initial state.
         splitting: key of `SPLITTINGS`.
         sub_step: member of `SUB_STEPS`.
-        exact: output of `solutions`.
+        exact: output of `solutions` for `block` and `x`.
     """
     operators = _operators_of(block, x)
     errors = []
@@ -221,7 +235,11 @@ def local_errors(
 
 
 def order(errors: list[float]) -> float:
-    """Estimates p for an error proportional to step^p, from the two smallest step sizes."""
+    """Estimates p for an error proportional to step^p, from the two smallest step sizes.
+
+    Args:
+        errors: output of `local_errors`.
+    """
     return float(np.log2(errors[-2] / errors[-1]))
 
 
@@ -261,7 +279,7 @@ def _report(rows: list[dict]) -> list[str]:
 def _panels(rows: list[dict]) -> dict:
     """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme.
 
-    There is a panel for each origin of operators and each of the solvers exact, Euler and Heun.
+    There is a panel for each origin of operators with each of the sub-steps exact, Euler and Heun.
     """
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
@@ -292,7 +310,7 @@ main = cli.single_program(
     ),
     cli.path_argument(
         "--results DIR",
-        "folder for the table and the figure (default: %(default)s)",
+        "folder for the report, the JSON file and the figure (default: %(default)s)",
         default="experiments/results",
     ),
     cli.argument(

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     panels = {name: collections.defaultdict(dict) for name in [*columns, "mean"]}
     for cell, (name, (task, metric)) in itertools.product(cells, columns.items()):
         if task == cell["task"]:
-            # A diverged run counts as a score of 0.
+            # A run counts as 0 if no validation had a finite score.
             scores = [(metric_values([run], metric) or [0.0])[0] for run in cell["runs"]]
             panels[name][cell["model"]][cell["learning_rate"]] = scores
     for model, rate in itertools.product(panels[options.tasks[0]], rates):

@@ -1,12 +1,13 @@
 """Recipes for language models: GPT, GPT-2, Llama, Transformer-XL and XLNet.
 
 The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`.
-`--set model.block=macaron` and `--set model.block=swish_rnn` replace the Transformer blocks with
-the blocks of the Macaron and SwishRNN papers. The number of weights in the matrices stays the same.
+`--set model.block=macaron` replaces the Transformer blocks with the blocks of the Macaron paper.
+Except for Llama and XLNet, `--set model.block=swish_rnn` replaces them with the blocks of the
+SwishRNN paper. The number of weights in the matrices stays the same.
 
 Measured: the validation results of the tiny models (`experiments/results/slides_decoders`) are from
-runs with other settings than these recipes: 5,000 updates of 8 rows, and pre-norm. The recipes for
-the larger models were not run to the end.
+runs with other settings than these recipes: 5,000 updates of 512 tokens, and pre-norm. The recipes
+for the larger models were not run to the end.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -25,8 +26,9 @@ def gpt_tiny() -> PretrainingRecipe:
     computes the logits. Rows are packed with consecutive documents, as in the paper. The loss
     covers all tokens, while a masked language model predicts only 15% of the tokens.
 
-    Measured with three seeds: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the
-    perplexity is 121.9 ± 0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
+    Measured with three seeds and the settings that the docstring of this module names: a validation
+    perplexity of 116.7 ± 0.4. With Macaron blocks, the perplexity is 121.9 ± 0.9; with SwishRNN
+    blocks, it is 111.8 ± 1.2.
     """
     return bert_tiny().changed(
         model="gpt_tiny",
@@ -51,8 +53,9 @@ def gpt_quick() -> PretrainingRecipe:
     loss of 4.708 ± 0.016 nats. Macaron blocks reach 4.736 ± 0.008 nats, and Macaron blocks with
     full steps reach 4.651 ± 0.009. The unigram loss is 6.234 nats. At the best of four learning
     rates, 4e-3, Macaron blocks reach 4.658 ± 0.020 nats. The difference from the Transformer at its
-    best learning rate, 2e-3, is not significant (`experiments/results/compare/modern`). A training
-    run takes 48 seconds. Preparing the corpus and nine training runs take 4 min 45 s.
+    best learning rate, 2e-3, is not significant (`experiments/results/compare/modern`). With two
+    runs at once on two cores, a training run took 46 to 48 seconds. The command above prepares the
+    corpus and trains nine models. It took 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
@@ -110,8 +113,9 @@ def gpt2_tiny() -> PretrainingRecipe:
     byte-level BPE, so no text has unknown tokens. GPT-3 (Brown et al. 2020) is a larger model of
     this type, in which layers alternate full and sliding-window attention.
 
-    Measured with one seed and with rows of 256 tokens: a validation perplexity of 134.0. With
-    Macaron blocks, the perplexity is 141.9; with SwishRNN blocks, it is 106.7.
+    Measured with one seed, rows of 256 tokens and the settings that the docstring of this module
+    names: a validation perplexity of 134.0. With Macaron blocks, the perplexity is 141.9; with
+    SwishRNN blocks, it is 106.7.
     """
     return gpt_tiny().changed(
         model="gpt2_tiny",
@@ -140,9 +144,10 @@ def llama_quick() -> PretrainingRecipe:
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
-    Measured with `--set training.learning_rate=4e-3` (`experiments/results/compare/modern`): a
-    validation loss of 4.544 ± 0.035 nats, and 4.392 ± 0.005 nats with `--set model.block=macaron`.
-    `gpt_quick` reaches 4.708 nats at its own learning rate of 2e-3.
+    Measured over three seeds with `--set training.learning_rate=4e-3`
+    (`experiments/results/compare/modern`): a validation loss of 4.544 ± 0.035 nats, and 4.392 ±
+    0.005 nats with `--set model.block=macaron`. `gpt_quick` reaches 4.708 ± 0.016 nats at its own
+    learning rate of 2e-3.
     """
     return gpt_quick().changed(model="llama_tiny", model_options=())
 
@@ -194,8 +199,9 @@ def transformer_xl_tiny() -> PretrainingRecipe:
     it also contains [CLS] and [SEP]. The validation text consists of chunks of 32 consecutive rows
     (2,048 tokens), so that longer memories can be evaluated.
 
-    Measured with one seed: a validation perplexity of 103.7. With Macaron blocks, the perplexity is
-    109.0; with SwishRNN blocks, it is 101.8.
+    Measured with one seed and the settings that the docstring of this module names: a validation
+    perplexity of 103.7. With Macaron blocks, the perplexity is 109.0; with SwishRNN blocks, it is
+    101.8.
     """
     return bert_tiny().changed(
         model="transformer_xl_tiny",
@@ -262,7 +268,8 @@ def xlnet_tiny() -> PretrainingRecipe:
     context on both sides. Recurrent blocks (`swish_rnn`) are not supported, because they would
     reveal a token to its own prediction.
 
-    Measured with one seed: a validation loss of 5.19 nats, and 5.18 nats with Macaron blocks.
+    Measured with one seed and the settings that the docstring of this module names: a validation
+    loss of 5.19 nats, and 5.18 nats with Macaron blocks.
     """
     return bert_tiny().changed(
         model="xlnet_tiny",

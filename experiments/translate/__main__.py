@@ -32,9 +32,9 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
-        "checkpoint to load: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
-        "last if the run was never validated)"
+        "checkpoint to load: 'average', 'best', 'last' or the number of a training step (default: "
+        "'average' if the run has averaged weights of its newest checkpoints; otherwise 'best', or "
+        "'last' if the run was never validated)"
     ),
     cli.count(
         "--beam-size K",
@@ -70,8 +70,8 @@ main = cli.program(
                 cli.argument(
                     "--init-parts",
                     "parts of the model to initialize with the weights of --init. The embeddings "
-                    "are always initialized; give `embeddings` alone to initialize nothing else "
-                    "(default: encoder decoder)",
+                    "are always initialized; give 'embeddings' alone to initialize nothing else "
+                    "(default: 'encoder' and 'decoder')",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
@@ -94,7 +94,7 @@ main = cli.program(
         cli.count(
             "--processes N",
             "number of processes that tokenize the training pairs. Each process takes 0.5 GB of "
-            "memory. The batches do not depend on the number of processes (default: one process "
+            "RAM. The batches do not depend on the number of processes (default: one process "
             "per CPU core)",
         ),
         cli.DATA_SERVICE,
@@ -134,18 +134,18 @@ main = cli.program(
         ),
         cli.argument(
             "--split",
-            "split to translate, such as test (default: the setting data.validation_split of the "
+            "split to translate, such as 'test' (default: the setting data.validation_split of the "
             "run). If --source is a file that the run was not trained on, without {split} in its "
             "name, the default is the whole file",
         ),
         cli.argument(
             "--source-language NAME",
-            "name of the source language in the data, such as en or en_US (default: the setting "
+            "name of the source language in the data, such as 'en' or 'en_US' (default: the setting "
             "data.source_language of the run)",
         ),
         cli.argument(
             "--target-language NAME",
-            "name of the target language in the data, such as de or de_DE (default: the setting "
+            "name of the target language in the data, such as 'de' or 'de_DE' (default: the setting "
             "data.target_language of the run)",
         ),
         cli.yes_or_no(
@@ -154,7 +154,7 @@ main = cli.program(
         ),
         cli.argument(
             "--tokenize NAME",
-            "name of sacreBLEU's tokenizer, such as 13a or char (default: the setting "
+            "name of sacreBLEU's tokenizer, such as '13a' or 'char' (default: the setting "
             "metric.tokenize of the run)",
         ),
         cli.path_argument(

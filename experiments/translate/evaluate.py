@@ -128,12 +128,13 @@ def run_average(options: argparse.Namespace) -> None:
 
 
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
+    """Averages the weights of the newest `count` checkpoints of a run, and returns RUN/average.
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
+    An earlier average is replaced.
 
     Raises:
-        UserError: the run has fewer than `count` such checkpoints.
+        UserError: the run has fewer than `count` such checkpoints, or a checkpoint is damaged.
     """
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
@@ -269,7 +270,7 @@ class Outputs(Settings):
         """Reads a JSON file that `evaluate` wrote.
 
         Raises:
-            UserError: the file is not JSON, or a field is missing or invalid.
+            UserError: the file cannot be read, is not JSON, or has a missing or invalid field.
         """
         record = storage.read_json(name, object, mend="give a JSON file that `evaluate` wrote")
         try:

@@ -41,8 +41,8 @@ _MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")
 class TranslationStart:
     """Initialization of a translation model with random weights.
 
-    Unless the user gives a vocabulary, it is trained on the recipe's text, jointly for the source
-    and the target language. Subclasses copy pre-trained weights instead.
+    Unless the user gives a vocabulary, a vocabulary is trained on the recipe's text, jointly for the
+    source and the target language. Subclasses copy pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.
@@ -51,7 +51,7 @@ class TranslationStart:
     init: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """Returns `recipe` with the sizes of the pre-trained model.
+        """Returns `recipe` with the location (`init`) and the sizes of the pre-trained model.
 
         The dropout rates of `recipe` stay unchanged. Without a pre-trained model, the method
         returns `recipe` itself.
@@ -89,7 +89,10 @@ class TranslationStart:
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
-        """Reads the vocabulary in `directory`, or trains a vocabulary on the recipe's text."""
+        """Reads the vocabulary in `directory`, or trains a vocabulary on the recipe's text.
+
+        Subclasses return a `PairVocabulary` with the vocabulary of the pre-trained model.
+        """
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data
@@ -208,6 +211,8 @@ class EncoderStart(TranslationStart):
     def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
         """Returns the language embedding indices of the source and the target language.
 
+        The result is [0, 0] if the pre-trained model has no language embeddings.
+
         Raises:
             UserError: the pre-trained model has no embedding for a language.
         """
@@ -279,6 +284,10 @@ def read_init(
         parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
         decoder: location of a second model, which initializes the decoder; `None` means no second
             model.
+
+    Raises:
+        UserError: `parts` or `decoder` is not allowed with `location`, or a model cannot be read or
+            has an unsuitable type.
     """
     if not location:
         if parts or decoder:

@@ -54,7 +54,8 @@ class DataConfig(Settings):
         validation_lines: number of lines from the validation split that each validation translates
             to compute BLEU; `None` means all lines.
         held_out: fraction of the pairs that forms the validation split if the source has no splits
-            of its own, such as a file name without {split}. At most 2,000 pairs are held out.
+            of its own, such as a file name without {split}. At most 2,000 distinct pairs are held
+            out.
         seed: seed for choosing the held-out pairs.
     """
 
@@ -114,8 +115,8 @@ class TranslationRecipe(Recipe):
         denoising: settings of the noise that `unsupervised` adds to the text.
         average_last: number of checkpoints that `translate average` averages by default.
         init: value of `--init`; `None` means random initial weights.
-        init_decoder: value of `--init-decoder`.
-        init_parts: value of `--init-parts`.
+        init_decoder: value of `--init-decoder`; `None` means no second pre-trained model.
+        init_parts: parts of the model that are initialized by `--init`; see `--init-parts`.
         sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         first_stage_steps: number of updates in the first stage of BART fine-tuning. The first stage
             trains only the new source encoder, the position embeddings, and the query, key and
@@ -260,6 +261,10 @@ class TranslationRun(Run):
             decoding: settings of beam search or sampling; `None` means the settings of the recipe.
             seed: sampling seed.
             backward: whether to translate from the target language to the source language.
+
+        Raises:
+            UserError: `backward` is `True`, but the run was not trained with `unsupervised=True`, or
+                the checkpoint cannot be read.
         """
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages

@@ -82,7 +82,7 @@ def train_recipe(
 ) -> TrainingResult:
     """Trains a translation model in the folder `path`, or resumes the run in that folder.
 
-    The function reads all input before it creates the folder, so invalid input leaves no files.
+    The function reads all input before it creates the folder, so invalid input leaves no folder.
 
     Args:
         recipe: settings of the run, as returned by `start.apply`.
@@ -95,6 +95,11 @@ def train_recipe(
             make the batches; `None` means that the training process makes the batches.
         processes: number of processes that tokenize; `None` means one process per core.
         callbacks: Keras callbacks and profiling from the command line.
+
+    Raises:
+        UserError: the settings, the vocabulary and the data do not fit together, or the folder has
+            another run.
+        Diverged, Interrupted: see `train_run`.
     """
     start, config = start or TranslationStart(), recipe.data
     start.check(recipe)  # before the data are read, which may take minutes

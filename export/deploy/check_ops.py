@@ -22,7 +22,10 @@ def ops_outside_core(path: str) -> dict[str, int]:
         path: folder that contains `saved_model.pb`.
 
     Returns:
-        Dict mapping op name to the number of nodes with this op.
+        Dict mapping op name to the number of nodes with this op, sorted by name.
+
+    Raises:
+        OSError: `saved_model.pb` cannot be read.
     """
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())

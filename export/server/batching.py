@@ -36,17 +36,17 @@ class Batcher:
     """Queue that merges requests into batches.
 
     Requests can be merged if they have the same model version and the same batchable signature,
-    and if their arrays have the same dtypes and the same dimensions except the first. A batch
-    starts when a worker is free and the batch is full, or its oldest request has waited
-    `timeout_ms`. Requests for a signature with a LiteRT engine do not wait for a batch to fill, so
-    they are merged only if several arrive while all workers are busy. If a batch fails, only its
-    faulty requests fail (see `run_joined`).
+    and if their arrays have the same dtypes and the same dimensions except the first. A free worker
+    starts a batch if the batch is full, or if its oldest request has waited `timeout_ms`. Requests
+    for a signature with a LiteRT engine do not wait for a batch to fill, so they are merged only if
+    several arrive while all workers are busy. If a batch fails, only its faulty requests fail (see
+    `run_joined`).
 
     Args:
         max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.
         timeout_ms: maximum time that a request waits for its batch to fill, in milliseconds.
         max_queue: maximum number of waiting requests.
-        workers: number of batches that run at the same time.
+        workers: maximum number of batches that run at the same time.
     """
 
     def __init__(self, max_batch_size: int, timeout_ms: float, max_queue: int, workers: int):
@@ -77,8 +77,9 @@ class Batcher:
             rows: number of rows.
 
         Returns:
-            A future, whose result is a dict mapping output name to array. Cancelling the future
-            removes the request from the queue.
+            A future, whose result is a dict mapping output name to array, or whose exception is the
+            error of the request. If the future is cancelled before a worker takes the request, the
+            request is not run.
 
         Raises:
             ServingError: RESOURCE_EXHAUSTED (HTTP status 503) if the queue is full, UNAVAILABLE if
@@ -101,7 +102,8 @@ class Batcher:
         """Rejects new requests, runs the queued requests, and ends the worker threads.
 
         Args:
-            timeout: seconds after which the requests that still wait fail with UNAVAILABLE.
+            timeout: seconds after which the requests that still wait fail with UNAVAILABLE. Batches
+                that are running are not interrupted.
         """
         with self._changed:
             self._stopping = True
@@ -180,15 +182,17 @@ def run_joined(
     If the batch fails, it is divided into parts, and each part runs as a batch. A part that fails
     is divided again, until only faulty requests fail. If the error names faulty rows (see
     `macaron_tf.tasks.base.require`), one part has all requests without faulty rows, so that these
-    requests succeed in the second run. Otherwise, the batch is divided into halves.
+    requests succeed in the second run. `_split_batch` determines the parts.
 
     Args:
         run: function from the inputs of a batch to its outputs.
-        signature: the signature that `run` runs.
+        signature: the signature that `run` runs. `batchable` is set to False if the outputs of a
+            merged batch do not have one row per input row; each request then runs alone.
         requests: a pair (number of rows, dict of inputs) for each request.
 
     Yields:
-        The index of a request, and its outputs or its exception.
+        The index of a request in `requests`, and its outputs or its exception. If the batch fails,
+        the requests may be yielded in another order.
     """
     waiting = [[*range(len(requests))]]
     while waiting:
@@ -234,9 +238,9 @@ def _split_batch(sizes: list[int], rows: set[int], halve: bool) -> list[list[int
     Args:
         sizes: number of rows of each request.
         rows: indices of the rows that the error names as faulty.
-        halve: whether to halve a batch of more than three requests if `rows` names either none or
-            all of the requests as faulty. If `halve` is False, or if there are three requests or
-            fewer, each request is then a part.
+        halve: whether to halve a batch of more than three requests if the error names rows of no
+            request or of every request. If `halve` is False, or if there are at most three
+            requests, each request becomes a part in this case.
 
     Returns:
         List of parts. Each part is a list of indices into `sizes`.

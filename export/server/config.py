@@ -23,7 +23,7 @@ class ServerConfig(Settings, in_models=False):
         name: name of the model in URLs and in gRPC requests.
         model_config_file: TensorFlow Serving model configuration file, a `ModelServerConfig` in
             protocol buffer text format. The file lists the folders, names, versions and labels of
-            the models, and replaces the argument OUT (`base_path`) and --name.
+            the models, and replaces the argument OUT and --name.
         model_config_file_poll_wait_seconds: interval at which the server reads the model
             configuration file again, in seconds; 0 means that the server reads the file only once.
         host: IP address to listen on; 0.0.0.0 means all addresses of the machine.
@@ -34,20 +34,22 @@ class ServerConfig(Settings, in_models=False):
             milliseconds.
         poll_seconds: interval at which the server looks for new versions in the folders of the
             models, in seconds.
-        workers: number of batches that the server computes at the same time.
-        max_queue: maximum number of waiting requests; further requests get HTTP status 503.
+        workers: maximum number of batches that the server computes at the same time.
+        max_queue: maximum number of waiting requests, and maximum number of concurrent gRPC calls;
+            further requests get HTTP status 503 or the gRPC code RESOURCE_EXHAUSTED.
         max_request_rows: maximum number of rows in a request.
-        max_request_values: maximum number of JSON values in a request.
-        max_body_bytes: maximum size of the body of a request, in bytes.
+        max_request_values: maximum number of JSON values in a REST request, counted as its commas,
+            opening brackets and opening braces.
+        max_body_bytes: maximum size of the body of a request, compressed or not, in bytes.
         max_total_body_bytes: maximum total size of all requests in flight, in bytes. Above this
-            size, new requests of more than 64 KiB get HTTP status 503. 0 means 16 times
-            the maximum size of one body.
+            size, new requests of more than 64 KiB get HTTP status 503 or the gRPC code
+            RESOURCE_EXHAUSTED. 0 means 16 times --max-body-bytes.
         max_connections: maximum number of open REST connections.
         request_timeout: maximum time from the receipt of a request to its response, in seconds.
-        header_timeout: maximum time for receiving the headers of a request, in seconds.
-        body_timeout: maximum time for receiving the body of a request or for sending a response, in
-            seconds.
-        idle_timeout: time after which the server closes an idle connection, in seconds.
+        header_timeout: maximum time for receiving the headers of a REST request, in seconds.
+        body_timeout: maximum time for receiving the body of a REST request or for sending the
+            response, in seconds.
+        idle_timeout: time after which the server closes an idle REST connection, in seconds.
         grace_seconds: maximum time for requests in flight to finish at shutdown, in seconds.
     """
 

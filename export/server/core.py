@@ -25,8 +25,8 @@ class Bodies:
     """Counter of the bytes in RAM that all requests in flight occupy.
 
     Args:
-        limit: maximum total size in bytes. Above this size, requests of more than 64 KiB are
-            rejected.
+        limit: maximum total size in bytes. A request of more than 64 KiB is rejected if the total
+            would exceed this size.
 
     Attributes:
         total: number of bytes that all requests in flight occupy.
@@ -41,8 +41,8 @@ class Bodies:
     def reservation(self) -> Iterator[Callable[[int], None]]:
         """Yields a function with which a request adds a number of bytes to the counter.
 
-        The function raises a ServingError (HTTP status 503) if the request must be rejected. At the
-        end of the `with` block, the bytes of the request are subtracted again.
+        The function raises a ServingError (RESOURCE_EXHAUSTED, HTTP status 503) if the request must
+        be rejected. At the end of the `with` block, the bytes of the request are subtracted again.
         """
         request_bytes = 0
 
@@ -91,7 +91,7 @@ class ServingCore:
 
         Raises:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
-                label, UNAVAILABLE if no version has begun to load.
+                label, UNAVAILABLE if `spec` names no version and no version has begun to load.
         """
         manager, version = self._resolve(spec, no_status)
         return get_model_status_pb2.GetModelStatusResponse(
@@ -117,9 +117,10 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict mapping model name to example request (see `Servable.example`).
+        """Returns a dict mapping model name to the inputs of an example request.
 
-        The dict lacks models that are still loading or have no signature `serving_default`.
+        The inputs are described at `Servable.example`. Models that are still loading or have no
+        signature `serving_default` are left out.
         """
         examples = {}
         for name, manager in self.models.items():
@@ -145,8 +146,8 @@ class ServingCore:
 
         Raises:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
-                label or wrong inputs, UNAVAILABLE while the model loads, or an error of
-                `Batcher.submit`.
+                label or wrong inputs, UNAVAILABLE while the model loads, or an error of `read` or
+                of `Batcher.submit`.
         """
         manager, version = self._resolve(spec, not_found)
         servable = manager.acquire(version)
@@ -186,8 +187,12 @@ class ServingCore:
             error: function that returns the error for an unknown model from its name and version.
 
         Returns:
-            The manager of the model's versions, and the requested version. The version `None` means
-            the newest version.
+            The manager of the model's versions, and the requested version, or `None` if `spec` has
+            neither a version nor a label.
+
+        Raises:
+            ServingError: the result of `error` for an unknown model, or INVALID_ARGUMENT for an
+                unknown label.
         """
         name, version, label = spec
         if (manager := self.models.get(name)) is None:

@@ -54,7 +54,7 @@ def invalid(message: str) -> ServingError:
 
 
 def not_found(name: str, version: int | None) -> ServingError:
-    """Returns the error for a request to a model or version that is not served.
+    """Returns the error NOT_FOUND for a request to a model or version that is not served.
 
     Args:
         name: name of the model.
@@ -66,7 +66,7 @@ def not_found(name: str, version: int | None) -> ServingError:
 
 
 def no_status(name: str, version: int | None) -> ServingError:
-    """Returns the error for a status request for an unknown model or version.
+    """Returns the error NOT_FOUND for a status request about an unknown model or version.
 
     Args:
         name: name of the model.
@@ -78,12 +78,12 @@ def no_status(name: str, version: int | None) -> ServingError:
 
 
 def not_loaded(name: str) -> ServingError:
-    """Returns the error for a request to a model that is still loading."""
+    """Returns the error UNAVAILABLE for a request to a model that is still loading."""
     return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet: try again later")
 
 
 def too_late(seconds: float) -> ServingError:
-    """Returns the error for a request that took longer than `seconds`."""
+    """Returns the error DEADLINE_EXCEEDED for a request that took longer than `seconds`."""
     return ServingError(
         Code.DEADLINE_EXCEEDED,
         f"the request took longer than {seconds:g} s: send fewer rows, or try again later",
@@ -93,8 +93,9 @@ def too_late(seconds: float) -> ServingError:
 def from_exception(error: BaseException) -> ServingError:
     """Converts an exception to a `ServingError`.
 
-    A `ServingError` is returned unchanged. TensorFlow's exceptions keep their code. All other
-    exceptions become INTERNAL.
+    A `ServingError` is returned unchanged. TensorFlow's exceptions keep their code, and only the
+    cause of the error remains of their message (see `_cause`). All other exceptions become
+    INTERNAL.
     """
     if isinstance(error, ServingError):
         return error
@@ -113,5 +114,6 @@ def _cause(message: str) -> str:
     """
     if (cause := failed_check(message)) is not None:
         return cause
-    _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)
+    if "\nNode: " in message:  # the line with the node's name ends the stack traces
+        message = message.rpartition("\nNode: ")[2].partition("\n")[2]
     return _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()

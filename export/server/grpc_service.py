@@ -46,14 +46,14 @@ class _Services(
     """Handlers for the RPCs Predict, GetModelMetadata and GetModelStatus.
 
     The inherited handlers for Classify, Regress, MultiInference and HandleReloadConfigRequest raise
-    UNIMPLEMENTED.
+    NotImplementedError, which `_Refusals` converts to UNIMPLEMENTED.
     """
 
     def __init__(self, core: ServingCore):
         self._core = core
 
     def Predict(self, request, context) -> predict_pb2.PredictResponse:
-        """Runs a signature. The response has only the outputs in `output_filter`, if it is set."""
+        """Runs a signature. If `output_filter` is set, the response has only the outputs in it."""
         config = self._core.config
 
         def read(servable: Servable):
@@ -152,7 +152,7 @@ class _Refusals(grpc.ServerInterceptor):
         self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
-        """Returns the method's handler, to which parsing and error conversion are added."""
+        """Returns the method's handler. For a unary method, it also parses and converts errors."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -209,7 +209,7 @@ def _to_array(
 
     Raises:
         ServingError: INVALID_ARGUMENT if `proto` is not valid or the array is too large, or
-            RESOURCE_EXHAUSTED if the requests in flight use too much memory.
+            RESOURCE_EXHAUSTED if the requests in flight hold more than `max_total_body_bytes`.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
@@ -229,7 +229,7 @@ def _to_array(
         dtype_name = types_pb2.DataType.Name(proto.dtype) if is_known else str(proto.dtype)
         raise invalid(
             f"input {name!r}: the TensorProto is not a valid tensor with dtype {dtype_name} and "
-            f"shape {sizes}"
+            f"shape {sizes}: make the proto with tf.make_tensor_proto"
         ) from None
 
 

@@ -36,7 +36,11 @@ _ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Request line and headers of a request. Header names are in lower case."""
+    """Request line and headers of a request.
+
+    `path` has no query, scheme or host, and is still percent-encoded. Header names are in lower
+    case.
+    """
 
     method: str
     path: str
@@ -68,7 +72,7 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
     Args:
         status: the HTTP status.
         message: a sentence for the client.
-        headers: additional headers.
+        headers: additional headers, as pairs of a name and a value.
     """
     if status == 503:
         headers += (("Retry-After", "1"),)
@@ -110,7 +114,8 @@ class HttpServer:
         """Stops accepting connections, finishes requests in flight, and closes all connections.
 
         Args:
-            grace_seconds: maximum time for requests in flight to finish.
+            grace_seconds: maximum time for requests in flight to finish. Requests that take longer
+                get no response.
         """
         self._loop.call_soon_threadsafe(self._grace.set_result, grace_seconds)
         self._thread.join()
@@ -143,7 +148,10 @@ class HttpServer:
         try:
             if len(self._connections) >= self._config.max_connections or self._stopping:
                 await connection.answer(
-                    error_response(503, "the server has too many connections: try again later"),
+                    error_response(
+                        503,
+                        "the server has too many connections or is shutting down: try again later",
+                    ),
                     last=True,
                 )
                 return
@@ -215,9 +223,9 @@ class _Connection:
 
         Raises:
             ServingError: the request is malformed (HTTP status 400), too slow (408), a POST without
-                a length (411) or too large (413). Other causes are a content coding other than gzip
-                (415), a head that is too long (431), a transfer coding other than chunked (501), an
-                error of `reserve` (503), and an unsupported HTTP version (505).
+                a length (411) or too large (413). Other causes are a content coding other than
+                identity and gzip (415), a head that is too long (431), a transfer coding other than
+                chunked (501), an error of `reserve` (503), and an unsupported HTTP version (505).
         """
         config = self._config
         self.idle = True
@@ -245,7 +253,9 @@ class _Connection:
             async with asyncio.timeout(config.body_timeout):
                 body = await self._read_body(reserve)
         except TimeoutError:
-            raise _rejection(408, "the request arrived too slowly: send it again") from None
+            raise _rejection(
+                408, "the request arrived too slowly: send it again, or send fewer rows"
+            ) from None
         except h11.RemoteProtocolError as error:
             # Cut off the buffer at the end of h11's message.
             message = str(error).partition(": bytearray")[0]
@@ -279,11 +289,14 @@ class _Connection:
         """Writes a response.
 
         Args:
-            response: the response.
-            last: whether to close the connection after this response.
+            response: the response. For a HEAD request, its body is not sent.
+            last: whether to announce in the response that the connection will be closed.
 
         Returns:
             Whether another request may follow on the connection.
+
+        Raises:
+            OSError: the client closed the connection, or reads the response too slowly.
         """
         headers = [
             ("Content-Type", response.content_type),
@@ -348,8 +361,8 @@ async def _decompressed(body: bytearray, head: Head, limit: int, reserve: Callab
         reserve: function to call with the number of decompressed bytes (see `Bodies.reservation`).
 
     Raises:
-        ServingError: the content coding is not supported, the body is not valid gzip data, or the
-            decompressed body is too large. An error of `reserve` is also raised.
+        ServingError: the content coding is neither identity nor gzip, the body is not valid gzip
+            data, or the decompressed body is too large. An error of `reserve` is also raised.
     """
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":

@@ -24,8 +24,8 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
         max_values: maximum number of commas, opening brackets and opening braces in the body.
 
     Raises:
-        ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON, or not an object, or HTTP
-            status 413 if the body has too many values.
+        ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON or not an object, or if an
+            object in it repeats a key. The HTTP status is 413 if the body has too many values.
     """
     # The parser blocks all other threads, and needs 5 s for 16 MB of "[],[],".
     if sum(map(body.count, (b",", b"[", b"{"))) > max_values:
@@ -68,11 +68,10 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
 
     Returns:
         A dict mapping input name to array, and whether the request is in row format. The response
-        must have the same format.
+        must have the same format. Unknown names in "inputs" are ignored.
 
     Raises:
-        ServingError: INVALID_ARGUMENT if `document` does not match `signature`. The message names
-            the wrong item.
+        ServingError: INVALID_ARGUMENT if `document` does not match `signature`.
     """
     has_rows, has_columns = "instances" in document, "inputs" in document
     if has_rows and has_columns:
@@ -93,8 +92,8 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_format: bool) -> bytes:
 
     In row format, "predictions" is a list with an object for each instance. In column format,
     "outputs" is a single object. The objects map output names to values. If the model has only one
-    output, its value replaces the object. Strings are plain text, except that outputs whose names
-    end in `_bytes` are base64.
+    output, its value replaces the object. Strings are plain text, in which bytes that are not UTF-8
+    become U+FFFD. If the name of an output ends in `_bytes`, its strings become {"b64": BASE64}.
 
     Args:
         outputs: dict mapping output name to array.
@@ -117,7 +116,7 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_format: bool) -> bytes:
 
 
 def _encode(value) -> str:
-    """Encodes a value as JSON, and lists item by item, so that other threads can run in between."""
+    """Encodes a value as JSON. Between the items of a list, other threads can run."""
     if isinstance(value, dict):
         items = [f"{_JSON.encode(name)}: {_encode(item)}" for name, item in value.items()]
         return "{" + ", ".join(items) + "}"

@@ -44,7 +44,9 @@ class Metrics:
 
     @contextlib.contextmanager
     def measure(self, model: str, protocol: str) -> Iterator[None]:
-        """Counts the request in the `with` block, with its latency and its status.
+        """Returns a context manager that counts one request, with its latency and its status.
+
+        The status is "OK", or the code of the exception that ends the `with` block.
 
         Args:
             model: name of the model.

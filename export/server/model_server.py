@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """Model server in this process. As a context manager, it starts and stops the server.
+    """Model server in this process. A `with` statement starts and stops the server.
 
     Args:
         config: settings of the server.
@@ -56,9 +56,9 @@ class ModelServer:
         UNAVAILABLE.
 
         Raises:
-            UserError: the model configuration is not valid, a model's folder is missing or contains
-                no version, the host or a port cannot be used, no version of a model loads, or a
-                label names a version that is not served.
+            UserError: the model configuration is not valid, a model's folder is not valid (see
+                `check_base_path`), the host or a port cannot be used, no version of a model loads,
+                or a label names a version that is not served.
         """
         models = served_models(self.config)
         for model in models:
@@ -99,21 +99,24 @@ class ModelServer:
             except UserError as error:
                 _LOG.error("%s; the server continues to serve its current models", error)
             except Exception:
-                _LOG.exception("the configuration file cannot be read; the server will try again")
+                _LOG.exception(
+                    "the configuration file cannot be applied; the server will try again"
+                )
 
     def _replace_models(self, models: list[ServedModel], core: ServingCore) -> None:
         """Replaces the served models by `models`.
 
         A model that is already served under the same name from the same folder is not reloaded.
+        Models that are not in `models` are stopped.
 
         Args:
             models: all models to serve from now on.
             core: request handler, which gets the new models.
 
         Raises:
-            UserError: the folder of a new model is not valid (see `check_base_path`), the model
-                does not load, or a label names a version that is not served. The served models then
-                do not change.
+            UserError: the folder of a new model is not valid (see `check_base_path`), a new model
+                does not load, or one of its labels names a version that is not served. The served
+                models then do not change.
         """
         old, new = self.models, {}
         added = []
@@ -147,7 +150,8 @@ class ModelServer:
     def example(self) -> str | None:
         """Returns an example request to the first model, as a curl command.
 
-        Returns `None` if the model has no signature `serving_default`.
+        Returns `None` if the model has no signature `serving_default`. The first model must be
+        loaded.
         """
         manager = next(iter(self.models.values()))
         servable = manager.acquire()
@@ -202,7 +206,7 @@ def _load_model(manager: VersionManager) -> None:
             versions = ", ".join(map(str, sorted(model.allowed_versions)))
             raise UserError(
                 f"model_version_policy asks for version {versions}, but {model.base_path} contains "
-                "no such version: correct model_version_policy, or export the model again"
+                "no such version: correct model_version_policy, or export the model with --version"
             )
         raise UserError(
             f"no version in {model.base_path} can be loaded ({'; '.join(reasons)}): export the "

@@ -64,8 +64,8 @@ def read_model_config(path: str) -> list[ServedModel]:
         path: path of a `ModelServerConfig` in protocol buffer text format.
 
     Raises:
-        UserError: the file cannot be read or parsed, or a field has an unsupported value. The
-            message names the file and the line, or the model and the field.
+        UserError: the file cannot be read or parsed, lists no model, or has a field with an
+            unsupported value. The message names the file, and the line or the model.
     """
     try:
         with open(path, "rb") as file:
@@ -133,7 +133,12 @@ def _read_model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
                 f"the label {label!r} in version_labels cannot be part of a URL: give a "
                 "non-empty label without the characters / and :"
             )
-        if version < 0 or (allowed is not None and version not in allowed):
+        if version < 0:
+            raise UserError(
+                f"the label {label!r} in version_labels points to version {version}, but version "
+                "numbers must be at least 0: give the number of a version that is served"
+            )
+        if allowed is not None and version not in allowed:
             raise UserError(
                 f"the label {label!r} in version_labels points to version {version}, which is not "
                 "in model_version_policy: give another version, or add this version to the policy"

@@ -128,7 +128,11 @@ class RestApi:
 
 
 def _model_spec(match: re.Match) -> Spec:
-    """Returns the model's name, version (or `None`) and label (or "") from a matched URL."""
+    """Returns the model's name, version (or `None`) and label (or "") from a matched URL.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT if the URL has no name, or a version above `MAX_VERSION`.
+    """
     if match["name"] is None:
         raise invalid("Missing model name in request.")
     version = None

@@ -34,11 +34,12 @@ class Signature:
         signature_def: the signature in the SavedModel.
 
     Attributes:
-        inputs: dict mapping input name to spec.
-        outputs: dict mapping output name to spec.
+        inputs: dict mapping input name to `tf.TensorSpec`, sorted by name.
+        outputs: dict mapping output name to `tf.TensorSpec`, sorted by name.
         batchable: whether requests may be joined along axis 0. The initial value is true if the
-            first dimension of every input and output has no fixed size. The batcher sets the value
-            to False if a run does not return one output row for each input row.
+            signature has inputs and the first dimension of every input and output has no fixed
+            size. The batcher sets the value to False if a run of several joined requests does not
+            return one output row for each input row.
         waits: whether a request waits for further requests to join its batch. The value is False if
             LiteRT answers small requests for this signature.
     """
@@ -58,14 +59,13 @@ class Signature:
 
         Args:
             inputs: dict mapping input name to array.
-            max_rows: maximum number of rows.
+            max_rows: maximum number of rows in a request for a batchable signature.
 
         Returns:
             The number of rows, or 1 if the signature is not batchable or an input is a scalar.
 
         Raises:
-            ServingError: INVALID_ARGUMENT if the names, dtypes, shapes or row counts are wrong. The
-                message names the wrong input.
+            ServingError: INVALID_ARGUMENT if the names, dtypes, shapes or row counts are wrong.
         """
         if inputs.keys() != self.inputs.keys():
             extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
@@ -103,14 +103,14 @@ class Signature:
 
 
 class Servable:
-    """Model version in memory.
+    """Loaded model version.
 
     Args:
         path: folder of the version.
         version: number of the version.
 
     Raises:
-        Exception: the SavedModel is damaged. TensorFlow's exception can have any class.
+        Exception: the SavedModel is missing or damaged. TensorFlow's exception can have any class.
     """
 
     def __init__(self, path: str, version: int):
@@ -181,7 +181,13 @@ class Servable:
 
     @functools.cached_property
     def example(self) -> dict[str, Any]:
-        """Dict mapping each input of `serving_default` to the JSON value of a one-row request."""
+        """Inputs of an example request to `serving_default`: dict mapping input name to JSON value.
+
+        If the signature is batchable, a value is one row without the batch dimension.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT if there is no signature `serving_default`.
+        """
         signature = self.signature()
         try:
             requests = self._typical_requests()

@@ -28,7 +28,10 @@ def find_versions(base_path: str) -> dict[int, str]:
     files and folders are ignored.
 
     Returns:
-        A dict mapping version to folder.
+        A dict mapping version to folder, in no particular order.
+
+    Raises:
+        OSError: `base_path` does not exist or cannot be read.
     """
     folders = {}
     for name in os.listdir(base_path):
@@ -52,7 +55,10 @@ def check_base_path(base_path: str) -> None:
             "local disk, or use TensorFlow Serving"
         )
     if not os.path.isdir(base_path):
-        raise UserError(f"{base_path} is not a folder: export a model there first")
+        raise UserError(
+            f"{base_path} is not a folder: give the folder of an exported model, or export a model "
+            "there first"
+        )
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
         raise UserError(
             f"{base_path} is the folder of a single model version: give its parent folder, "
@@ -68,13 +74,17 @@ def check_base_path(base_path: str) -> None:
     if not versions:
         raise UserError(
             f"{base_path} contains no version of a model, such as a folder "
-            f"{os.path.join(base_path, '1')} with {MODEL_FILE}: export a model there first"
+            f"{os.path.join(base_path, '1')} with {MODEL_FILE}: give the folder of an exported "
+            "model, or export a model there first"
         )
 
 
 @dataclasses.dataclass
 class _Failure:
-    """Failure to load a version. The manager tries again at `retry_at`, or if the files change.
+    """Failure to load a version.
+
+    The manager tries again at its first scan after `retry_at`, or when the version's files have
+    changed.
 
     Attributes:
         fingerprint: names, sizes and modification times of the version's files.
@@ -93,8 +103,8 @@ class VersionManager:
     The manager regularly scans the model's folder for new versions. While a new version is loaded
     and warmed up, the old version answers requests. Then the new version takes over, and the old
     version is freed when its last request has ended. If a new version does not load, the error is
-    logged, and the old version continues to answer requests. A running server always keeps at least
-    one loaded version.
+    logged, and the old version continues to answer requests. Once a version is loaded, at least one
+    version stays loaded until `stop`.
 
     Args:
         model: the model, with its version policy and labels. The attribute `model` may be replaced
@@ -123,7 +133,7 @@ class VersionManager:
 
     @property
     def current(self) -> int | None:
-        """Number of the version that answers requests which name no version.
+        """Number of the version that answers requests which name neither a version nor a label.
 
         `None` means that no version is loaded yet.
         """
@@ -196,7 +206,10 @@ class VersionManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the background thread and frees the model. No request may be in flight."""
+        """Ends the background thread and frees all versions.
+
+        A version with requests in flight is freed when its last request has ended.
+        """
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -206,7 +219,8 @@ class VersionManager:
     def poll(self) -> None:
         """Scans the folder once, loads the versions to serve, and unloads all other versions.
 
-        If none of the versions to serve is loaded, nothing is unloaded.
+        If none of the versions to serve is loaded, or if the folder cannot be read, nothing is
+        unloaded.
         """
         model = self.model
         try:

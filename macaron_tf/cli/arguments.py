@@ -63,7 +63,12 @@ def program(
         epilog: text at the end of each command's help, such as a list of accepted data sources.
         default: command to run if the first argument is not the name of a command. `None` means
             that the user must give a command.
-        prepare: function to call before the command's function.
+        prepare: function to call before the command's function. Its arguments are the parsed
+            options, and whether they are from `sys.argv`.
+
+    Returns:
+        The function `main(arguments=None)`, which returns the exit status (see
+        `exit_on_user_error`). `None` means the arguments in `sys.argv`.
     """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
@@ -80,7 +85,16 @@ def program(
 def single_program(
     module: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """Builds the `main` function of `python -m MODULE`, without subcommands; see `program`."""
+    """Builds the `main` function of `python -m MODULE`, without subcommands.
+
+    Args:
+        module: see `program`.
+        text: see `program`.
+        run: see `command`.
+        parts: see `command`.
+        epilog: text at the end of the help.
+        prepare: see `program`.
+    """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
     _add_parts(parser, run, parts)
     return _main(parser.parse_intermixed_args, prepare)
@@ -210,7 +224,7 @@ def count(spec: str, text: str, default=None, minimum=1, below=None, **options) 
         interval = (
             f"from {minimum} to {below - 1}"
             if value_type is int
-            else f"from {minimum:g} to below {below}"
+            else f"of at least {minimum:g} and below {below}"
         )
     below = below or (2**31 if value_type is int else 3.4e38)
 
@@ -250,8 +264,8 @@ def settings(examples: str, flag: str = "--set") -> Part:
 
 
 def checkpoint(
-    names: str = "checkpoint to load: best, last or the number of a training step (default: best, "
-    "or last if the run was never validated)",
+    names: str = "checkpoint to load: 'best', 'last' or the number of a training step (default: "
+    "'best', or 'last' if the run was never validated)",
 ) -> Part:
     """Returns a part that adds the flag `--checkpoint`, with the help text `names`."""
     return argument("--checkpoint NAME", names)

@@ -176,7 +176,7 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     - If `main` returns a number, the number is the status. If `main` returns `None`, the status
       is 0.
     - For a `UserError`, and for other errors that have a one-line message, the status is 2. The
-      message is printed to stderr.
+      message is printed to stderr. All other errors are raised unchanged.
     - For Ctrl-C, the status is 130. For a closed output pipe, the status is 141.
 
     A call without arguments also opens the standard streams as UTF-8, and turns failures of these

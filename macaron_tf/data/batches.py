@@ -56,7 +56,8 @@ class Batches(abc.ABC):
         Args:
             seed: seed of the shuffling; each epoch has its own order.
             start_step: index of the first batch, counted from the start of epoch 0.
-            repeat: whether to continue with further epochs forever.
+            repeat: whether to continue with further epochs forever. If False, the batches end with
+                the epoch that contains `start_step`.
         """
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
@@ -84,7 +85,7 @@ class Batches(abc.ABC):
 
 
 def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Prefetches a dataset with tf.data's autotuning switched off.
+    """Returns a dataset that prefetches its batches, with tf.data's autotuning switched off.
 
     At the end of an iterator, tf.data waits for its autotuning thread, which may notice the end
     late. With autotuning, 55 of 250 evaluations of 0.7 s took half a second longer, and longer
@@ -92,8 +93,10 @@ def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     parallel maps still use all processors.
 
     Args:
-        steps: cardinality of the dataset: the number of batches, `tf.data.INFINITE_CARDINALITY` or
-            `tf.data.UNKNOWN_CARDINALITY`.
+        dataset: dataset of batches.
+        steps: cardinality of `dataset`: the number of batches, `tf.data.INFINITE_CARDINALITY` or
+            `tf.data.UNKNOWN_CARDINALITY`. Iteration raises an error if a known cardinality is
+            wrong.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -111,13 +114,15 @@ def _generator_dataset(
 class ArrayBatches(Batches):
     """Batches of examples that a function gathers by index, such as images or windows of a text.
 
-    A shuffled epoch has only batches of B examples. The remaining examples are left out.
+    A shuffled epoch has only batches of B examples. The remaining examples are left out. An epoch
+    that is not shuffled has every example, in order, and its last batch may be smaller.
 
     Args:
-        count: number of examples, N.
-        size: number of examples per batch, B.
-        gather: function from example indices `(B,)` to the arrays of a batch.
-        shapes: dict mapping the name of each array to a tuple (dtype, shape).
+        count: number of examples, N, at least 1.
+        size: number of examples per batch, B. If `size` exceeds N, B is N.
+        gather: function from example indices `(B,)` to a dict mapping name to array.
+        shapes: dict mapping the name of each array to a tuple (dtype, shape). The shape includes
+            the batch dimension, which is `None` if a batch may be smaller than B.
         lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
             similar length. `None` means that length does not matter.
         shuffle: whether to shuffle each epoch.
@@ -195,8 +200,9 @@ class MixingConfig(Settings):
     def make_draw(self, tasks: np.ndarray) -> Draw:
         """Returns a function that draws the N examples of an epoch at the mixing rates.
 
-        The function takes a NumPy generator and returns example indices `(N,)`. Within an epoch,
-        an example occurs twice only if every other example of its task occurs at least once.
+        The function takes a NumPy generator and returns example indices `(N,)`, grouped by task.
+        Within an epoch, an example occurs twice only if every other example of its task occurs at
+        least once.
 
         Args:
             tasks: `(N,)` index of the task of each example.
@@ -223,6 +229,8 @@ class BucketBatches(Batches):
     """Batches of token rows with similar lengths, padded to the length of a bucket.
 
     Without `draw`, an epoch has every example once, and at most one batch contains rows of padding.
+    With `draw`, a shuffled epoch has the same number of batches. To this end, some of the drawn
+    examples may be left out, or further examples may be drawn.
 
     Args:
         rows: one or several collections of token rows, such as source and target. Each collection
@@ -264,7 +272,8 @@ class BucketBatches(Batches):
     def row_lengths(self) -> np.ndarray:
         """Length of the longest row of each example, `(N,)` int32.
 
-        The array is computed on each access, because it takes 18 MB for 4.5 million pairs.
+        The array is computed on each access, because keeping the array would take 18 MB for 4.5
+        million pairs.
         """
         max_lengths = np.zeros(self._count, np.int32)
         for part in self._rows:
@@ -335,7 +344,7 @@ class BucketBatches(Batches):
         return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
-        """Returns example count, step count, share of real tokens and batch shapes in one line."""
+        """Returns example count, steps per epoch, real-token share and batch shapes in one line."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "

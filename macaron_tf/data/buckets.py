@@ -1,4 +1,4 @@
-"""Length buckets, and plans that assign the rows of a data set to batches."""
+"""Length buckets, and plans that assign the rows of a dataset to batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -28,13 +28,13 @@ class Batch(NamedTuple):
 class Plan(Sequence[Batch]):
     """Sequence of S batches, which are stored as slices of one array of example indices.
 
-    For 4.5 million pairs in 270,000 batches, the array `cuts` takes at most 6 MB. A list of `Batch`
+    For 4.5 million pairs in 270,000 batches, the int32 array `cuts` takes 3 MB. A list of `Batch`
     objects would take 65 MB.
 
     Args:
         rows: example indices of all batches, concatenated.
-        cuts: `(S, 3)` int, start, end and padded length of each batch. Start and end are positions
-            in `rows`.
+        cuts: `(S, 3)` int, start, end and padded length of each batch. The start and the exclusive
+            end are positions in `rows`.
     """
 
     def __init__(self, rows: np.ndarray, cuts: np.ndarray):
@@ -57,10 +57,13 @@ class Buckets:
     `row_multiple`. A number of rows below `row_multiple` is not rounded.
 
     Args:
-        lengths: padded lengths of the buckets.
+        lengths: padded lengths of the buckets, in any order and at least one.
         max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
             pairs, source and target are counted separately, as in fairseq.
         row_multiple: number that divides the rows per batch, unless a batch has fewer rows.
+
+    Raises:
+        UserError: `max_tokens` is less than the greatest of `lengths`.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -68,8 +71,8 @@ class Buckets:
         if max_tokens < self.lengths[-1]:
             raise UserError(
                 f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]} "
-                "tokens: raise the batch size (batching.max_tokens), or lower the maximum sequence "
-                "length (cleaning.max_tokens)"
+                "tokens: raise the batch size (batching.max_tokens, in translation "
+                "data.batching.max_tokens), or lower the maximum sequence length"
             )
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)
@@ -120,6 +123,9 @@ class Buckets:
             lengths: `(N,)` row lengths.
             rng: generator that shuffles the rows within each bucket and the order of the batches;
                 `None` means rows in ascending order of length.
+
+        Returns:
+            Plan whose row indices are positions in `lengths`.
         """
         lengths = np.asarray(lengths)
         dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
@@ -175,7 +181,8 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
         multiple: number that divides every padded length.
 
     Returns:
-        Padded lengths in ascending order. The last length is at least the maximum of `lengths`.
+        At most `count` padded lengths in ascending order. The last one is the maximum of `lengths`,
+        rounded up to a multiple of `multiple`.
     """
     counts = _histogram(np.asarray(lengths))
     cells = -(-np.arange(len(counts)) // multiple)

@@ -17,13 +17,15 @@ from macaron_tf.text.token_rows import JoinedRows, TokenRows
 class EncodedExamples:
     """N tokenized examples of R rows each.
 
-    R is the number of choices in multiple choice, and the number of sentences in a set of sentences
-    whose embeddings are compared. Otherwise R is 1.
+    R is the number of choices in multiple choice, and the number of sentences per example for
+    sentence encoders, such as 2 for pairs. Otherwise R is 1.
 
     Attributes:
-        rows: token ids with special ids and without padding. Example n has the R rows from n R on.
-        boundaries: `(N R,)` int64, first position of segment 1 in each row. The boundary of a row
-            with a single text is the row length. `None` means that batches have no "segment_ids".
+        rows: token ids without padding, including special ids if the model uses any. The R rows of
+            example n begin at row index n R.
+        boundaries: `(N R,)` int64, first position of segment 1 in each row. In a row with a single
+            text, the boundary is the row length, without the last [CLS] if `cls_last` is True.
+            `None` means that batches have no "segment_ids".
         labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
             an answer; or `TokenRows` with one label per token. `None` means that the examples have
             no labels.
@@ -32,9 +34,9 @@ class EncodedExamples:
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
         language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
         characters: `(words, C)` int32, character ids of each word, for models that read words as
-            characters. Batches then have "token_ids" `(B, L, C)`. `None` means that `rows` holds
-            token ids.
-        needs_labels: whether training raises an error if `labels` is `None`.
+            characters. `rows` then holds indices of words instead of token ids, and batches have
+            "token_ids" `(B, L, C)`. `None` means that `rows` holds token ids.
+        needs_labels: whether `ExampleBatches.dataset` raises a UserError if `labels` is `None`.
     """
 
     needs_labels: ClassVar[bool] = True
@@ -56,6 +58,7 @@ class ExampleBatches(BucketBatches):
 
     - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
     - "segment_ids" int32 of the same shape, unless `EncodedExamples.boundaries` is `None`.
+    - "language_ids" int32 of the same shape, unless `EncodedExamples.language_id` is 0.
     - "weight" `(B,)` float32, 1 for examples and 0 for padding.
     - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding,
       unless the examples have no labels.
@@ -68,6 +71,9 @@ class ExampleBatches(BucketBatches):
         batch_size: number of examples per batch, B. If this number exceeds the smallest power of
             two above N, B is that power of two.
         shapes: maximum number of different padded lengths.
+
+    Raises:
+        UserError: `batch_size` is less than 1.
     """
 
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 import traceback
@@ -81,8 +82,8 @@ class Processes(contextlib.AbstractContextManager):
 
         Raises:
             UserError: three workers died on the same item.
-            Exception: `function` raised an exception. If several calls raised exceptions, the
-                exception for the earliest item is raised.
+            Exception: `function` raised an exception. If `function` raised exceptions for several
+                items, the exception for the earliest item is raised.
         """
         if self.count == 1:
             for item in items:
@@ -144,7 +145,8 @@ class Processes(contextlib.AbstractContextManager):
         if task.deaths >= _MAX_DEATHS:
             raise UserError(
                 f"{_MAX_DEATHS} worker processes died on the same part of the text, perhaps "
-                "because the machine ran out of memory: lower --processes"
+                "because the machine ran out of memory: lower --processes, or give --processes 1 "
+                "to see the cause"
             )
         self._waiting.appendleft(task)
 
@@ -181,7 +183,7 @@ class Processes(contextlib.AbstractContextManager):
 
 
 def work(descriptor: int) -> None:
-    """Runs the main loop of a worker: receives calls from a pipe until the pipe is closed.
+    """Runs the main loop of a worker: executes calls from a pipe until the pipe is closed.
 
     Args:
         descriptor: file descriptor of the worker's end of the pipe.
@@ -196,5 +198,21 @@ def work(descriptor: int) -> None:
                 result = function(context, item)
             except Exception as raised:
                 raised.add_note(traceback.format_exc())
-                error = raised
+                error = _picklable(raised)
             pipe.send((result, error))
+
+
+def _picklable(error: Exception) -> Exception:
+    """Returns `error`, or an exception with the same text if pickling does not preserve `error`.
+
+    The constructor of an exception with several arguments often fails when it is unpickled.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        if isinstance(error, UserError):
+            return UserError(str(error))
+        copy = RuntimeError("".join(traceback.format_exception_only(type(error), error)).strip())
+        copy.add_note(traceback.format_exc())
+        return copy

@@ -33,7 +33,7 @@ def register_function(function: Callable[[bytes, int], list[np.ndarray]]) -> Ite
     function by `call_registered_function`.
 
     Args:
-        function: function from a request and an integer to the arrays of a batch.
+        function: function from a request and an integer to a list with the arrays of a batch.
 
     Raises:
         RuntimeError: this process has already wrapped a Python function as a TensorFlow operation.
@@ -60,7 +60,11 @@ def call_registered_function(
     Args:
         request: first argument of the function.
         index: second argument of the function, a scalar int64.
-        spec: dict mapping name to the specification of each array that the function returns.
+        spec: dict mapping name to the specification of each array that the function returns, in the
+            order of the returned list.
+
+    Returns:
+        Dict mapping the names in `spec` to the arrays.
     """
     dtypes = [tensor_spec.dtype for tensor_spec in spec.values()]
     arrays = tf.raw_ops.PyFuncStateless(input=[request, index], token=_FUNCTION_NAME, Tout=dtypes)
@@ -82,8 +86,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     Args:
         dataset: dataset built from TensorFlow operations and `call_registered_function`, without
             Python generators. The service must find the dataset's files at the same absolute paths.
-        addresses: HOST:PORT of the service. Several addresses are separated by commas, and the
-            training processes use the addresses in turn.
+        addresses: HOST:PORT of the service. Several addresses are separated by commas. With n
+            addresses, training process i uses the address with index i modulo n.
         process: index of this training process.
 
     Returns:
@@ -144,7 +148,7 @@ def check_address(address: str) -> None:
 def service_error(error: tf.errors.OpError) -> UserError | None:
     """Converts an error from `through_service` to a `UserError`.
 
-    Returns `None` if `error` has another cause than a failed service.
+    Returns `None` if the cause of `error` is not a failed service.
     """
     match = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(match[1]) if match else None
@@ -195,7 +199,7 @@ def _checked_batches(served: tf.data.Dataset, address: str) -> Iterator:
 
 
 def _next(items: queue.Queue, address: str):
-    """Returns the next item from the queue of the thread that reads batches.
+    """Returns the next item that the reading thread has put into the queue.
 
     Raises:
         UserError: the service does not answer for `_MAX_AWAY_SECONDS`, or sends no batch for

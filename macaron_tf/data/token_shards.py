@@ -1,4 +1,4 @@
-"""Storage of a tokenized parallel corpus in memory-mapped shards of 32,768 pairs each."""
+"""Storage of a tokenized parallel corpus in memory-mapped shards, one for every 32,768 pairs."""
 
 import concurrent.futures
 import dataclasses
@@ -41,7 +41,8 @@ class TokenizedPairs:
         removed: dict mapping each reason for removal to the number of pairs removed for that
             reason.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
-        folder: folder of the shards. The string is empty if the rows are only in memory.
+        folder: absolute path of the folder of the shards. The string is empty for rows that are
+            only in memory, and for a single shard.
     """
 
     source: TokenRows | JoinedRows
@@ -55,7 +56,7 @@ class TokenizedPairs:
     def join(
         cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
     ) -> "TokenizedPairs":
-        """Joins parts of a corpus without copying the token ids."""
+        """Joins one or more consecutive parts of a corpus without copying the token ids."""
         if len(parts) == 1:
             return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
         return cls(
@@ -108,15 +109,16 @@ def prepare(
         folder: folder of the shards. Each combination of source, vocabulary and settings needs a
             folder of its own, because this function does not check how shards were made.
         chunks: function that returns an iterator over all chunks of the source.
-        tokenize: function that tokenizes a chunk. The function must be picklable if there are
-            several chunks.
+        tokenize: function that tokenizes a chunk. The function must be picklable if several
+            processes tokenize several chunks.
         count: function that returns the number of pairs in the source, or `None` if the number is
-            unknown.
+            unknown. The number is used only to display progress and to limit `processes`.
         processes: number of processes that tokenize; `None` means the number of CPU cores.
 
     Raises:
         UserError: the shards cannot be written or opened, or are damaged right after they were
-            written.
+            written; three worker processes died on the same chunk; or `chunks` or `tokenize`
+            raised the error.
     """
     if tokens := open_tokens(folder):
         return tokens
@@ -181,7 +183,14 @@ def _shard_path(folder: pathlib.Path, index: int) -> pathlib.Path:
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """Opens a finished corpus, or returns `None` if the corpus is missing or damaged."""
+    """Opens a finished corpus.
+
+    Returns:
+        The corpus, or `None` if it is missing, unfinished or damaged.
+
+    Raises:
+        UserError: this process may not open as many files as the corpus has shards.
+    """
     try:
         record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
         count, digest = record["shards"], record["fingerprint"]
@@ -201,10 +210,10 @@ def _load_shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | Non
 
 
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:
-    """Increases this process's limit on open files, because every mapped file stays open.
+    """Increases this process's limit on open files if the limit is too low for all shards.
 
-    The usual limit of 1,024 open files is too low for a corpus of 30 million pairs (916 shards),
-    because the process opens other files, too.
+    Every mapped file stays open. The usual limit of 1,024 open files is too low for a corpus of 30
+    million pairs (916 shards), because the process also opens other files.
 
     Raises:
         UserError: the operating system's hard limit is too low.
@@ -242,8 +251,8 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
     """Memory-maps a shard that `save_tokens` wrote.
 
     Returns:
-        The shard, or `None` if a file is missing or unreadable, or if its SHA-256 differs from the
-        recorded SHA-256.
+        The shard, or `None` if PATH.tokens or PATH.json is missing or unreadable, or if the SHA-256
+        of PATH.tokens differs from the SHA-256 in PATH.json.
     """
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)

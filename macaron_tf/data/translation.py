@@ -50,7 +50,7 @@ class CleaningConfig(Settings):
         max_tokens: maximum number of tokens on each side of a pair, including EOS.
     """
 
-    section: ClassVar[str] = "cleaning"
+    section: ClassVar[str] = "data.cleaning"
 
     min_length: Count = 1
     max_length: Count | None = 175
@@ -61,8 +61,9 @@ class CleaningConfig(Settings):
     def check(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:
             raise self.error(
-                f"max_length={self.max_length} is less than min_length={self.min_length}: "
-                "raise max_length"
+                f"max_length={self.max_length} is less than data.cleaning.min_length="
+                f"{self.min_length}: raise data.cleaning.max_length, or lower "
+                "data.cleaning.min_length"
             )
 
 
@@ -70,7 +71,8 @@ class CleaningConfig(Settings):
 class BpeDropoutConfig(Settings):
     """BPE-dropout for training data.
 
-    Each pair occurs `copies` times in an epoch, each time with another random tokenization.
+    Each pair occurs `copies` times in an epoch, each time with another random tokenization. The
+    tokenizations are drawn once, and are the same in all epochs.
 
     Attributes:
         dropout: probability of skipping a BPE merge; 0 means no BPE-dropout.
@@ -78,7 +80,7 @@ class BpeDropoutConfig(Settings):
         seed: seed of the random tokenizations.
     """
 
-    section: ClassVar[str] = "sampling"
+    section: ClassVar[str] = "data.sampling"
 
     dropout: Fraction = 0.0
     copies: Count = 1
@@ -87,8 +89,8 @@ class BpeDropoutConfig(Settings):
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
             raise self.error(
-                f"copies={self.copies} needs BPE-dropout: set sampling.dropout above 0, or give "
-                "copies=1"
+                f"copies={self.copies} needs BPE-dropout: set data.sampling.dropout above 0, or "
+                "data.sampling.copies to 1"
             )
 
 
@@ -240,8 +242,9 @@ class TranslationData(BucketBatches):
     """Batches of a tokenized parallel corpus.
 
     A batch has "source" `(B, L)` int32 and "target" `(B, L)` int32, padded rows of token ids and
-    EOS. B is as large as `batching.max_tokens` allows. Evaluation batches also have "index"
-    `(B,)` int32, the index of each pair before cleaning.
+    EOS. B is as large as `batching.max_tokens` and `batching.row_multiple` allow. Evaluation
+    batches also have "index" `(B,)` int32, the index of each pair before cleaning. Rows of padding
+    have the index -1.
 
     Args:
         tokens: tokenized pairs of the corpus.
@@ -265,7 +268,8 @@ class TranslationData(BucketBatches):
         if not len(tokens.source):
             raise UserError(
                 f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check the "
-                "pairs, or relax the cleaning limits, such as cleaning.max_length"
+                "pairs, or raise the length limits (in translation data.cleaning.max_length and "
+                "data.cleaning.max_tokens, in text-to-text tasks max_source and max_target)"
             )
         super().__init__(
             [tokens.source, tokens.target],
@@ -310,8 +314,9 @@ class TranslationData(BucketBatches):
             processes: number of processes that tokenize; `None` means the number of CPU cores.
 
         Raises:
-            UserError: the source cannot be read (see `stream_pairs`), no pair is left after
-                cleaning, or `batching.max_tokens` is less than the longest padded length.
+            UserError: the source cannot be read (see `stream_pairs`) or changes while it is read,
+                the shards cannot be written (see `prepare`), no pair is left after cleaning, or
+                `batching.max_tokens` is less than the longest padded length.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         split_arguments = [
@@ -319,7 +324,7 @@ class TranslationData(BucketBatches):
             for name in dict.fromkeys((split, target_split or split))
         ]
         if tfds and tfds.download:
-            count_pairs(*split_arguments[0])  # downloads the set if it is missing
+            count_pairs(*split_arguments[0])  # downloads the dataset if it is missing
 
         def fingerprint() -> str:
             return "".join(source_fingerprint(*arguments) for arguments in split_arguments)
@@ -361,7 +366,7 @@ class TranslationData(BucketBatches):
             raise UserError(
                 f"no pair of {source}, split '{split}', is left after cleaning "
                 f"({_removal_text(tokens.removed)}): check the languages, or relax the "
-                "cleaning limits, such as cleaning.max_length"
+                "cleaning limits, such as data.cleaning.max_length"
             )
         return cls(tokens, batching)
 
@@ -379,9 +384,14 @@ class TranslationData(BucketBatches):
 
         Args:
             pairs: (source, target) pairs in the first two languages of `vocabulary`.
+            vocabulary, cleaning, batching: arguments of `build`.
             make_draw: function that takes the indices `(N,)` in `pairs` of the pairs that remain
                 after cleaning, and returns the argument `draw` of `BucketBatches`. `None` means
                 that each pair occurs once per epoch.
+
+        Raises:
+            UserError: no pair is left after cleaning, or `batching.max_tokens` is less than the
+                longest padded length.
         """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
@@ -395,14 +405,18 @@ class TranslationData(BucketBatches):
 
     @property
     def target_tokens(self) -> int:
-        """Number of target tokens in an epoch, including EOS. All target tokens enter the loss."""
+        """Number of target tokens of all pairs, including EOS. All of them enter the loss."""
         return self.tokens.target.size
 
     def fingerprint(self) -> str:
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Returns the counts of pairs, tokens and steps, the padding efficiency and the shapes."""
+        """Returns a description of the data in one line.
+
+        The line has the counts of pairs, removed pairs and tokens, the steps per epoch, the share
+        of real tokens and the batch shapes.
+        """
         example_count, details = super().summary().split(" examples, ")
         return (
             f"{example_count} pairs ({_removal_text(self.tokens.removed)}), "
@@ -420,12 +434,15 @@ class TranslationData(BucketBatches):
     ) -> tf.data.Dataset:
         """Returns the same batches as `dataset(seed, start_step)`, gathered by a tf.data service.
 
-        The service reads the shards that `build` wrote. The shards must have the same path on the
-        machine of the service.
+        `build` must have returned this object, because the service reads the shards that `build`
+        wrote. The shards must have the same path on the machine of the service.
 
         Args:
             addresses, process: arguments of `through_service`.
             seed, start_step: arguments of `Batches.batches`.
+
+        Raises:
+            UserError: see `through_service`.
         """
         batching = dataclasses.asdict(self.batching)
         record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}
@@ -441,6 +458,9 @@ def served_batch(request: bytes, step: int) -> list[np.ndarray]:
     Args:
         request: JSON that `TranslationData.service_dataset` sent.
         step: index of the batch, counted from the start of epoch 0.
+
+    Raises:
+        UserError: the shards are missing on this machine, damaged or different.
     """
     data, _ = _open_request(request)
     epoch, offset = divmod(int(step), data.steps_per_epoch)

@@ -31,8 +31,8 @@ class BackTranslationObjective(DenoisingObjective):
 
     Attributes:
         label_smoothing: probability that is spread evenly over the whole vocabulary.
-        length: maximum of S and T in tokens. A back-translation is also limited to 1.3 times the
-            length of the text plus 5 tokens.
+        length: maximum of S and T in tokens, with EOS. A back-translation is also limited to 1.3
+            times the length of the text plus 5 tokens.
 
     References: Conneau and Lample 2019 (XLM), section 4.2; Lample et al. 2018, "Phrase-Based &
     Neural Unsupervised Machine Translation", section 3.

@@ -21,10 +21,11 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits(Settings):
-    """Limits of the output length, in tokens including the final EOS.
+    """Limits of the output length. Source and output lengths are in tokens and include EOS.
 
     The maximum output length for a sentence is min(max_length, ceil(max_length_ratio * source
-    length) + max_length_offset). The default is source length + 50, as in Vaswani et al. 2017.
+    length) + max_length_offset), or 1 if this value is below 1. The default is the minimum of 256
+    and source length + 50, as in Vaswani et al. 2017.
 
     Attributes:
         max_length_ratio: factor by which the source length is multiplied.
@@ -43,7 +44,8 @@ class LengthLimits(Settings):
     def check(self) -> None:
         if self.min_length >= self.max_length:
             raise self.error(
-                f"min_length={self.min_length} must be below max_length={self.max_length}"
+                f"min_length={self.min_length} must be below decoding.max_length="
+                f"{self.max_length}: lower decoding.min_length, or raise decoding.max_length"
             )
 
 
@@ -98,7 +100,10 @@ class BeamSearchConfig(LengthLimits):
     def check(self) -> None:
         super().check()
         if self.n_best > self.beam_size:
-            raise self.error(f"n_best={self.n_best} must be at most beam_size={self.beam_size}")
+            raise self.error(
+                f"n_best={self.n_best} must be at most decoding.beam_size={self.beam_size}: lower "
+                "decoding.n_best, or raise decoding.beam_size"
+            )
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:

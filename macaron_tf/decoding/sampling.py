@@ -59,7 +59,8 @@ class GenerationConfig(DrawSettings):
     def check(self) -> None:
         if self.min_tokens > self.max_tokens:
             raise self.error(
-                f"min_tokens={self.min_tokens} must be at most max_tokens={self.max_tokens}"
+                f"min_tokens={self.min_tokens} must be at most decoding.max_tokens="
+                f"{self.max_tokens}: lower decoding.min_tokens, or raise decoding.max_tokens"
             )
 
 
@@ -489,7 +490,8 @@ def sample(
 
     Returns:
         Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
-        float32, before temperature, top-k and top-p, and `"lengths"` `(B, K)` int32, with EOS.
+        float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32, with
+        EOS.
     """
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)

@@ -134,14 +134,15 @@ class TextScorer:
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text, without [CLS].
 
-        The method first replaces line breaks by spaces, as in the training corpora.
+        As in the training corpora, the method first removes empty lines and the white space around
+        each line, and replaces line breaks by spaces.
 
         Raises:
-            UserError: the text is empty.
+            UserError: the text is empty or consists of white space.
         """
         lines = cut_lines(text)
         if not lines:
-            raise UserError("the text to score is empty: give a file that contains text")
+            raise UserError("the text to score has no words: give a text with at least one word")
         # The space makes the first word of a line encode like a word within a line.
         spaced = [lines[0], *(f" {line}" for line in lines[1:])]
         return [i for row in self.vocabulary.encode_lines(spaced) for i in row]

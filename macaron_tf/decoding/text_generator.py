@@ -80,9 +80,10 @@ class Completion:
     Attributes:
         text: the new text, without the prompt. The text begins with a space if its first token
             begins a word.
-        log_prob: log-probability (natural logarithm) of the new tokens.
+        log_prob: log-probability (natural logarithm) of the new tokens, before temperature, top-k
+            and top-p.
         length: number of new tokens, including the token that ends the text.
-        ended: whether the model ended the text before the limit.
+        ended: whether the model ended the text. False means that the text reached the limit.
         ids: ids of the new tokens.
     """
 
@@ -152,8 +153,8 @@ class TextGenerator:
         `as_prompt`).
 
         Raises:
-            UserError: the text leaves no room for new tokens, or the text is empty and the model
-                cannot begin a text.
+            UserError: the text leaves no room for new tokens, has an unpaired surrogate, or is
+                empty and the model cannot begin a text.
         """
         check_encodable([text])
         row = self._encode(text)
@@ -165,8 +166,8 @@ class TextGenerator:
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the prompt {text[:40]!r}... has {len(row)} tokens, too many for a model with "
-            f"{self.longest} positions: give a prompt of fewer than {self.longest} tokens"
+            f"the prompt {text[:40]!r}... has {len(row)} tokens with special tokens, too many for "
+            f"a model with {self.longest} positions: shorten the prompt"
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -247,7 +248,10 @@ class TextGenerator:
             seed: random seed. Sample k of every text uses `seed + k`.
 
         Returns:
-            List of `config.num_samples` completions for each text.
+            For each text, in order, a list of `config.num_samples` completions.
+
+        Raises:
+            UserError: `row` raises for a text.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 

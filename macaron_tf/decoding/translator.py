@@ -111,7 +111,7 @@ class LineTranslator:
             with more tokens is a batch by itself.
         max_source_length: maximum number of tokens in a line, without EOS. Longer lines are cut,
             with a warning.
-        seed: random seed of sampling. Equal seeds and lines give equal samples.
+        seed: random seed of sampling. Equal seeds and equal lists of lines give equal samples.
         prefix: ids that the decoder reads before BOS.
     """
 
@@ -147,7 +147,11 @@ class LineTranslator:
 
         Args:
             lines: the lines, without line breaks.
-            first_line: number of the first line, for warnings and errors.
+            first_line: number of the first line, for warnings and errors. With sampling, the draws
+                depend on this number.
+
+        Raises:
+            UserError: a line has an unpaired surrogate.
         """
         check_encodable(lines, first_line)
         rows, warnings = [], []

@@ -80,7 +80,8 @@ def _read(path: str) -> str:
 def refuse_oversize(model_name: str = "the model", copies: int = 1) -> Iterator[None]:
     """Raises a UserError if the variables created in the `with` block exceed the device memory.
 
-    Each variable is checked before its memory is allocated.
+    Each TensorFlow variable is checked before its memory is allocated. Nothing is checked on
+    Keras's JAX backend, or if the memory size is unknown.
 
     Args:
         model_name: name of the model in the error message.
@@ -113,7 +114,7 @@ def refuse_oversize(model_name: str = "the model", copies: int = 1) -> Iterator[
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Lets the code in the `with` block create variables without values.
+    """Gives no value to the TensorFlow variables that the code in the `with` block creates.
 
     A variable without a value has a shape and a dtype, and takes no memory.
     """
@@ -147,5 +148,5 @@ def _sentence(
     return (
         f"{model_name} does not fit into memory, because it needs at least {size} and the memory "
         f"has {capacity / 2**30:,.1f} GiB (the weight {options['name']} has the shape {shape}): "
-        "reduce the model's dimensions or its vocabulary size"
+        "reduce the model's dimensions or its vocabulary size, or use a device with more memory"
     )

@@ -21,12 +21,13 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
     """Connects this process to the other processes, so that JAX sees the devices of all processes.
 
     This function must be called before JAX computes anything, and returns when all processes have
-    connected. If a process is missing after five minutes, JAX aborts the connected processes.
+    connected. If a process is missing after five minutes, JAX aborts the connected processes. The
+    function also sets the random seed of every process to 0.
 
     Args:
         addresses: `"host:port"` of each process. All processes connect to the first address. `None`
             means that JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
-        process_index: index of this process, from 0.
+        process_index: index of this process, from 0. `None` means that JAX detects the index.
 
     Raises:
         UserError: JAX detects no cluster, the connection fails, or JAX has already computed

@@ -44,9 +44,9 @@ class ReplicaMap:
         )
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """Yields the function's result for each batch, in order, on every worker.
+        """Yields the function's result for each batch as a dict of NumPy arrays, in order.
 
-        All workers must pass the same batches.
+        All workers must pass the same batches, and every worker gets the results of all batches.
         """
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:

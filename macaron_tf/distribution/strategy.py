@@ -99,10 +99,13 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def read_cluster() -> tuple[list[str], int]:
-    """Reads the addresses of all workers and the index of this worker from TF_CONFIG.
+    """Reads the environment variable TF_CONFIG.
+
+    Returns:
+        The addresses of all workers, each `host:port`, and the index of this worker.
 
     Raises:
-        UserError: the environment variable TF_CONFIG is missing or malformed.
+        UserError: the variable is missing or malformed.
     """
     text = os.environ.get("TF_CONFIG", "")
     try:
@@ -203,9 +206,10 @@ class Workers:
         self._summed = tf.function(self._reduce, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """Sums each element of `values` over all workers. Every worker must call this method.
+        """Sums each element of `values` over all workers, and returns the sums as a list.
 
-        The sums are float64, in which integers up to 2^53 are exact.
+        Every worker must call this method. The sums are float64, in which integers up to 2^53 are
+        exact. With one worker, the method returns `values` unchanged.
         """
         if not self.several:
             return list(values)

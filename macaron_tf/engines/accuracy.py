@@ -24,11 +24,12 @@ class Accuracy:
     Args:
         task: task that defines the score.
         source: source of the examples, in the form of `finetune evaluate --source`. If the source
-            has splits, such as a data set of TensorFlow Datasets, the examples are the task's first
+            has splits, such as a dataset of TensorFlow Datasets, the examples are the task's first
             validation split. Otherwise the examples are the whole file.
 
     Raises:
-        UserError: the task has no score, or the examples do not fit the task.
+        UserError: the task has no score, or the examples cannot be read, have no labels or do not
+            fit the task.
     """
 
     def __init__(self, task: TaskKind, source: str):
@@ -45,7 +46,7 @@ class Accuracy:
         self._network_outputs: np.ndarray | None = None  # outputs of the network itself
 
     def facts(self) -> dict[str, Any]:
-        """Returns a dict with the source and the number of the examples, for an export's record."""
+        """Returns the fields `source` and `examples` (the count) for the record of an export."""
         return {"source": self._source, "examples": len(self._examples)}
 
     def network_metrics(self) -> dict[str, float]:
@@ -70,9 +71,9 @@ class Accuracy:
         return self._compute_metrics(logits)
 
     def _rows(self, engine: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields the examples as batches of indices `(B,)` and rows of token ids.
+        """Yields batches of examples: their indices `(B,)`, and a dict mapping input name to array.
 
-        Rows that are too long for `engine` are left out.
+        Examples that are too long for `engine` are left out.
         """
         for indices, batch in SetOutputs(self._task, _BATCH_SIZE).batches(self._data):
             selected = indices >= 0

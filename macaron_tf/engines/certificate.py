@@ -57,7 +57,7 @@ _SIGNATURE = "serving_default"
 
 
 class Certificate:
-    """Comparison of exported files with the network's answers to `TEXTS`.
+    """Comparison of exported files with the network's answers to `LINE` and `TEXTS`.
 
     Create the certificate before the export changes the network's dtype policy, because the
     constructor computes the reference answers. The constructor runs the network eagerly, and in
@@ -108,8 +108,7 @@ class Certificate:
     ) -> dict[str, Any]:
         """Opens, compares, times and scores each file in a version's folder.
 
-        For a LiteRT file, this method also sets `lite.max_rows` to the largest request that LiteRT
-        answers faster than the SavedModel.
+        For a LiteRT file, this method also sets `lite.max_rows` (see `break_even`).
 
         Args:
             graph: graphs that the SavedModel contains.
@@ -121,15 +120,18 @@ class Certificate:
             A dict for the record of an export, with these keys:
             - `certificate` is a list with a dict per file. Each dict has the keys `target` (a
               description of the file), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per
-              line for a batch of 1 or 32 lines), and `metrics` if files are scored. For a file that
-              was not compared, the keys are `target`, `bytes` and `not_checked` (the reason).
+              line for a batch of 1 or 32 lines), and `metrics` if files are scored. The dict of a
+              LiteRT decoder has the further keys that `_decoder_row` documents. For a file that was
+              not compared, the keys are `target`, `bytes` and `not_checked` (the reason).
             - `lite` is present if there is a LiteRT file. Its field `measured` is the result of
               `break_even`.
-            - `check` is present if files are scored. It has the fields `source`, `examples`, and
-              `metrics` (the scores of the network).
+            - `check` is present if files are scored. It has the fields `source`, `examples` (the
+              count) and `metrics` (the scores of the network).
 
         Raises:
-            UserError: a file cannot be opened, or differs by more than its bound in `BOUNDS`.
+            UserError: a file cannot be opened, its outputs have another shape or are NaN, or the
+                difference exceeds the file's bound in `BOUNDS`. A file whose engine is not
+                installed raises no error.
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
@@ -357,7 +359,7 @@ def _to_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _float_pairs(outputs: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns a pair of the found and the expected value for each floating-point output."""
+    """Returns pairs of the found and the expected value, one for each floating-point output."""
     return [(outputs[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
@@ -377,10 +379,10 @@ def _compare(
 
     Returns:
         Dict that maps `"difference"` to the largest absolute difference in `pairs`, divided by the
-        largest absolute output of the network.
+        largest absolute output of the network. Outputs at padding are left out.
 
     Raises:
-        UserError: the difference exceeds `BOUNDS[precision]`, or a shape differs.
+        UserError: the difference exceeds `BOUNDS[precision]` or is not finite, or a shape differs.
     """
     worst = scale = 0.0
     for output, expected in pairs:
@@ -437,11 +439,11 @@ def break_even(
     engine: SmallEngine,
     make_request: Callable[[int], dict[str, np.ndarray]],
 ) -> list[dict[str, float]]:
-    """Times requests of increasing size in LiteRT and in the graph, until the graph is faster.
+    """Times requests of increasing size in LiteRT and in the graph, until LiteRT is no faster.
 
     This function sets `lite.max_rows` to the size of the largest request for which LiteRT was
-    faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum of a few
-    interleaved runs, because other programs can only slow a run down.
+    faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum of up to
+    five interleaved runs, because other programs can only slow a run down.
 
     Args:
         model: SavedModel with the graph.

@@ -24,7 +24,8 @@ Arrays = Mapping[str, np.ndarray]
 class ExportedModel:
     """Exported model in memory, which answers small requests in LiteRT if it has a LiteRT file.
 
-    For a damaged SavedModel, the constructor raises an exception of TensorFlow, of any class.
+    If the SavedModel is damaged, the constructor raises an exception, whose class depends on the
+    damage.
 
     Example:
         model = ExportedModel(find_version("served/m30k"))
@@ -61,6 +62,10 @@ class ExportedModel:
         """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe.
+
+        Raises:
+            KeyError: the model has no such signature, or an input is missing.
+            tf.errors.InvalidArgumentError: the model does not accept the value of an input.
         """
         small = self.small_engine if signature == _SIGNATURE else None
         outputs = small.answer(inputs) if small else None
@@ -115,7 +120,10 @@ class LiteTexts:
             return cls(task_class.from_exported(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Computes the outputs of `TaskKind.serve` for a request of any size."""
+        """Computes the outputs of `TaskKind.serve` for a request of any size.
+
+        Requests from several threads run one after the other.
+        """
         with self._decoder.alone():
             outputs = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
         return {name: value.numpy() for name, value in outputs.items()}
@@ -134,10 +142,11 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
 
     Args:
         folder: folder of a model, with a subfolder for each version, or folder of a version.
-        version: version number. `None` means the newest version.
+        version: version number. `None` means the greatest version number, or `folder` itself if
+            `folder` is the folder of a version.
 
     Raises:
-        UserError: the version does not exist.
+        UserError: the folder contains no exported model, or not the given version.
     """
     folder = pathlib.Path(folder)
     if version is None and (folder / MODEL_FILE).is_file():
@@ -146,7 +155,8 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     folders.pop(None, None)
     if not folders:
         raise UserError(
-            f"{folder} contains no exported model: export one with `python -m export.saved_model`"
+            f"{folder} contains no exported model: check the path, or export a model with `python "
+            "-m export.saved_model`"
         )
     if version is not None and version not in folders:
         versions = ", ".join(map(str, sorted(folders)))

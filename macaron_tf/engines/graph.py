@@ -35,9 +35,9 @@ class SmallEngine(Protocol):
 class TaskGraph:
     """TensorFlow graphs of a task with its network. A SavedModel export writes the same graphs.
 
-    The graphs are traced at first use and cached. Each call reads the network's current weights.
-    In a graph, a text that is not UTF-8 raises an InvalidArgumentError, which a server turns into
-    HTTP status 400.
+    The graphs are traced at first use and cached. Each run of a graph reads the network's current
+    weights. In a graph, a text that is not UTF-8 raises an InvalidArgumentError, which a server
+    turns into HTTP status 400.
 
     Args:
         task: task with its network.
@@ -54,7 +54,8 @@ class TaskGraph:
 
         The kernels of dense layers are stored in bfloat16, because for a request of one line, the
         cast of a kernel would take longer than the matrix product. All other weights stay in
-        float32. Norms, softmax and recurrences are computed in float32.
+        float32. Norms, softmax and recurrences are computed in float32. On a CPU without bfloat16
+        instructions, this method prints a warning on stderr.
 
         Args:
             network_name: name of the network for the error message.
@@ -157,14 +158,16 @@ class TaskGraph:
             columns: list of N texts for each string input of the signature.
             signature: name of the signature.
             controls: values of the inputs that are not strings. Each value applies to all examples.
+                An input without a value gets the default of the task.
 
         Returns:
             List of N answers, in the order of the examples.
 
         Raises:
             TextError: the model does not accept a text.
-            UserError: a text has an unpaired surrogate, the model does not accept a value in
-                `controls`, or an answer is NaN.
+            UserError: a text has an unpaired surrogate, `controls` contains a name that is not an
+                input of the signature or a value that the model does not accept, or an answer is
+                NaN.
         """
         for column in columns:
             check_encodable(column)
@@ -274,11 +277,12 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         arguments: arguments of `predict`. Either there is one argument for each input, which is a
             text or an iterable of N texts. Or there is a single argument, which is an example or an
             iterable of N examples. An example is a text, a tuple of texts, or a dict mapping input
-            name to text. An iterable is a list, a NumPy array, a pandas column, or a batched or
-            unbatched `tf.data.Dataset`.
+            name to text. An iterable is, for example, a list, a NumPy array, a tensor, a pandas
+            column, or a batched or unbatched `tf.data.Dataset`.
 
     Returns:
-        List of N texts for each input, and whether `arguments` holds a single example.
+        List of N texts for each input, and whether `arguments` is a single example that is not in
+        an iterable.
 
     Raises:
         UserError: `arguments` has another form, or a value is not a text.

@@ -55,7 +55,8 @@ class LiteNetwork:
         lengths: supported row lengths in ascending order. A row is padded to the shortest length
             that is sufficient.
         max_rows: maximum number of rows in a request that `takes` accepts.
-        inputs: dict mapping input name to the input's shape for one row, with -1 for the length.
+        inputs: dict mapping input name to the input's shape for a batch of one row, with -1 for the
+            length, such as `[1, -1]`.
 
     Raises:
         UserError: a file is missing or damaged, or LiteRT is not installed.
@@ -116,6 +117,8 @@ class LiteNetwork:
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Computes the network's outputs in float32 (see `OnePass.compute`).
 
+        Outputs at positions after the padded length of a row are -1e9.
+
         Args:
             rows: dict mapping input name to array. Each row must be short enough (see `fits`).
         """
@@ -175,9 +178,11 @@ class LiteModel:
 def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
     """Returns the length of each row without the padding on its right, as an array `(B,)`.
 
+    A row of only padding is not shortened.
+
     Args:
         ids: token ids of the rows, padded with 0.
-        shape: shape of one row of `ids`, with -1 for the length.
+        shape: shape of a batch of one row of `ids`, with -1 for the length.
     """
     axis = shape.index(-1)
     other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)

@@ -1,6 +1,6 @@
 """Token-by-token decoding in LiteRT, with float32 or int8 weights.
 
-A decoding step spends most of its time on reading all weights once. LiteRT reads twice as many
+A decoding step spends most of its time on reading all weights once. LiteRT can read twice as many
 bytes per second as a TensorFlow graph, and int8 weights take a quarter of float32's bytes.
 
 The LiteRT file has a function that decodes one token for any number of texts. It also has functions
@@ -63,8 +63,8 @@ def write_decoder(
         threads: number of threads for a matrix product, as in `LiteDecoder`.
 
     Raises:
-        UserError: the network is quantized or has a layer that does not decode in LiteRT, or LiteRT
-            is not installed.
+        UserError: the network is quantized, the network has a layer that does not decode in LiteRT
+            or an operation that LiteRT cannot convert, or LiteRT is not installed.
     """
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
@@ -492,6 +492,9 @@ class LiteDecoder:
             texts: `(B, K)` indices into the rows of the caches. Each of the K new texts of a source
                 continues the text at its index.
             capacity: minimum number of positions in the caches.
+
+        Returns:
+            The state of the search.
         """
         search, num_sources, texts = self._searches[search_id], len(texts), texts.ravel()
         if self._loaded_search != search_id:
@@ -535,7 +538,10 @@ class LiteDecoder:
         return [self._filled(cache, search.filled).copy() for cache in self._caches]
 
     def _filled(self, cache: int, filled: int) -> np.ndarray:
-        """Returns a view of the filled part of a cache in the interpreter's memory."""
+        """Returns a view of the filled part of a cache in the interpreter's memory.
+
+        The state of a recurrence has no positions, so it always counts as filled.
+        """
         view = self._interpreter.tensor(cache)()
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view

@@ -37,7 +37,8 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
             and each row of activations is quantized before a matrix product.
 
     Raises:
-        UserError: the network cannot be converted, or LiteRT is not installed.
+        UserError: the network is quantized, decodes token by token or cannot be converted, or
+            LiteRT is not installed.
     """
     require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     with needed("LiteRT"):
@@ -95,8 +96,8 @@ def lite_file(
                 return converter.convert()
         except Exception as error:  # ConverterError or others
             raise UserError(
-                f"LiteRT cannot convert this network ({first_line(error):.200}): use the network "
-                "without LiteRT"
+                f"LiteRT cannot convert this network ({first_line(error):.200}): omit with_lite "
+                "(--lite)"
             ) from error
 
 
@@ -136,7 +137,7 @@ def _shape_with_length(short: tf.TensorShape, long: tf.TensorShape) -> list[int]
 
 
 def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:
-    """Converts a task's network to LiteRT in memory.
+    """Converts a task's network to LiteRT in memory (see `write_lite`).
 
     Args:
         graph: graphs of the task.

@@ -23,9 +23,9 @@ class OpenedNetwork(Protocol):
 
 
 class TaskNetwork(keras.Model):
-    """Keras model of `OnePass.compute`, from rows of ids to `{"computed": outputs}`.
+    """Keras model that maps rows of ids to `{"computed": outputs}` by `OnePass.compute`.
 
-    An export uses one instance for all formats, because tracing `rows` takes a second.
+    An export uses one instance for all formats, because tracing `rows` takes about a second.
     """
 
     def __init__(self, task: TaskKind):
@@ -38,7 +38,10 @@ class TaskNetwork(keras.Model):
 
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
-        """Dict of symbolic inputs of `task.compute`, with unknown batch size and length."""
+        """Dict mapping each input name of `task.compute` to a symbolic tensor.
+
+        The batch size and the row length are unknown.
+        """
         specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
         prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
         return prepare.get_concrete_function(*specs).structured_outputs

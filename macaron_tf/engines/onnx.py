@@ -18,8 +18,8 @@ def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
     """Exports a network in float32 as `FILE` into a version's folder, with the output `computed`.
 
     Raises:
-        UserError: the network is quantized, decodes token by token or cannot be converted, or
-            tf2onnx is not installed.
+        UserError: the network is quantized, decodes token by token or cannot be converted, or onnx
+            or tf2onnx is not installed.
     """
     require_one_pass(network.task, "--onnx", "leave the flag out")
     path = folder / FILE

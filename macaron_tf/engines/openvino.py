@@ -12,7 +12,7 @@ from macaron_tf.errors import UserError, needed
 
 # Path within a version's folder; a .bin file beside it has the weights.
 FILE = os.path.join("openvino", "openvino_model.xml")
-# Settings for float32. By default OpenVINO uses bfloat16 if the CPU supports it, which changes
+# Settings for float32. By default OpenVINO uses bfloat16 if the CPU supports it, which can change
 # outputs by 3e-3.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 

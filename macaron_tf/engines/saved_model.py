@@ -50,9 +50,9 @@ name of the file says otherwise.
 def _staging_folder(out: epath.Path) -> Iterator[pathlib.Path]:
     """Yields an empty folder for writing a version.
 
-    If `out` is local, the folder is inside `out`, so that the finished version can be renamed. If
-    `out` is in a bucket, the folder is a temporary folder. Exports to the same local `out` wait for
-    each other. An export also removes the files of an earlier export that was killed.
+    If `out` is in a bucket, the folder is a temporary folder. If `out` is local, the folder is
+    inside `out`, so that the finished version can be renamed. Exports to the same local `out` wait
+    for each other, and an export removes the files of an earlier export that was killed.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -105,9 +105,10 @@ def write_version(
         Folder of the version.
 
     Raises:
-        UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
-            graph, the network cannot be converted to a format, or the outputs of a written file
-            differ too much from the outputs of the network.
+        UserError: the version number is used, reserved or out of range, `out` cannot be written,
+            the vocabulary cannot tokenize in a graph, the network cannot be converted to a format,
+            a package for a format is not installed, or the outputs of a written file differ too
+            much from the outputs of the network.
     """
     out, task, module = paths.as_path(out), graph.task, graph.saved_module()
     # TensorFlow reports a full disk as one of its own errors.
@@ -211,6 +212,7 @@ def _choose_version(out: epath.Path, requested: int | None) -> int:
     if version in reserved:
         raise UserError(
             f"--version {version} is reserved by another export, or a killed export left the file "
-            f"{out}/{_CLAIM}{version}-...: give another number, or remove that file"
+            f"{out}/{_CLAIM}{version}-...: give another number, or remove that file if no export "
+            "is running"
         )
     return version

@@ -17,11 +17,12 @@ STEPS = ("prepare", "conclude")  # signatures to run before and after another en
 class SessionModel:
     """SavedModel in memory, whose signatures take and return NumPy arrays.
 
-    A session call has 0.01 ms of overhead, while a call of a concrete function has 0.1 ms. Closing
-    the session frees the graph, functions and variables at once, which `tf.saved_model.load` does
-    not guarantee.
+    A session call has an overhead of about 0.01 ms, but a call of a concrete function of 0.1 ms.
+    Closing the session frees the graph, functions and variables at once, which
+    `tf.saved_model.load` does not guarantee.
 
-    For a damaged SavedModel, the constructor raises an exception of TensorFlow, of any class.
+    If the SavedModel is damaged, the constructor raises an exception, whose class depends on the
+    damage.
 
     Args:
         path: folder of the SavedModel.
@@ -57,6 +58,10 @@ class SessionModel:
 
         This method is thread-safe. TensorFlow releases Python's global interpreter lock (GIL)
         during the run.
+
+        Raises:
+            KeyError: the SavedModel has no such signature, or an input is missing.
+            tf.errors.InvalidArgumentError: the model does not accept the value of an input.
         """
         definition = self.signature_defs[signature]
         outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
@@ -69,7 +74,7 @@ class SessionModel:
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
         """Returns a function that runs a signature's graph in the calling thread.
 
-        By default, TensorFlow runs operations in a thread pool. To wake up the pool takes 0.1 ms or
+        By default, TensorFlow runs operations in a thread pool. Waking up the pool takes 0.1 ms or
         more.
         """
         options = config_pb2.CallableOptions()

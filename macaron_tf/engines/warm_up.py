@@ -24,7 +24,8 @@ def write_warm_up(
     """Writes a TFRecord file of `PredictionLog` with warm-up requests for each signature.
 
     TensorFlow Serving does not load a version if a warm-up request fails. So this function tries
-    each request, and leaves out a request that the model rejects, with a warning.
+    each request, and leaves out a request that the model rejects, with a warning. If the model
+    rejects all requests, the function writes no file.
 
     `PredictionLog` is defined in the package tensorflow-serving-api. Without this package, the
     function writes nothing and logs a warning. The server of this project does not need the file.

@@ -33,7 +33,8 @@ def score_answers(
             unanswerable.
         no_answer: `(N,)` no-answer score of each question, minus the score of its predicted answer.
             Only needed for data with unanswerable questions.
-        threshold: value of `no_answer` above which the predicted answer is replaced by "".
+        threshold: value of `no_answer` above which the predicted answer is replaced by "". Without
+            `no_answer`, no answer is replaced.
 
     Returns:
         A dict of "exact" and "f1". With `no_answer`, the dict also contains these metrics:
@@ -108,6 +109,9 @@ def score_words(
     """Returns a dict of "accuracy", the fraction of words with the right tag.
 
     The accuracy is 0 if there are no words.
+
+    Raises:
+        ValueError: the total numbers of predicted and true tags differ.
     """
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
     is_right = [predicted == true for predicted, true in pairs]

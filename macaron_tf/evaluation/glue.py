@@ -49,11 +49,11 @@ def score(
     labels: Sequence[float] | np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the task's metrics as fractions. Papers print these values times 100.
+    """Computes the task's metrics, where 1 is the best value. Papers print the metrics times 100.
 
     An undefined metric is 0. Matthews' correlation is undefined if all predictions or all labels
     are one class. Pearson's and Spearman's correlations are undefined if all predictions or all
-    labels are equal, or if a prediction is not finite. F1 is undefined if no prediction and no
+    labels are equal, or if a value is not finite. F1 is undefined if no prediction and no
     label is positive.
 
     Args:
@@ -68,7 +68,8 @@ def score(
         metrics.
 
     Raises:
-        UserError: there are no labels or examples, or the task names no metric or an unknown one.
+        UserError: there are no labels or examples, the task names no metric or an unknown metric,
+            or a package for a metric is missing.
         ValueError: the array lengths differ, or `groups` of a grouped task are missing.
     """
     if labels is None:
@@ -225,7 +226,7 @@ def write_submission(
     A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has one
     JSON object per line. Each object has the prediction for one example, or in MultiRC the
     predictions for all questions and answers of one paragraph. Lines are sorted by the benchmark's
-    index.
+    index of the example, or in MultiRC of the paragraph. An existing file is replaced.
 
     Args:
         task: task of GLUE or SuperGLUE.

@@ -11,7 +11,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]  # (predictions, labels) -> v
 
 
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
-    """Computes the perplexity over all tokens of a data set, exp(-sum log P / sum length).
+    """Computes the perplexity over all tokens of a dataset, exp(-sum log P / sum length).
 
     The result is infinity if the perplexity exceeds the largest float64.
 

@@ -181,7 +181,8 @@ class TranslationScores:
             multi-bleu.perl, and its settings.
         precisions: n-gram precisions of tokenized BLEU in percent, for n = 1 to 4.
         brevity_penalty: brevity penalty of tokenized BLEU, from 0 to 1.
-        length_ratio: token count of the hypotheses divided by the token count of the references.
+        length_ratio: token count of the hypotheses divided by the token count of the references,
+            in tokens of tokenized BLEU; 0 if the references have no tokens.
         sentences: number of sentence pairs.
     """
 
@@ -298,8 +299,8 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
     """Raises a `UserError` if the two line counts differ or are 0."""
     if len(hypotheses) != len(references):
         raise UserError(
-            f"cannot score {len(hypotheses)} translations against {len(references)} references: "
-            "give one reference line for each translation"
+            f"the number of translations ({len(hypotheses)}) differs from the number of references "
+            f"({len(references)}): give one reference line for each translation"
         )
     if not hypotheses:
         raise UserError(
@@ -374,8 +375,8 @@ def paired_bootstrap(
         seed: seed of the resampling, 0 or more.
 
     Raises:
-        UserError: the line counts differ or are 0, `resamples` is less than 1, or `seed` is
-            negative.
+        UserError: the line counts differ or are 0, `resamples` is less than 1, `seed` is negative,
+            or a package for the metric is missing.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """

@@ -6,8 +6,9 @@ a mapping of weight names. Each model family has its own mapping and rules (see 
 `encoder_decoders` (T5, BART, MarianMT, Pegasus) and `keras_models` (KerasHub, Model Garden).
 `task_heads` converts the heads of fine-tuned models.
 
-Every reader raises a UserError if a file is missing or damaged, or if macaron_tf has no counterpart
-for a part of the model. The message names the file, setting or weight.
+Every reader raises a UserError if a required file is missing, if a file is damaged, or if
+macaron_tf has no counterpart for the model's layers or settings. The message names the file,
+setting or weight.
 """
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder

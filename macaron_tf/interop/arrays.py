@@ -8,9 +8,10 @@ library. In both, `{}` stands for the index of a block:
     "embeddings/segments": Raw("segments.weight")
 
 If the key is the end of a layer's path, the value is the name of a layer in the other library, or a
-tuple of layer names. The kernels of several layers are concatenated. `Arrays.layer_array` converts
-each array to macaron_tf's layout. If the key is the end of a variable's path, the value is a `Raw`:
-the name of an array and an optional transformation.
+tuple of layer names. The method `layer_array` converts each array to macaron_tf's layout. The
+kernels of several layers are concatenated, and so are their biases. If the key is the end of a
+variable's path, the value is an array, which is assigned unchanged, or a `Raw`: the names of one or
+more arrays and an optional transformation.
 """
 
 import pathlib
@@ -72,7 +73,7 @@ class Arrays:
             names: names to try, in order.
 
         Raises:
-            UserError: no array matches a name in `names`, or several arrays match the same name.
+            UserError: no array matches any of `names`, or several arrays match the same name.
         """
         matches = next(filter(None, map(self.find, names)), [])
         if len(matches) != 1:
@@ -114,13 +115,15 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads the weights in a Hugging Face directory.
 
     The weights may be in one file, or in several files that an index such as
-    `model.safetensors.index.json` lists.
+    `model.safetensors.index.json` lists. If there are safetensors files, `pytorch_model.bin` is not
+    read.
 
     Returns:
         A dict mapping PyTorch name to float32 array.
 
     Raises:
-        UserError: a file is missing or damaged, or the package that reads it is not installed.
+        UserError: a file is missing or damaged, no file contains a weight that the index lists, or
+            the package that reads the files (safetensors or PyTorch) is not installed.
     """
     names = ("model.safetensors", "pytorch_model.bin")
     for name in names:
@@ -190,7 +193,7 @@ class Raw:
     concatenated along the last axis.
 
     Args:
-        names: full names of the arrays.
+        names: full names of the arrays, with `{}` for the index of a block.
         transform: function that converts each array before the concatenation; `None` means no
             conversion.
         inverse: inverse of `transform`, for writing arrays. An export needs `inverse` if
@@ -230,7 +233,8 @@ def transformer_layer(
         feed_forward: names of the inner and the outer linear layer in the feed-forward sub-layer. A
             gated feed-forward sub-layer has three names: two inner layers and the outer layer.
         feed_forward_norm: name of the norm in the feed-forward sub-layer.
-        cross: names of the layers in cross-attention, in the order of `attention`.
+        cross: names of the layers in cross-attention, in the order of `attention`. An empty
+            sequence means that the layer has no cross-attention.
         cross_norm: name of the norm in the cross-attention sub-layer.
         path_prefix: prefix of the paths in macaron_tf.
     """
@@ -259,7 +263,8 @@ def gather_rows(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function that reorders the rows of another library's embedding table.
 
-    Row n of the result is row `ids[n]` of the original table.
+    Row n of the result is row `ids[n]` of the original table. The returned function raises a
+    UserError if the original table is too short for an id.
 
     Args:
         ids: int array of row indices in the original table, with -1 for a token that the table
@@ -334,9 +339,9 @@ def find_entry(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[s
     Returns:
         A tuple of three values. The first value is the entry if its key matches the variable. The
         first value is `None` if the key matches the layer of the variable, or if there is no entry.
-        The second value is the list of array or layer names in the other library. The list is empty
-        if there is no entry, or if the entry is an array itself. The third value is the last part
-        of `path`, such as "kernel".
+        The second value is the list of array or layer names in the other library, with the index of
+        the block. The list is empty if there is no entry, or if the entry is an array itself or
+        contains no names. The third value is the last part of `path`, such as "kernel".
     """
     block = re.search(r"block_(\d+)", path)
     index = int(block[1]) if block else 0

@@ -21,7 +21,7 @@ from macaron_tf.interop.tokenizer_files import (
 )
 from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
+from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 # Candidate names of the tokens before and after a text. The first name that is not yet a token of
@@ -53,9 +53,10 @@ def language_tokenizer(
         A dict mapping file name to contents.
 
     Raises:
-        UserError: GPT's tokenizer lacks the special tokens that a classifier needs, or the
-            vocabulary cannot be converted (see `tokenizer_files`).
+        UserError: `is_framed` is True for the vocabulary of a GPT, which lacks [CLS] and [MASK], or
+            the vocabulary is XLM's or cannot be converted (see `tokenizer_files`).
     """
+    refuse_moses(vocabulary)
     if isinstance(vocabulary, CharacterPairVocabulary) and is_framed:
         raise UserError(
             "the classifier reads [CLS] before a text and [MASK] after the text, but GPT's "
@@ -110,7 +111,11 @@ def sequence_tokenizer(
 
     Returns:
         A dict mapping file name to contents.
+
+    Raises:
+        UserError: the vocabulary is XLM's or cannot be converted (see `tokenizer_files`).
     """
+    refuse_moses(vocabulary)
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
         if ids[BOS] == ids[PAD]:  # in T5, the decoder starts with padding
@@ -128,6 +133,18 @@ def sequence_tokenizer(
     added += [added_token(token_id, name, special=True) for name, token_id in names.items()]
     added.sort(key=lambda token: token["id"])
     return replace_fields(files, {"added_tokens": added}, {"additional_special_tokens": [*names]})
+
+
+def refuse_moses(vocabulary: PieceVocabulary) -> None:
+    """Raises a UserError for XLM's vocabulary, whose tokenizer has no `tokenizer.json`.
+
+    The special tokens that transformers' XLMTokenizer adds to a text are fixed.
+    """
+    if isinstance(vocabulary, MosesPairVocabulary):
+        raise UserError(
+            f"a vocabulary of kind {vocabulary.kind!r} (XLM) has a counterpart only among the "
+            "tokenizers of Hugging Face's encoders: save the model in macaron_tf's own format"
+        )
 
 
 def pad_with_start(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -55,11 +55,10 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Computes the T5 settings that `Family.settings` does not cover, or not for all values.
+    """Computes T5's fields that `Family.settings` does not set, or sets only for some values.
 
-    The function is the inverse of `_t5_settings`, with one addition: The result contains
-    `tie_word_embeddings`. To find out whether a T5 has tied embeddings, `_convert` does not use
-    `tie_word_embeddings`, but compares the output matrix with the token embeddings.
+    The field `tie_word_embeddings` is for transformers. When macaron_tf reads a T5, `_convert`
+    compares the output matrix with the token embeddings instead.
     """
     projections = [
         name
@@ -292,8 +291,9 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
             MarianMT and Pegasus are not read.
 
     Raises:
-        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
-            setting of the model.
+        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
+            PyTorch) is not installed, or macaron_tf has no counterpart for a layer or setting of
+            the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
@@ -325,8 +325,8 @@ def import_encoder_decoder(
         config: settings of the model, as returned by `to_dict` of its transformers configuration.
 
     Raises:
-        UserError: a weight is missing, or macaron_tf has no counterpart for a part or setting of
-            the model.
+        UserError: a weight is missing, or macaron_tf has no counterpart for the `model_type` or for
+            a layer or setting of the model.
     """
     return _convert(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
 
@@ -377,7 +377,7 @@ def _convert(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None)
         ids: Hugging Face id for each row of the converted embedding table; `None` means the order
             of `_special_first`.
     """
-    model_type = config.get("model_type")
+    model_type = config.choice("model_type", {name: name for name in FAMILIES})
     family = FAMILIES[model_type]
     ids = _special_first(config) if ids is None else ids
     settings, gather = family.read_settings(config), gather_rows(ids, len(ids))

@@ -39,8 +39,8 @@ class EncoderFamily(Family):
             `trust_remote_code=True`.
         masked_class_suffix: suffix of the class name for masked language modelling, such as
             "ForMaskedLM".
-        positions, segments: names of the position and the segment embeddings. `table` has no
-            entries for these embeddings, because `read_encoder` changes their values.
+        positions, segments: names of the position and the segment embeddings, whose values
+            `read_encoder` may change. `table` has no entries for embeddings that are named here.
         bias: possible names of the masked language head's bias.
         head_options: constructor arguments of the masked language head that differ from the
             encoder's settings, such as `activation`.

@@ -23,7 +23,7 @@ from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
 from macaron_tf.interop.family import build_model
 from macaron_tf.interop.foreign_config import ForeignConfig, check_files
 from macaron_tf.interop.task_heads import ReadHead, find_head
-from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary
+from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
@@ -50,8 +50,12 @@ def import_encoder(
             because no text uses these rows. `None` keeps all rows.
         ids: int array with the encoder's own token id for each new token id. `None` means that the
             ids stay the same.
-        task_head: task head of a fine-tuned encoder. `None` means that the encoder was only
-            pre-trained.
+        task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
+            with its pre-training heads instead.
+
+    Raises:
+        UserError: an array is missing or has a wrong shape, an id is outside the embedding table,
+            or a setting is invalid.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, num_tokens = -(-len(tokens) // 8) * 8, 0
@@ -104,19 +108,20 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     The supported models are BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or
     discriminator), ModernBERT, XLM, and encoders that macaron_tf exported. A model for sequence or
     token classification, multiple choice or question answering is converted to the macaron_tf model
-    for the same task. The folder of an XLM may lack the tokenizer files. The result then contains
-    `ids`, but no vocabulary.
+    for the same task. If macaron_tf has no counterpart for a task head, the encoder is read without
+    this head. The folder of an XLM may lack the tokenizer files. The result then has no vocabulary.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
             with the tokenizer files. A sentence-transformers folder that contains such a model is
-            also accepted. Reading the weights needs the package safetensors or PyTorch.
-        lower_case: whether to lower-case text, for a WordPiece tokenizer whose files lack this
-            setting.
+            also accepted, but task heads are then not read.
+        lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
+            whose files lack this setting, and must be `None` otherwise.
 
     Raises:
-        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
-            setting of the model.
+        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
+            PyTorch) is not installed, `lower_case` is required or must be `None`, or macaron_tf has
+            no counterpart for a layer or setting of the model.
     """
     directory = pathlib.Path(directory)
     is_sentence_transformer = (directory / "modules.json").is_file()
@@ -130,6 +135,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     languages = _languages(config)
     if not family.uses_moses or (directory / "vocab.json").is_file():
         if family.uses_moses:
+            refuse_lower_case(lower_case, directory)
             vocabulary, ids = read_xlm_vocabulary(directory, languages)
         else:
             vocabulary, ids = read_vocabulary(directory, lower_case)
@@ -173,6 +179,10 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     """Returns the languages of an XLM in the order of their ids.
 
     The tuple is empty if the configuration names no languages.
+
+    Raises:
+        UserError: `lang2id` does not number the languages from 0, or `n_langs` is another number of
+            languages.
     """
     language_ids = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
@@ -199,7 +209,8 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
-    if not modules or not all(isinstance(module, dict) and "path" in module for module in modules):
+    paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
+    if not paths or not all(isinstance(path, str) for path in paths):
         raise UserError(
             f"{file} must list one or more modules, each with a path: download or copy the file "
             "again"
@@ -224,8 +235,9 @@ def read_sentence_transformer(
         lower_case: see `read_encoder`.
 
     Raises:
-        UserError: the encoder cannot be read (see `read_encoder`), or the model contains another
-            module or an unsupported pooling.
+        UserError: a file is missing or damaged, the encoder cannot be read (see `read_encoder`),
+            the model contains another module or an unsupported pooling, or
+            `sentence_bert_config.json` has `do_lower_case=true`.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -263,11 +275,11 @@ def _pooling(file: pathlib.Path) -> str:
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
     # If there are several poolings, the model concatenates their vectors.
     poolings = config.get("pooling_mode") or flags
-    poolings = [poolings] if isinstance(poolings, str) else list(poolings)
+    poolings = [*map(str, poolings if isinstance(poolings, list) else [poolings])]
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
     if len(poolings) != 1 or poolings[0] not in names:
         raise UserError(
-            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but only exactly "
-            f"one of {', '.join(_POOLINGS)} can be read: give another model"
+            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but must set it to "
+            f"exactly one of {', '.join(_POOLINGS)}: give another model"
         )
     return names[poolings[0]]

@@ -18,19 +18,17 @@ from macaron_tf.models.config import StackConfig
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead:
-    """Another library's model class for a task, whose head consists of one or two layers.
+    """Another library's model class for a task. The head of the class has one or two layers.
 
     Attributes:
         class_suffix: suffix of the class name, such as "ForTokenClassification".
-        pipeline: name of the task on the Hugging Face Hub.
+        pipeline: name of the task on the Hugging Face Hub; "" if the model card names no task.
         table: mapping of weight names for the layers of the head.
         has_pooler: whether the model class also contains the pooler in `Family.table`.
-        activation: activation after the first layer of a two-layer head.
+        activation: activation of the pooler, or after the first layer of a two-layer head.
         activation_field: field of the configuration file that names the activation. If the file
             lacks this field, the activation is `activation`. An empty string means that the
             activation is fixed.
-        settings: further settings for the configuration file of an exported model. Without these
-            settings, the exported model would compute other outputs than the macaron_tf model.
     """
 
     class_suffix: str
@@ -39,7 +37,6 @@ class TaskHead:
     has_pooler: bool = False
     activation: str = "tanh"
     activation_field: str = ""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +56,10 @@ class Family:
         fixed_settings: macaron_tf settings that are the same for all models of this type.
         derive_settings: function that computes further macaron_tf settings from the other library's
             settings.
-        derive_fields: inverse of `derive_settings`, which computes fields from a macaron_tf
-            configuration.
-        required_fields: dict mapping a field to its only supported value.
+        derive_fields: function that computes fields from a macaron_tf configuration. The function
+            is the inverse of `derive_settings`.
+        required_fields: dict mapping a field to its only supported value. A missing field is
+            accepted.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
@@ -99,8 +97,8 @@ class Family:
         """Converts the other library's settings to a dict of macaron_tf settings.
 
         Raises:
-            UserError: a required field is missing, or a value has a wrong type or no counterpart in
-                macaron_tf.
+            UserError: a field without a default is missing, or a value has a wrong type or no
+                counterpart in macaron_tf.
         """
         config.require(self.required_fields)
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):
@@ -134,8 +132,9 @@ class Family:
         for name in unread:
             if name.startswith(self.body_prefixes):
                 raise UserError(
-                    f"the weight {name} has no counterpart in macaron_tf, so this variant of "
-                    f"{self.name} is not supported: give a checkpoint of another variant"
+                    f"the weight {name} has no counterpart in the {self.name} model that "
+                    "config.json describes: use the config.json that belongs to the weights, or "
+                    "give another model"
                 )
         return tuple(unread)
 
@@ -151,7 +150,7 @@ def build_model(
         arguments, options: further constructor arguments of `model_class`.
 
     Raises:
-        UserError: a setting is invalid.
+        UserError: the class of the configuration rejects a setting.
     """
     try:
         config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig)(

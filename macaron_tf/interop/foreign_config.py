@@ -76,11 +76,7 @@ class ForeignConfig:
         file = directory / "config.json"
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
-        if config.fields.get("model_type") not in model_types:
-            raise UserError(
-                f"{file} has model_type={config.fields.get('model_type')!r}, but must have one of "
-                f"{', '.join(map(repr, model_types))}: give a model of one of these types"
-            )
+        config.choice("model_type", {name: name for name in model_types})
         return config
 
     def get(self, field: str, default=None) -> Any:
@@ -96,14 +92,13 @@ class ForeignConfig:
         default: int | float | None = None,
         value_type: type[int] | type[float] = int,
     ) -> int | float:
-        """Returns the value of a numeric field.
+        """Returns the value of a numeric field. An int is converted if the type is float.
 
         Args:
             field: name of the field.
-            default: value to return if the field is missing. The field must have the type of
+            default: value to return if the field is missing. The type of the field is the type of
                 `default`. `None` means that the field is required.
-            value_type: type that the field must have if `default` is `None`. An int is accepted for
-                a float.
+            value_type: type of the field if `default` is `None`.
 
         Raises:
             UserError: a required field is missing, or the value is not a number of the required
@@ -127,6 +122,9 @@ class ForeignConfig:
 
         Args:
             table: settings to read, in the format of `Family.settings`.
+
+        Raises:
+            UserError: a required field is missing, or a value has a wrong type or is not supported.
         """
         return {
             setting: self.choice(field, choices[0], default)
@@ -180,7 +178,8 @@ class ForeignConfig:
 def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
     """Returns the shortest pattern whose repetition, truncated to `len(values)`, equals `values`.
 
-    For example, the values (0, 128, 128, 0, 128) give (0, 128, 128).
+    For example, the values (0, 128, 128, 0, 128) give (0, 128, 128). Without values, the result is
+    (0,).
     """
     sizes = range(1, len(values) + 1)
     candidates = (tuple(values[:size]) for size in sizes)
@@ -195,7 +194,8 @@ def rotary_settings(
 
     Args:
         config: settings of the other library's model.
-        rope: value of the field `rope_parameters` or `rope_scaling` in `config`.
+        rope: value of the field `rope_parameters` or `rope_scaling` in `config`, or the part of
+            this value for one type of layer. The dict is empty if `config` lacks the field.
         field: name of the field in `config` that contains the base if `rope` contains no base.
         default: base to use if neither `rope` nor `config` contains a base.
 
@@ -203,7 +203,8 @@ def rotary_settings(
         A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
 
     Raises:
-        UserError: the type of scaling is not supported, or a value is missing or not a number.
+        UserError: the type of scaling is not supported, a value is missing or not a number, or
+            RoPE rotates only a part of each head (`partial_rotary_factor`).
     """
     rope_type = rope.get("type", "default")  # the field's name in early versions
     fields = {field: config.get(field, default), "rope_type": rope_type, **rope}

@@ -17,6 +17,7 @@ from macaron_tf.interop.write_language_models import (
     two_stream_folder,
 )
 from macaron_tf.interop.writing import HuggingFaceFolder
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.model_card import hub_card
@@ -38,8 +39,8 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a model to the files of a Hugging Face model.
 
     Raises:
-        UserError: the weights are quantized, or transformers has no counterpart for a part or
-            setting of the model.
+        UserError: the weights are quantized, or transformers has no counterpart for the vocabulary
+            or for a part or setting of the model.
     """
     model.require_floats()
     if (
@@ -50,7 +51,9 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     for network_classes, config_class, make_folder in _FOLDERS:
         if isinstance(model.network, network_classes) and isinstance(model.config, config_class):
             return make_folder(model)
-    description = f"{type(model.network).__name__} with {type(model.config).__name__}"
+    description = type(model.network).__name__
+    if isinstance(model.network, Model):  # other Keras networks have no configuration
+        description += f" with {type(model.config).__name__}"
     raise UserError(
         f"{description} has no counterpart in Hugging Face's transformers: save the model in "
         "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"

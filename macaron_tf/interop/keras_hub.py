@@ -23,6 +23,7 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.errors import UserError, first_line, needed
+from macaron_tf.interop.task_heads import unstandardized_weights
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
@@ -105,7 +106,7 @@ def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
 
 @_registered
 class EncoderBackbone(_Backbone):
-    """Encoder with BERT's pooler, which has the interface of KerasHub's `BertBackbone`.
+    """Encoder and BERT's pooler with the interface of KerasHub's `BertBackbone`.
 
     The encoder may consist of any of macaron_tf's blocks.
 
@@ -113,6 +114,7 @@ class EncoderBackbone(_Backbone):
         config: configuration of the encoder. The field `summary` selects the position that the
             pooler reads.
         dtype: dtype policy or its name.
+        pooler_activation: activation of the pooler (see `Pooler`).
 
     Call arguments:
         inputs: dict with `token_ids`, `segment_ids` and `padding_mask`, each `(B, L)` int.
@@ -125,10 +127,14 @@ class EncoderBackbone(_Backbone):
         classifier = EncoderTextClassifier(backbone, num_classes=2)
     """
 
-    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
+    def __init__(
+        self, config: EncoderConfig, dtype=None, pooler_activation: str = "tanh", **kwargs
+    ):
         self.encoder = Encoder(config, dtype=dtype, name="encoder")
         self.encoder.build()
-        self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
+        self.pooler = Pooler(
+            config.initializer_range, pooler_activation, dtype=dtype, name="pooler"
+        )
         pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
         inputs = _inputs("token_ids", "segment_ids", "padding_mask")
         # The copy has no implicit Keras mask. KerasHub's preprocessors pass sample weights instead.
@@ -136,6 +142,10 @@ class EncoderBackbone(_Backbone):
         vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
         outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
         super().__init__(config, self.encoder.embeddings.tokens, inputs, outputs, dtype, **kwargs)
+        self.pooler_activation = pooler_activation
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "pooler_activation": self.pooler_activation}
 
 
 @_registered
@@ -171,10 +181,15 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     Args:
         vocabulary: vocabulary to wrap; `None` means that `load_assets` reads the vocabulary.
         kind: `Vocabulary.kind` of the vocabulary that `load_assets` reads, such as "wordpiece".
+            `kind` is ignored if `vocabulary` is given.
 
     Call arguments:
         inputs: one string, which gives ids `(L,)`, or strings `(B,)`, which give ragged ids
             `(B, None)`.
+
+    Raises:
+        UserError: neither `vocabulary` nor a valid `kind` is given, or the vocabulary puts [CLS]
+            last, as in XLNet.
     """
 
     def __init__(
@@ -239,8 +254,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def get_vocabulary(self) -> list[str]:
         """Returns the texts of all tokens in the order of their ids.
 
-        A text includes the space before the token, if any. A special token has a name such as
-        "[CLS]".
+        A text includes the space before or after the token, if any. A special token has a name such
+        as "[CLS]".
         """
         return [self.vocabulary.piece_name(token_id) for token_id in range(self.vocabulary.pieces)]
 
@@ -421,7 +436,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
         Returns:
             A dict with the keys and shapes of `inputs`. In each row, the mask is True up to and
-            including the first generated stop token, and False after this token.
+            including the first generated stop token, and False after this token. In a row without a
+            generated stop token, the mask is True everywhere.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         prompt_mask = ops.cast(inputs["padding_mask"], "bool")
@@ -485,8 +501,9 @@ def task_of(
 ) -> keras_hub.models.Task:
     """Converts a network to a KerasHub task with the same weights, task head and vocabulary.
 
-    The network must be a classifier, a language model, or an encoder that was pre-trained with
-    masked language modelling.
+    The network must be a classifier of whole texts, a language model, or an encoder that was
+    pre-trained with masked language modelling. Other pre-training heads, such as the sentence-pair
+    head, are left out.
 
     Args:
         model: result of `macaron_tf.load`, or a network. The task of a network without a vocabulary
@@ -496,7 +513,9 @@ def task_of(
         kwargs: further arguments of the task.
 
     Raises:
-        UserError: KerasHub has no task for the network, or the vocabulary puts [CLS] last.
+        UserError: `model` is neither a network nor a `Pretrained`, KerasHub has no task for the
+            network or its head, the vocabulary puts [CLS] last, as in XLNet, or a classifier reads
+            another language than the model's first language.
 
     Example:
         lm = task_of(macaron_tf.load("runs/gpt2"))
@@ -523,9 +542,13 @@ def task_of(
                 "norm_type='unbiased' (ModernBERT) needs a head without biases, which KerasHub "
                 "lacks: use EncoderBackbone(config) with your own head"
             )
-        backbone = EncoderBackbone(network.config)
+        backbone_options = {}
+        if isinstance(network, EncoderClassifier):
+            _check_language(model)
+            backbone_options["pooler_activation"] = network.pooler_activation
+        backbone = EncoderBackbone(network.config, **backbone_options)
         backbone.encoder.set_weights(network.encoder.get_weights())
-        pooler = model.pooler or network.pooler
+        pooler = network.pooler or model.pooler
         if pooler:
             backbone.pooler.set_weights(pooler.get_weights())
         if isinstance(network, EncoderClassifier):
@@ -553,12 +576,24 @@ def task_of(
         )
     task = task_class(backbone=backbone, preprocessor=preprocessor, **kwargs)
     if task_class is EncoderTextClassifier:
-        task.output_dense.set_weights(network.head.get_weights())
+        task.output_dense.set_weights(unstandardized_weights(model))
     elif task_class is EncoderMaskedLM:
         values = network.masked_language.get_weights()
         for variable, value in zip(_head_weights(task), values, strict=True):
             variable.assign(value)
     return task
+
+
+def _check_language(model: Pretrained) -> None:
+    """Raises a UserError if a classifier's texts are not in the model's first language."""
+    limits = model.labelled.get("limits", {})
+    languages = limits.get("languages") or model.languages
+    language = limits.get("language") or model.language
+    if language not in (None, *languages[:1]):
+        raise UserError(
+            f"the classifier's language is {language!r}, but a KerasHub task can only read the "
+            "model's first language: save the model in macaron_tf's own format"
+        )
 
 
 def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
@@ -574,7 +609,8 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
     """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
     Raises:
-        UserError: a file is missing or damaged, or a file names a class that is not registered.
+        UserError: a file is missing or damaged, a file names a class that is not registered, or the
+            outputs of a classifier have an activation other than softmax.
     """
     folder, preset = pathlib.Path(directory), str(directory)
     cls, vocabulary, mend = keras_hub.models.Backbone, None, "download or copy the preset again"
@@ -601,10 +637,17 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         return Pretrained(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
     config, has_masked_lm = backbone.config, isinstance(model, EncoderMaskedLM)
     if isinstance(model, keras_hub.models.BertTextClassifier):
+        if model.activation not in (keras.activations.linear, keras.activations.softmax):
+            raise UserError(
+                f"{directory} has activation={keras.activations.serialize(model.activation)!r} in "
+                "its head, but only a head without activation or with softmax can be read: give "
+                "another preset"
+            )
         network = EncoderClassifier(
             config,
             model.num_classes,
             model.dropout,
+            backbone.pooler_activation,
             dtype=_dtype_policies("encoder_classifier", backbone),
         )
         network.build()
@@ -623,7 +666,8 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
         if has_masked_lm:
             network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
         fields = {"objective": "masked_language", "has_masked_language": has_masked_lm}
-        fields["pooler"] = backbone.pooler
+        if backbone.pooler_activation == "tanh":  # another pooler belongs to a classifier's head
+            fields["pooler"] = backbone.pooler
     network.encoder.set_weights(backbone.encoder.get_weights())
     return Pretrained(network, "bert_base", vocabulary=vocabulary, **fields)
 

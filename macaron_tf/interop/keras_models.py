@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class KerasArrays(Arrays):
     """Weights of Keras layers, named by variable paths.
 
-    A search for a name finds every path that ends with this name.
+    A search for a name finds every path whose last parts are this name. For example, "query/kernel"
+    finds "layer_0/query/kernel", but not "layer_0/my_query/kernel".
     """
 
     kernel_suffix = "/kernel"
@@ -106,7 +107,7 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
             if len(files) != 1:
                 raise UserError(
                     f"{directory} contains {len(files)} checkpoints (files ending in .index), but "
-                    "must contain exactly one: give another folder"
+                    "must contain exactly one: give a folder with one checkpoint"
                 )
             prefix = str(files[0].with_suffix(""))
         reader = tf.train.load_checkpoint(prefix)
@@ -198,6 +199,9 @@ def import_keras_hub_encoder(
             `None` keeps all rows.
         ids: int array with the backbone's own token id for each new token id. `None` means that
             the ids stay the same.
+
+    Raises:
+        UserError: macaron_tf has no counterpart for an activation or a weight.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -220,7 +224,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
 
     The head of a `MaskedLM` task is read, and the heads of other tasks are left out. If the
     WordPiece tokenizer of the preset lower-cases text, the vocabulary of the result also strips
-    accents, as BERT's own tokenizer does. KerasHub's tokenizer keeps accents.
+    accents, as BERT's own tokenizer does. By default, KerasHub's tokenizer keeps accents.
 
     Args:
         directory: folder that `save_to_preset` wrote, or a downloaded preset. The folder contains
@@ -228,7 +232,8 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
             folder of a `MaskedLM` also contains `task.json` and `task.weights.h5`.
 
     Raises:
-        UserError: a file is missing or damaged, or the class of the backbone is not supported.
+        UserError: the package keras_hub is not installed, a file is missing or damaged, or
+            macaron_tf has no counterpart for the backbone, its activation or its tokenizer.
     """
     with needed(f"the preset {directory}"):
         import keras_hub
@@ -253,7 +258,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{directory} cannot be read ({first_line(error)}): download or copy the preset again"
-        ) from error
+        ) from None
     if backbone_class == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed_settings, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
@@ -307,7 +312,8 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             folder (`uncased_...`) may.
 
     Raises:
-        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a setting.
+        UserError: a file is missing or damaged, no file says which of several checkpoints is the
+            newest, or macaron_tf has no counterpart for a setting.
     """
     directory = pathlib.Path(directory)
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")

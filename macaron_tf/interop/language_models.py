@@ -195,7 +195,7 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     the other tokens follow. [CLS] begins a text, and [SEP] ends a text. In GPT-2, both tokens have
     the embedding of the end-of-text token. If the Hugging Face model lacks a special token, the
     result never predicts this token. For example, OpenAI's GPT has only UNK. If the tokenizer of a
-    Llama is not supported, the function reads the model without a vocabulary and prints a note on
+    Llama cannot be read, the function reads the model without a vocabulary and prints a note on
     stderr.
 
     Args:
@@ -204,8 +204,9 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
             `tokenizer.model` for Llama 2. A GPT or Llama may lack the tokenizer.
 
     Raises:
-        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
-            setting of the model.
+        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
+            PyTorch) is not installed, or macaron_tf has no counterpart for a layer or setting of
+            the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -250,8 +251,12 @@ def import_language_model(
         vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
         ids: int array with the model's own token id for each new token id, or -1 for a token that
             the model lacks.
-        task_head: task head of a fine-tuned model. `None` means that the model was only
-            pre-trained.
+        task_head: task head of a fine-tuned model. `None` means that the model is converted with
+            its output layer instead.
+
+    Raises:
+        UserError: an array is missing or has a wrong shape, an id is outside the embedding table,
+            or macaron_tf has no counterpart for a weight or setting.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     note_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
@@ -410,16 +415,18 @@ XLNET = Family(
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face XLNet, with its language-model head or its task head if there is one.
 
-    [CLS] is the last token of a sequence. The pooler of a classifier reads the output at [CLS], or
-    at the first position if `config.json` has `summary_type="first"`.
+    If there is neither head, the result has a language-model head with random weights. [CLS] is the
+    last token of a sequence. The pooler of a classifier reads the output at [CLS], or at the first
+    position if `config.json` has `summary_type="first"`.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
             optionally with a tokenizer: `spiece.model` or `tokenizer.json`.
 
     Raises:
-        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
-            setting of the model.
+        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
+            PyTorch) is not installed, the tokenizer does not belong to the model, or macaron_tf has
+            no counterpart for a layer or setting of the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))

@@ -27,6 +27,9 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary. The array contains -1 for PAD and [MASK], which the tokenizer lacks.
+
+    Raises:
+        UserError: a file is damaged, or the vocabulary lacks a special token.
     """
     tokenizer = Tokenizer(directory, ["tokenizer.model"])
     model, pieces = _sentencepiece_model(tokenizer)
@@ -48,7 +51,10 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
-        and an int array with the Hugging Face ids of the sentinels, sorted by their number.
+        and an int array with the Hugging Face ids of the sentinels, `<extra_id_0>` first.
+
+    Raises:
+        UserError: a file is missing or damaged, or the vocabulary lacks a special token.
     """
     tokenizer = Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(tokenizer)
@@ -74,7 +80,12 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
 
 
 def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
-    """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`)."""
+    """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`).
+
+    Raises:
+        UserError: a file is damaged, the vocabulary lacks a special token, or the tokenizer keeps
+            accents (`keep_accents`).
+    """
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
     special = tokenizer.special_tokens(set(names))

@@ -89,9 +89,12 @@ def find_head(
             instead.
 
     Returns:
-        The head. `None` means that the family has no task head for the model class, or that
-        macaron_tf has no counterpart for the head. In the second case, the function prints a note
-        on stderr.
+        The head, or `None` in one of three cases: the family has no task head for the model class,
+        the weights lack the head, or macaron_tf has no counterpart for the head. In the last two
+        cases, the function prints a note on stderr.
+
+    Raises:
+        UserError: a field of `config.json` about the head is damaged or has an unsupported value.
     """
     with refuse_damage(config.where, "correct its fields architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
@@ -206,7 +209,7 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
     # transformers' GLUE script records the name of the task in `finetuning_task`.
-    glue_task = TASKS.get(config.get("finetuning_task"))
+    glue_task = TASKS.get(str(config.get("finetuning_task")))
     if (
         glue_task
         and glue_task.kind == _TASK_KINDS[network_class]
@@ -223,7 +226,7 @@ def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[
     `network_class` is the class of the network.
     """
     network, head = model.network, family.tasks[network_class]
-    fields = {**head.settings, **_task_record(model)}
+    fields = _task_record(model)
     if network_class is EncoderSpanReader:
         return fields
     is_chooser = network_class is EncoderChooser

@@ -40,7 +40,8 @@ def tokenizer_files(
         A dict mapping file name to contents.
 
     Raises:
-        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
+        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does,
+            or `ids` has a gap that a SentencePiece file cannot express.
     """
     for vocabulary_class, write in _WRITERS.items():
         if isinstance(vocabulary, vocabulary_class):
@@ -128,7 +129,8 @@ def byte_pair_files(
 
     Args:
         vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
-        names: Hugging Face names of all tokens, in the order of the vocabulary's ids.
+        names: Hugging Face names of all tokens, in the order of the vocabulary's ids. The name of a
+            token without a Hugging Face id is not used, and may be `None`.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token.
     """
@@ -400,7 +402,7 @@ def assemble(
         options: further fields of `tokenizer_config.json`.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token.
-        special_ids: dict mapping the name of a special token to its id.
+        special_ids: dict mapping the name of a special token to its Hugging Face id.
     """
     added = [added_token(token_id, name, special=True) for name, token_id in special_ids.items()]
     added_ids = {name: int(ids[token_id]) for name, token_id in vocabulary.added.items()}

@@ -117,7 +117,11 @@ class Tokenizer:
     def token(self, field: str) -> str | None:
         """Returns the name of the special token in a field such as "cls_token".
 
-        The field belongs to `tokenizer_config.json`. If the field is missing, the result is `None`.
+        The field belongs to `tokenizer_config.json`. If the field is missing or null, the result is
+        `None`.
+
+        Raises:
+            UserError: the field contains another value than a name.
         """
         value = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
@@ -164,13 +168,14 @@ class Tokenizer:
         return default if self._separators is None else self._separators
 
     def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
-        """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
+        """Reads a BPE vocabulary from `file` and `merges.txt`, or else from `tokenizer.json`.
 
         Returns:
-            A dict mapping the name of a token to its id, and the list of merges.
+            A dict mapping name to id, for all tokens including `added`, and a list of merges as
+            `"left right"`.
 
         Raises:
-            UserError: the folder has `vocab.json`, but lacks `merges.txt`, or a file is damaged.
+            UserError: the folder has `file`, but lacks `merges.txt`, or a file is damaged.
         """
         with refuse_damage(self.file or self.directory / "tokenizer.json", MEND):
             token_ids = read_json(self.file) if self.file else self.model["vocab"]
@@ -199,8 +204,8 @@ class Tokenizer:
             arguments for `BytePairVocabulary`.
 
         Raises:
-            UserError: `merges.txt` is missing, or `tokenizer.json` contains another type of
-                tokenizer.
+            UserError: `merges.txt` is missing, a file is damaged, or the folder has only
+                `tokenizer.json`, which contains another type of tokenizer.
         """
         *splits, last = self.pre_tokenizers
         is_byte_level = last.get("type") == "ByteLevel"

@@ -1,5 +1,6 @@
 """Readers for vocabularies in Hugging Face folders and KerasHub presets."""
 
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,20 @@ _MODEL_TYPES = {
 }
 
 
+def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> None:
+    """Raises a UserError if `lower_case` is not `None`.
+
+    Args:
+        lower_case: argument of the caller.
+        location: model that needs no `lower_case`.
+    """
+    if lower_case is not None:
+        raise UserError(
+            "lower_case (--[no-]lower-case) applies only to WordPiece files that do not say whether "
+            f"text is lower-cased, unlike {location}: leave lower_case out"
+        )
+
+
 def read_vocabulary(
     directory: pathlib.Path, lower_case: bool | None = None
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
@@ -49,21 +64,24 @@ def read_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        lower_case: whether to lower-case text, for a WordPiece tokenizer whose files lack this
-            setting.
+        lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
+            whose files lack this setting, and must be `None` otherwise.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary. `None` instead of the array means that the ids are equal.
 
     Raises:
-        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
+        UserError: a file is missing or damaged, the type or a setting of the tokenizer is not
+            supported, or `lower_case` is required or must be `None`.
     """
     tokenizer = Tokenizer(directory, _MODEL_TYPES)
     # Early WordPiece files lack the type.
     model_type = tokenizer.model.get("type")
     if tokenizer.file:
         model_type = _MODEL_TYPES[tokenizer.file.name]
+    if model_type in ("BPE", "Unigram"):
+        refuse_lower_case(lower_case, directory)
     if model_type == "BPE":
         token_ids, merges, options = tokenizer.byte_pairs()
         names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
@@ -89,7 +107,8 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
         vocabulary. The array contains -1 for PAD, UNK and [MASK], which the tokenizer lacks.
 
     Raises:
-        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
+        UserError: a file is missing or damaged, the type of the tokenizer is not supported, or the
+            vocabulary lacks the end-of-text token.
     """
     tokenizer = Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     token_ids, merges, options = tokenizer.byte_pairs()
@@ -116,6 +135,10 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary. The array contains -1 for PAD, [CLS], [SEP] and [MASK], which the tokenizer
         lacks.
+
+    Raises:
+        UserError: a file is missing or damaged, the vocabulary lacks `<unk>`, or tokens at the end
+            of a word have another suffix than `</w>`.
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
     suffix = tokenizer.model.get("end_of_word_suffix", WORD_END)
@@ -140,12 +163,15 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        is_gpt2: type of all remaining tokenizers: byte-level BPE, as in GPT-2, if `True`, and
-            character-level BPE, as in GPT, if `False`.
+        is_gpt2: whether any other tokenizer is a byte-level BPE, as in GPT-2 and Llama 3, instead
+            of a character-level BPE, as in GPT.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
         and whether texts begin with [CLS].
+
+    Raises:
+        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
     if (directory / "tokenizer.model").is_file():
         return *read_llama_vocabulary(directory), True
@@ -170,6 +196,9 @@ def read_xlm_vocabulary(
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
         vocabulary.
+
+    Raises:
+        UserError: a file is missing or damaged, or the vocabulary lacks a special token.
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
@@ -185,7 +214,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     """Reads a WordPiece tokenizer.
 
     As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
-    `lower_case` applies only if neither file says whether to lower-case text.
+    `lower_case` is required if neither file says whether to lower-case text, and refused otherwise.
     """
     directory = tokenizer.directory
     settings = {
@@ -195,7 +224,9 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     }
     # The value `None` of an option means the default.
     settings.update((name, value) for name, value in tokenizer.options.items() if value is not None)
-    lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
+    if settings["do_lower_case"] is not None:
+        refuse_lower_case(lower_case, directory)
+        lower_case = settings["do_lower_case"]
     if lower_case is None:
         raise UserError(
             f"no file in {directory} says whether the tokenizer lower-cases text: give "
@@ -275,6 +306,9 @@ def read_keras_hub_vocabulary(
     Returns:
         The vocabulary, and a `(V',)` int array with KerasHub's id for each id of the vocabulary.
         `None` instead of the array means that the ids are equal.
+
+    Raises:
+        UserError: a file is missing or damaged, or a setting of the tokenizer is not supported.
     """
     record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
     for file in (record, asset):
@@ -283,12 +317,14 @@ def read_keras_hub_vocabulary(
                 f"{directory} lacks {file.relative_to(directory)}: save the preset together with "
                 "its tokenizer"
             )
-    fields = read_json(record)
-    config = ForeignConfig(fields.get("config", {}), str(record))
+    fields = read_json(record, mend="download or copy the preset again", config=dict)
+    config = ForeignConfig(fields["config"], str(record))
     if name == "vocabulary.json":
         config.require({"add_prefix_space": False})
         is_gpt2 = fields.get("class_name") == "GPT2Tokenizer"
         return (read_gpt2_vocabulary if is_gpt2 else read_vocabulary)(asset.parent)
     config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
     lower_case = bool(config.get("lowercase", False))
+    if not lower_case:  # `WordPieceVocabulary` strips accents only if it lower-cases
+        config.require({"strip_accents": False})
     return WordPieceVocabulary.from_file(asset, lower_case=lower_case), None

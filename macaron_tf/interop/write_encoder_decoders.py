@@ -39,12 +39,13 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts an encoder-decoder to the files of a Hugging Face model.
 
     In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's positions,
-    sines and cosines alternate. Therefore the channels of all layers are permuted, which changes no
-    logit. MarianMT's decoder starts with the padding token, whose embedding must be zero; see
-    `_shift_start_to_zero`.
+    sines and cosines alternate by default. The channels of all layers are then permuted, which
+    changes no logit. MarianMT's decoder starts with the padding token, whose embedding must be
+    zero; see `_shift_start_to_zero`.
 
     Raises:
-        UserError: no Hugging Face model has counterparts for all parts and settings of the model.
+        UserError: no Hugging Face model has counterparts for all parts and settings of the model,
+            or Hugging Face's tokenizers have no counterpart for the vocabulary.
     """
     config = model.config
     model_types = {family.name: name for name, family in FAMILIES.items()}
@@ -112,10 +113,10 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _with_supported_values(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Returns a copy of `config` with supported values of what `sequence_folder` converts itself.
+    """Replaces the settings that `sequence_folder` itself converts by supported values, in a copy.
 
     These settings are `tied`, `logits_bias` and, with sinusoidal positions, `position_layout`.
-    Without the replacement, `find_family` would report them as unsupported.
+    Otherwise, `find_family` would report the settings as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":

@@ -71,11 +71,15 @@ _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
 
+    ELECTRA's generator is left out, and so are a sentence-pair head and a span-boundary head if the
+    Hugging Face model lacks such a head.
+
     Args:
         model: model whose network is an instance of a class in `ENCODERS`.
 
     Raises:
-        UserError: no Hugging Face model has counterparts for all parts and settings of the model.
+        UserError: no Hugging Face model has counterparts for all other parts and for the settings,
+            or Hugging Face's tokenizers have no counterpart for the vocabulary.
     """
     return _Encoder(model).folder()
 
@@ -84,12 +88,12 @@ class _Encoder:
     """Encoder to export, with the Hugging Face model type that can express the encoder.
 
     Attributes:
-        has_masked_head: whether the masked language head is exported.
+        has_masked_head: whether the network has a trained masked language head.
         replaced_token_head: head for replaced token detection, as in ELECTRA. `None` means that the
             model has no such head.
         family: conversion rules for the Hugging Face model type.
         model_type: name of the Hugging Face model type.
-        head: Hugging Face model class for the task of the network.
+        head: Hugging Face model class for the network, with or without a head.
         ids: int array with the Hugging Face id for each id of the encoder.
     """
 
@@ -102,7 +106,8 @@ class _Encoder:
         self.replaced_token_head = model.replaced_token
         if isinstance(network, GeneratorDiscriminator):
             self.replaced_token_head = network.replaced_token
-        names = next([*order] for cls, order in _ORDERS.items() if isinstance(vocabulary, cls))
+        orders = (order for cls, order in _ORDERS.items() if isinstance(vocabulary, cls))
+        names = [*next(orders, _ORDERS[type(None)])]
         if self._pooler and type(network) not in TASKS and "distilbert" in names:
             names.remove("distilbert")  # DistilBERT has no pooler
         families = {FAMILIES[name].name: name for name in names}
@@ -260,8 +265,7 @@ class _Encoder:
     def _table(self) -> Table:
         """Returns the mapping of weight names for the encoder and the bias of its output layer.
 
-        The result extends `Family.table` by the embeddings and the bias, which `read_encoder`
-        converts without a mapping.
+        The result extends `Family.table` by entries for the embeddings and the bias.
         """
         family = self.family
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw
-from macaron_tf.interop.decoder_tokenizers import language_tokenizer, replace_fields
+from macaron_tf.interop.decoder_tokenizers import language_tokenizer, refuse_moses, replace_fields
 from macaron_tf.interop.family import Family
 from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
@@ -47,7 +47,8 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         model: model whose network is a `LanguageModel` or a `CausalClassifier`.
 
     Raises:
-        UserError: neither GPT, GPT-2 nor Llama supports all parts and settings of the model.
+        UserError: neither GPT, GPT-2 nor Llama supports all parts and settings of the model, or the
+            vocabulary cannot be converted (see `language_tokenizer`).
     """
     network, config = model.network, model.config
     # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
@@ -115,13 +116,14 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
 def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
-    A randomly initialized language-model head is left out.
+    A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
 
     Args:
         model: model whose network is a `TwoStreamModel` or an instance of a class in `XLNET.tasks`.
 
     Raises:
-        UserError: Hugging Face's XLNet has no counterpart for a setting.
+        UserError: Hugging Face's XLNet has no counterpart for a setting, or the vocabulary cannot
+            be converted (see `tokenizer_files` and `refuse_moses`).
     """
     network, config, vocabulary = model.network, model.config, model.vocabulary
     find_family([XLNET], config)
@@ -163,6 +165,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     if model.pooler:
         notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
     if vocabulary:
+        refuse_moses(vocabulary)
         # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
         tokenizer = replace_fields(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
@@ -235,8 +238,9 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
 
     Raises:
-        UserError: the classifier has a bias but the norm has none, the scores of the classes are
-            linearly dependent, or the classifier reads two texts in both orders.
+        UserError: the classifier has a bias but the norm has none, the norm cannot express the bias
+            because the scores of the classes are linearly dependent, or the classifier reads two
+            texts in both orders.
     """
     network = model.network
     if network.symmetric:

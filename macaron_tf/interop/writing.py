@@ -75,7 +75,7 @@ def layer_state(
     Args:
         layer: built layer or model.
         table: mapping of weight names (see the module `arrays`).
-        prefix: prefix of all PyTorch names.
+        prefix: prefix to put before all PyTorch names.
         transpose_kernels: whether PyTorch kernels have the shape (outputs, inputs) (see
             `TorchArrays`).
         convert: function of a variable and its array that returns the array to write, for example

@@ -32,7 +32,9 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
     """Copies the files of the user code that a record names into `folder/code`.
 
     Text sources and modules of installed packages are not copied. In the returned record,
-    `FILE.py:Name` becomes `FILE:Name`, because a saved record may name modules but not files.
+    `FILE.py:Name` becomes `FILE:Name`, because a saved record may name modules but not files. The
+    function prints a note on stderr for each copy, and a warning if the files of a module are not
+    found.
 
     Args:
         folder: folder of the saved model.

@@ -33,7 +33,10 @@ def cache_directory() -> pathlib.Path:
     """Returns the local folder for files that can be downloaded or computed again.
 
     The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. The
-    folder must be local, because its files are memory-mapped.
+    folder must be local, because its files are memory-mapped. This function does not create it.
+
+    Raises:
+        UserError: `$MACARON_TF_CACHE` is not a local path.
     """
     folder = os.environ.get("MACARON_TF_CACHE")
     if folder:
@@ -45,7 +48,11 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
     """Returns a stamp that changes whenever a file is written or moved.
 
     Returns:
-        The absolute path, the size in bytes, and the modification time in nanoseconds.
+        The absolute path with links resolved, the size in bytes, and the modification time in
+        nanoseconds.
+
+    Raises:
+        UserError: the file cannot be read.
     """
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
@@ -59,9 +66,12 @@ def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, s
     """Returns stamps that stay the same when files are copied or mounted elsewhere.
 
     Returns:
-        For each file, its name, its size in bytes, and the SHA-256 digest (hexadecimal) of its
-        first and last mebibyte. The bytes in between are not read, because data sets may have
-        hundreds of gigabytes.
+        For each file, its name (of the target, if the file is a link), its size in bytes, and the
+        SHA-256 digest (hexadecimal) of its first and last mebibyte. The bytes in between are not
+        read, because datasets may have hundreds of gigabytes.
+
+    Raises:
+        UserError: a file cannot be read.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))
@@ -123,12 +133,13 @@ def is_compressed(path: epath.Path) -> bool:
 
 
 def lines_of(path: epath.Path) -> Iterator[str]:
-    """Yields the lines of a plain or compressed text file, without line ends.
+    """Yields the lines of a plain text file, or of a .gz, .bz2 or .xz file, without line ends.
 
     Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
 
     Raises:
-        UserError: the file cannot be read, is not UTF-8, is an archive, or is damaged.
+        UserError: the file cannot be read, is not UTF-8, is an archive or spreadsheet, is
+            compressed without one of these three suffixes, or is damaged.
     """
     number = 0
     try:
@@ -140,8 +151,8 @@ def lines_of(path: epath.Path) -> Iterator[str]:
                 if number == 1 and line.startswith(_BINARY):
                     raise UserError(
                         f"{path} is not plain text, but an archive, a spreadsheet or a compressed "
-                        "file: save it as plain text, or compress the text into a file named .gz, "
-                        ".bz2 or .xz"
+                        "file: save it as plain text, or as text compressed by gzip, bzip2 or xz "
+                        "in a file whose name ends in .gz, .bz2 or .xz"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
@@ -166,7 +177,8 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             ) from error
         name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
         raise UserError(
-            f"{path} is a truncated or damaged {name} file ({error}): compress it again"
+            f"{path} is a truncated or damaged {name} file ({error}): download, copy or compress "
+            "it again"
         ) from error
 
 
@@ -180,6 +192,8 @@ def is_csv(path: epath.Path) -> bool:
 
 def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the cells of each row of a table, without blank rows at its end.
+
+    Line numbers are counted from 1. A CSV row of several lines has the number of its last line.
 
     A `.csv` file is read as CSV. The separator is the comma, semicolon or tab, whichever is most
     frequent in the first line. In any other file, tabs separate columns, and quotation marks are

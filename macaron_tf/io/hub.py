@@ -43,8 +43,11 @@ def parse_repo(location: str) -> tuple[str, str | None]:
 def download(location: str) -> pathlib.Path:
     """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder.
 
+    Files that this project does not read, such as ONNX files, are not downloaded.
+
     Raises:
-        UserError: the download fails, or huggingface_hub is not installed.
+        UserError: `location` has another form, the download fails, or huggingface_hub is not
+            installed.
     """
     hub = _client(location)
     name, revision = parse_repo(location)
@@ -121,7 +124,10 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
 def _refusal(location: str, name: str, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return f"the hub rejects your token for {location}: run `hf auth login` again"
+        return (
+            f"the hub rejects your token for {location}: run `hf auth login` again, or correct "
+            "HF_TOKEN if this variable is set"
+        )
     if status in (403, 404):
         owner = name.partition("/")[0]
         return (

@@ -125,6 +125,7 @@ def make_folders(path: str | os.PathLike) -> None:
     Raises:
         UserError: the folder's bucket does not exist. Without this check, TensorFlow would try
             again forever.
+        tf.errors.OpError: the folder cannot be created for another reason.
     """
     path = os.fspath(path)
     if path.startswith("gs://"):

@@ -186,6 +186,6 @@ def clock(seconds: float) -> str:
 
 def short(value: float) -> str:
     """Formats a number briefly, such as 24.9, 1,234 or 120k."""
-    if value < 1_000:
+    if value < 999.5:
         return f"{value:.3g}"
     return f"{value:,.0f}" if value < 10_000 else f"{value / 1_000:,.0f}k"

@@ -47,7 +47,8 @@ def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
         sources: whether to include text sources, which have the form `python:package.module:Name`.
 
     Returns:
-        The sorted names, each in the form `package.module:Name`.
+        The sorted names, each in the form `package.module:Name` or `FILE.py:Name`, without the
+        prefix `python:` and without arguments.
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}
@@ -60,7 +61,13 @@ def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
 
 
 def allow_signed_code(folder: epath.Path) -> None:
-    """Allows imports of the user code that a folder's `code.json` signs with this user's key."""
+    """Allows imports of the user code that a folder's `code.json` signs with this user's key.
+
+    Invalid signatures are ignored. Without `code.json`, the function does nothing.
+
+    Raises:
+        UserError: `code.json` is damaged.
+    """
     if not storage.is_file(folder / SIGNATURES):
         return
     signed = storage.read_json(folder / SIGNATURES, mend="remove it")
@@ -73,9 +80,9 @@ def allow_signed_code(folder: epath.Path) -> None:
 
 
 def _signature(import_path: str, make_key: bool = False) -> str | None:
-    """Returns the signature of `package.module:Name`.
+    """Returns the hexadecimal signature of `package.module:Name` or `FILE.py:Name`.
 
-    Returns `None` if the module does not exist, or if the user has no key.
+    Returns `None` if the module or file does not exist, or if the user has no key.
     """
     origin = plug_ins.origin_of(import_path)
     if not origin or not (key := _key(make_key)):

@@ -23,6 +23,9 @@ def implementation_scope(name: str) -> Iterator[None]:
 
     Args:
         name: name of an implementation in `NAMES`, or `"auto"`.
+
+    Raises:
+        ValueError: the name is unknown.
     """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _scoped_implementation.set(name)

@@ -214,7 +214,7 @@ def _forward(
 def _weights(
     parameters: Parameters, dropout_key, scores, logs, cotangent, value, delta, queries, keys
 ):
-    """Computes attention weights and the gradient of the scores, for the gradient kernels.
+    """Computes attention weights and the gradient with respect to `Q K^T`, for gradient kernels.
 
     Args:
         parameters: static parameters.
@@ -228,7 +228,7 @@ def _weights(
         keys: positions of the keys, `(K,)`.
 
     Returns:
-        Weights after dropout, and the gradient with respect to the scores, both `(Q, K)`.
+        Weights after dropout, and the gradient with respect to `Q K^T`, both `(Q, K)`.
     """
     weights = jnp.exp2(scores - logs[:, None])
     score_gradient = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
@@ -350,6 +350,9 @@ def _call_kernel(
         outer: `"queries"` if a program instance holds a block of queries, or `"keys"`.
         arrays: dict mapping name to input array.
         results: dict mapping name to the shape and dtype of an output.
+
+    Returns:
+        List of the output arrays, in the order of `results`.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}
@@ -450,7 +453,7 @@ def flash_attention(
         value: values `(B, S, K, d)`.
         key_mask: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
             query without any visible key gives a mean of values instead of NaN.
-        seed: seed of dropout, `(2,)` uint32.
+        seed: seed of dropout, `(2,)` integers. The seed is required unless `rate` is 0.
         scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.
         window: size of the attention window, as in `Parameters`; 0 means no window.

@@ -5,7 +5,7 @@ bfloat16 and compute in float32. Native ops do not work under XLA. A server cann
 contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses to save such a
 graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
 memory, while TensorFlow's own ops take three to ten passes. For the gradient, these four kernels
-keep only their inputs and at most two numbers per row. Second derivatives and
+keep only their inputs and at most two numbers per row. Except for dropout, second derivatives and
 `tf.autodiff.ForwardAccumulator` use TensorFlow's own ops: see `_second_derivatives`.
 """
 
@@ -52,13 +52,13 @@ _log = logging.getLogger(__name__)
 def library_path() -> pathlib.Path | None:
     """Returns the path of the compiled library, and builds the library if it is not cached.
 
-    The library is in the subfolder `native` of the cache folder. Its file name depends on the
-    sources, the flags, TensorFlow, the compiler and the processor. A lock prevents several
-    processes from building the library at the same time.
+    The library is in the subfolder `native` of the cache folder. The file name of the library
+    depends on the sources, the flags, TensorFlow, the compiler and the processor. A lock prevents
+    several processes from building the library at the same time.
 
     Returns:
-        Path of the library. `None` means that there is no C++ compiler or that the build failed.
-        The log names the cause.
+        Path of the library. `None` means that there is no C++ compiler, that the cache folder
+        cannot be written, or that the build failed. The log names the cause.
     """
     try:
         compiler = find_compiler()
@@ -82,13 +82,16 @@ def find_compiler() -> list[str]:
     of g++, clang++ and c++ on the search path.
 
     Raises:
-        UserError: the command in CXX has an unclosed quote or is not on the search path, or CXX is
-            not set and none of the three compilers is on the search path.
+        UserError: the command in CXX has an unclosed quote, ends with a backslash or is not on the
+            search path, or CXX is not set and none of the three compilers is on the search path.
     """
     try:
         cxx = shlex.split(os.environ.get("CXX", ""))
     except ValueError:
-        raise UserError(f"CXX={os.environ['CXX']} has an unclosed quote: close the quote") from None
+        raise UserError(
+            f"CXX={os.environ['CXX']} has an unclosed quote or a backslash at the end: close the "
+            "quote, or remove the backslash"
+        ) from None
     for command in [cxx] if cxx else [[name] for name in _COMPILERS]:
         path = shutil.which(command[0])
         if path:
@@ -307,8 +310,9 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     """Computes SwishRNN's recurrence C and its gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
     See `swish_gate` for the arguments. One pass over memory computes the recurrence and the gate.
-    The gradient reads x and C in x's dtype, while the forward pass keeps C in float32. With
-    bfloat16, the gradient therefore uses a rounded C. The gate also applies at padded positions.
+    The forward pass computes the gate from C in float32, but stores C for the gradient in x's
+    dtype. With bfloat16, the gradient therefore uses a rounded C. The gate also applies at padded
+    positions.
 
     References: Lei et al. 2022, eq. 2-4.
     """

@@ -1,8 +1,8 @@
 """SwishRNN's recurrence, a running soft maximum along the sequence, and its gate.
 
-The recurrence has four implementations. Two of the four are in this module and use `keras.ops`. The
-first is the reference, a scan that the backend differentiates. The second is a loop with a
-hand-derived gradient, so that the backend does not have to differentiate a loop.
+The recurrence has four implementations. Two of the four are in this module and run on TensorFlow
+and JAX. The first is the reference, a scan that the backend differentiates. The second is a loop
+with a hand-derived gradient, so that the backend does not have to differentiate a loop.
 
 With u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), the derivative of a step
 with respect to the previous state is J = s + alpha q, and the derivative with respect to x is

@@ -52,6 +52,11 @@ def swish_recurrence(
     Returns:
         States c, `(B, L, R)`, in x's dtype.
 
+    Raises:
+        ValueError: `step_size` is below 1, or `implementation` is unknown or not available on
+            Keras's backend.
+        UserError: `implementation` is `"native"`, but the native library cannot be built or loaded.
+
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
     if step_size < 1:

@@ -39,9 +39,9 @@ class AlibiAttention(MultiHeadAttention):
 def slopes(num_heads: int) -> np.ndarray:
     """Computes the slopes of H heads, `(H,)` float32.
 
-    If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 1/256. Otherwise, the function
-    appends every second slope for 2 P heads to the slopes for P heads, where P is the largest power
-    of two below H, and returns the first H slopes.
+    H is `num_heads`. If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 1/256.
+    Otherwise, P is the largest power of two below H. The function appends the first, third, fifth,
+    ... slope for 2 P heads to the slopes for P heads, and returns the first H slopes.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     first = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

@@ -22,6 +22,9 @@ def broadcast_mask(mask):
         mask: key mask `(B, S)`, query-key mask `(B, T, S)` or mask per head `(B, H, T, S)`, with
             True = attend. B is the batch size, H the number of heads, T the number of queries and S
             the number of keys.
+
+    Raises:
+        ValueError: the mask has another rank.
     """
     if mask is None:
         return None
@@ -61,7 +64,10 @@ def causal_attention_mask(length, window: int = 0):
 
 
 def local_attention_mask(length, window: int):
-    """Returns a mask `(1, 1, T, T)`, True where query and key are at most `window // 2` apart."""
+    """Returns a mask `(1, 1, T, T)`, True where query and key are at most `window // 2` apart.
+
+    T is `length`. Without a limit, use no mask: `window=0` lets a position see only itself.
+    """
     positions = ops.arange(length, dtype="int32")
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
@@ -162,16 +168,16 @@ class MultiHeadAttention(Mixer):
         output_dim: output width. `None` means D.
         kernel_initializer: initializer of all projections. Query, key and value in self-attention,
             and key and value in cross-attention, form one fused matrix, and the initializer uses
-            the fan-out of the fused matrix. With Xavier-uniform, the range of the weights is
-            therefore 1/sqrt(2) times (self-attention) or sqrt(2/3) times (cross-attention) the
-            range for separate matrices.
+            the fan-out of the fused matrix. With Xavier-uniform and H d = D, the range of the
+            weights is therefore 1/sqrt(2) times (self-attention) or sqrt(2/3) times
+            (cross-attention) the range for separate matrices.
         scaled: whether scores are divided by sqrt(d). Without the division, the initial query
             matrix is multiplied by 1/sqrt(d), as in T5. Lu et al. 2019 write sqrt(D) in the paper,
             but the released code divides by sqrt(d).
         output_initializer: initializer of the output projection. `None` means `kernel_initializer`.
-        window: maximum number of positions that a query attends to. Causal attention sees the last
-            `window` positions, including the query's own position. Otherwise, attention sees
-            positions at a distance of at most `window // 2`. 0 means no limit. Except in decoding
+        window: size of the attention window in positions. A causal query sees the last `window`
+            positions, including its own position. Any other query sees the positions at a distance
+            of at most `window // 2`. 0 means no limit. Except in decoding
             and in `flash_attention`, the layer computes all scores and then masks the scores
             outside the window.
         num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
@@ -415,8 +421,8 @@ class MultiHeadAttention(Mixer):
     def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
 
-        T is 0 if `capacity` is `None`. Otherwise, T is the smaller of `capacity` and `window`. If
-        `window` is 0, T is `capacity`.
+        T is 0 if `capacity` is `None`. Otherwise, T is `capacity` or, with a window, the smaller of
+        `capacity` and `window`.
         """
         capacity = min(capacity, self.window or capacity) if capacity else 0
         shape = (batch_size, beams, self.num_kv_heads, capacity, self._head_dim)
@@ -426,7 +432,8 @@ class MultiHeadAttention(Mixer):
     def _attend_with_cache(self, x, context: Context, cache):
         """Attends from new tokens to the cached tokens and causally to the new tokens.
 
-        The method returns the output and the new cache.
+        The method returns the output and the new cache. With a read-only cache (see
+        `Context.cache_mask`), the second value contains only the new keys and values.
         """
         index, (query, *new) = context.index, self._project_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)

@@ -28,11 +28,11 @@ class Block(Mixer):
 
     By default, the block belongs to an encoder. With `causal`, the block belongs to a causal
     language model. With `causal` and `cross_attention`, the block belongs to the decoder of an
-    encoder-decoder. Cross-attention follows the token mixer, unless the operator `memory` in the
+    encoder-decoder. Cross-attention follows each token mixer, unless the operator `memory` in the
     scheme sets another position.
 
     Args:
-        config: settings of the block. The settings can also be keyword arguments:
+        config: settings of the block. `None` means that `kwargs` contains the settings:
             `MacaronBlock(num_heads=8, feed_forward_dim=2048)`.
         causal: whether each position sees only itself and earlier positions.
         cross_attention: whether to add cross-attention to a memory.
@@ -44,14 +44,16 @@ class Block(Mixer):
         kernel_initializer: initializer of all matrices.
         output_initializer: initializer of the last matrix in each sub-layer. GPT-2 initializes this
             matrix with a smaller standard deviation. `None` means `kernel_initializer`.
-        kwargs: the fields of `BlockConfig`, and Keras's own arguments.
+        kwargs: fields of `BlockConfig`, which replace the fields of `config`, and Keras's own
+            arguments.
 
     Class attributes:
         scheme: operators in order, each with a step size and a width.
         attention: subclass of `MultiHeadAttention` for self-attention. `None` means the class that
             matches the setting `positions`.
         attends: whether the token mixer is attention or another operator that decodes token by
-            token. Only such blocks can be used in decoders and with relative positions.
+            token. Encoder-decoders, Transformer-XL's relative positions and sliding-window
+            attention require such blocks.
         fixed_length: whether the block has weights for each position, up to `max_length`.
 
     Call arguments:
@@ -140,6 +142,12 @@ class Block(Mixer):
             attention_class = self.attention or default_class
             if issubclass(attention_class, RotaryAttention):
                 options |= self.config.rotary_options(self.attention_window)
+            if not issubclass(attention_class, MultiHeadAttention):
+                raise SettingError(
+                    f"the class attribute attention of block {type(self).__name__} is "
+                    f"{attention_class.__name__}, but must be a subclass of MultiHeadAttention: "
+                    f"make {attention_class.__name__} such a subclass"
+                )
             if not issubclass(attention_class, default_class):
                 raise SettingError(
                     f"positions={positions!r} needs a subclass of {default_class.__name__}: make "
@@ -323,15 +331,19 @@ class Block(Mixer):
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
-        """Replaces sub-layers and their norms by the sub-layers of another block.
+        """Replaces sub-layers and their norms by those of another block.
 
-        Call this method before `build`. Keras then tracks, counts and saves the shared weights
-        once. The config does not record the sharing.
+        Call this method before this block's `build`. Keras then tracks, counts and saves the shared
+        weights once. The config does not record the sharing.
 
         Args:
             other: block with equal settings.
             operators: operators whose sub-layers are shared: a selection of `"tokens"`, `"memory"`
                 and `"channels"`.
+
+        Raises:
+            ValueError: an operator is unknown, this block is already built, or a sub-layer has
+                other settings in `other`.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """

@@ -113,11 +113,12 @@ def block_class(name: str) -> type[Block]:
     """Returns a block class by name.
 
     Args:
-        name: key of `BLOCKS`, or the location of a `Block` subclass such as `package.module:Name`.
+        name: key of `BLOCKS`, or a `Block` subclass as `package.module:Name` or `FILE.py:Name`.
 
     Raises:
-        ValueError: the name is neither a key of `BLOCKS` nor a location.
-        UserError: the location does not give a `Block` subclass (see `macaron_tf.plug_ins.find`).
+        ValueError: the name has neither of these forms.
+        UserError: the import of the user's class fails, is not allowed, or does not give a `Block`
+            subclass (see `macaron_tf.plug_ins.find`).
     """
     if is_import_path(name):
         return find(name, Block)

@@ -50,7 +50,8 @@ class CharacterCNN(Recording, keras.layers.Layer):
     Args:
         filters: pairs of filter width and number of filters.
         output_dim: output width D.
-        vocab_size: number of character ids. Id 0 is padding.
+        vocab_size: number of character ids, including padding (id 0), which has a trained embedding
+            too.
         char_dim: width E of the character embeddings.
         num_highways: number of highway layers.
 

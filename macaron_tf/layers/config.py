@@ -25,8 +25,9 @@ class FeedForwardConfig(Settings):
             approximation.
         activation_dropout: dropout rate of the inner activations.
         gated: whether the feed-forward layer is a gated linear unit (see `FeedForward`).
-        use_bias: whether matrices have biases. In a block, this setting also applies to the
-            attention matrices, except in relative attention.
+        use_bias: whether the matrices of the feed-forward layer have biases. In a block, this
+            setting also applies to the attention matrices, except in relative attention, which has
+            no biases.
     """
 
     feed_forward_dim: Count
@@ -139,6 +140,8 @@ class BlockConfig(FeedForwardConfig):
 
 def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
     """Removes the fields of a settings class from `arguments` and returns the fields as a dict.
+
+    The dict contains no fields that `arguments` lacks.
 
     Args:
         settings_class: settings class.

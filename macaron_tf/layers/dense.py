@@ -25,7 +25,15 @@ def gelu_tanh(x):
 
 
 def activation(identifier: str | dict | Callable | None) -> Callable:
-    """Returns an activation by name, like `keras.activations.get`, including `"gelu_tanh"`."""
+    """Returns the activation function for a name, as `keras.activations.get` does.
+
+    Args:
+        identifier: name, config or function. `"gelu_tanh"` is an additional name. `None` means the
+            identity.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
     return keras.activations.get(identifier)
@@ -35,9 +43,9 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
 class NarrowColumns(keras.initializers.Initializer):
     """Initializer that multiplies the first columns of another initializer's output by a factor.
 
-    If attention does not divide scores by sqrt(d), the query matrix, alone or as the first columns
-    of a fused matrix, uses this initializer. With the factor 1/sqrt(d), scores at the start of
-    training are as large as with the division.
+    `MultiHeadAttention` with `scaled=False` uses this initializer for the query matrix, alone or as
+    the first columns of a fused matrix. With the factor 1/sqrt(d), scores at the start of training
+    are as large as with `scaled=True`.
 
     Args:
         initializer: initializer of the whole matrix.
@@ -68,8 +76,8 @@ class NarrowColumns(keras.initializers.Initializer):
 def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
     """Returns the dtype policy of a single layer.
 
-    In a loaded quantized model, `layer.dtype_policy` is a map that contains the policies of all
-    layers.
+    In a loaded model whose layers have different policies, such as a quantized model,
+    `layer.dtype_policy` may be a map from layer paths to policies.
     """
     policy = layer.dtype_policy
     return policy[layer.path] if isinstance(policy, DTypePolicyMap) else policy
@@ -77,11 +85,11 @@ def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Dense(keras.layers.Dense):
-    """Keras's `Dense`, with fused bias and GELU during training.
+    """Keras's `Dense`, with faster bias and GELU (exact or approximate) during training.
 
-    A native kernel computes the bias and the GELU (exact or approximate) in one pass over memory.
-    On JAX, the backward pass recomputes the GELU from the matrix product, which XLA keeps in memory
-    anyway. Without the recomputation, JAX would keep two more arrays of the same size.
+    If native kernels run (see `runs_native`), one of them computes bias and GELU in one pass over
+    memory. On JAX, the backward pass recomputes the GELU from the matrix product, which XLA keeps
+    in memory anyway. Without the recomputation, JAX would keep two more arrays of the same size.
 
     Call arguments:
         x: `(..., D)`.

@@ -15,9 +15,10 @@ from macaron_tf.variables import declare
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
-    """Token embeddings with a table E `(V, D)`, which also computes the logits `x E^T`.
+    """Token embeddings with a table E `(V, D)`. The layer can also compute the logits `x E^T`.
 
-    `quantize("int8")` quantizes the table, as for Keras's `ReversibleEmbedding`.
+    `quantize("int8")` quantizes the table, as for Keras's `ReversibleEmbedding`. Other modes of
+    quantization raise a NotImplementedError.
 
     Args:
         vocab_size: vocabulary size V.
@@ -120,7 +121,8 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
         cutoffs: first token id of each cluster except the first cluster.
 
     Raises:
-        ValueError: `cutoffs` is empty, does not ascend, or is not within the vocabulary.
+        ValueError: `cutoffs` is empty or not strictly ascending, or a cutoff is below 1 or not
+            below `vocab_size`.
     """
     if not cutoffs:
         raise ValueError(
@@ -129,8 +131,8 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend, be at least 1, and be below the vocabulary "
-            f"size {vocab_size}"
+            f"cutoffs={tuple(cutoffs)} must ascend strictly, be at least 1, and be below the "
+            f"vocabulary size {vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 
@@ -139,7 +141,7 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
 
     Raises:
-        ValueError: `divisor` is below 1, or the width is 0.
+        ValueError: `divisor` is not a whole number of at least 1, or the result is 0.
     """
     check_count("divisor", divisor)
     cluster_dim = width // divisor**cluster
@@ -248,7 +250,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         max_length: maximum sequence length for learned positions.
         num_segments: number of segment embeddings. 0 means no segment embeddings.
         num_languages: number of language embeddings. 0 means no language embeddings.
-        dropout: dropout rate of the sum.
+        dropout: dropout rate of the output.
         epsilon: number added to the variance in the LayerNorm.
         affine: whether the LayerNorm has a scale and an offset.
         norm_type: type of the norm (see `normalization`).
@@ -257,8 +259,8 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         position_layout: order of sines and cosines (see `SinusoidalPositions`).
         scale: whether to multiply token embeddings by sqrt(E). If `tokens` is not `None`, the layer
             ignores `scale`.
-        tokens: token embeddings shared with another layer. `None` means that the layer creates
-            token embeddings.
+        tokens: token embeddings to use, such as embeddings shared with another layer. `None` means
+            that the layer creates token embeddings.
 
     Call arguments:
         token_ids: int `(B, L)`.

@@ -20,7 +20,7 @@ class FeedForward(Mixer):
         kernel_initializer: initializer of the matrices. Biases start at 0. In a gated layer, W1 and
             V form one fused matrix, and the initializer uses the fan-out of the fused matrix.
         output_initializer: initializer of W2. `None` means `kernel_initializer`.
-        kwargs: the fields of `FeedForwardConfig`, and Keras's own arguments.
+        kwargs: the other fields of `FeedForwardConfig`, and Keras's own arguments.
 
     Call arguments:
         x: `(B, L, D)`.

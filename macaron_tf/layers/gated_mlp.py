@@ -96,7 +96,10 @@ class SpatialGating(Recording, keras.layers.Layer):
 
 
 def toeplitz_matrix(weights, length: int):
-    """Builds the matrix `M[t, s] = w[L - 1 + s - t]` `(L, L)` from weights w `(2 L - 1,)`."""
+    """Builds the matrix `M[t, s] = w[L - 1 + s - t]` `(L, L)` from weights w `(2 L - 1,)`.
+
+    L is `length`.
+    """
     # The weights are repeated with period 2 L and then cut into rows of 2 L - 1, so that each row
     # starts one weight before the row above. Reshapes are used because their gradient is a sum over
     # the repeats. The gradient of a gather would add L^2 numbers one at a time.

@@ -193,7 +193,8 @@ class SpanHead(Head):
 
     Call arguments:
         x: `(B, L, D)`.
-        attention_mask: boolean `(B, L)`, False where a span may neither start nor end.
+        attention_mask: boolean `(B, L)`, False where a span may neither start nor end. Such
+            positions get the score -1e9.
 
     The output is float32 `(B, 2, L)`, with start scores at index 0 and end scores at index 1.
 

@@ -25,7 +25,7 @@ class TableHead(Head):
         self.bias = None
 
     def build_bias(self) -> None:
-        """Adds the bias `(V,)`.
+        """Adds the bias `(V,)` if `use_bias` is True.
 
         Subclasses call this method at the end of `build`, so that the bias is the last weight.
         """
@@ -35,7 +35,10 @@ class TableHead(Head):
             )
 
     def scores(self, x, table, transposed: bool = False):
-        """Computes logits in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`."""
+        """Computes logits in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`.
+
+        `table` is `(V, E)`, or `(E, V)` if `transposed` is True.
+        """
         scores = ops.matmul(ops.cast(x, table.dtype), table if transposed else ops.transpose(table))
         if self.bias is None:
             return scores

@@ -60,6 +60,8 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 class ProjectedLSTM(Recording, keras.layers.Layer):
     """LSTM layer with projection, which reads a sequence forward or backward.
 
+    In both directions, output t belongs to position t of the input.
+
     Args:
         units: width of the cell state.
         projection_dim: width of the hidden state.

@@ -37,8 +37,8 @@ class Context:
         index: scalar int32, the position at which x starts in a cache of fixed size. `None` means
             that the cache grows.
         cache_mask: boolean, one value for each position in the cache, True where the cache contains
-            a token. With `cache_mask`, a mixer does not update the cache. The new state then
-            contains only the keys and values of the new tokens.
+            a token. With `cache_mask`, attention does not update its cache: its new state contains
+            only the keys and values of the new tokens. A recurrence updates its state as usual.
         two_streams: whether relative attention also returns its keys and values with the new state.
             XLNet's query stream attends to these keys in a second pass.
         query_positions: one-hot `(B, P, T)`. In XLNet's second pass, x contains only P of the T
@@ -128,7 +128,8 @@ class Mixer(Recording, keras.layers.Layer):
 
         Returns:
             The output, with the shape of x, and the new state. If `state` is `None`, the new state
-            is `None` (in a `Block`, an empty list), except with `Context.two_streams`.
+            is `None`, or an empty list in a `Block`, or a list of empty lists in a `Stack`. With
+            `Context.two_streams`, the new state is a pair in any case.
         """
         raise NotImplementedError
 
@@ -141,11 +142,14 @@ class Mixer(Recording, keras.layers.Layer):
             capacity: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means
                 that the cache grows with every token. A growing cache is faster without XLA,
                 because attention skips positions that are still empty.
+
+        Raises:
+            SettingError: the layer does not support cached decoding.
         """
         raise SettingError(
             f"{type(self).__name__} does not support cached decoding, because the layer needs the "
             "whole sequence at once: use blocks that decode token by token, such as transformer, "
-            "macaron or swish_rnn"
+            "macaron or swish_rnn, or define init_cache in a mixer of your own"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
@@ -154,10 +158,13 @@ class Mixer(Recording, keras.layers.Layer):
         Args:
             batch_size: batch size B.
             length: number of earlier positions M that attention keeps in memory.
+
+        Raises:
+            SettingError: the layer does not support a memory.
         """
         raise SettingError(
             f"{type(self).__name__} does not support a memory of earlier segments: set "
-            "positions='transformer_xl'"
+            "positions='transformer_xl', or define init_memory in a mixer of your own"
         )
 
     def call(

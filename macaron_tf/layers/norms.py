@@ -42,7 +42,9 @@ def normalization(
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization` with a native kernel that needs one pass over memory.
+    """Keras's `LayerNormalization`, with a native kernel in training (see `runs_native`).
+
+    The kernel needs one pass over memory.
 
     Call arguments:
         inputs: `(..., D)`.
@@ -65,9 +67,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(keras.layers.Dropout):
     """Keras's `Dropout` with faster kernels.
 
-    On a CPU, Keras's own `Dropout` takes 10% of a training step. The native kernel rounds the rate
-    to a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and TensorFlow's
-    standard operations drop different elements.
+    On a CPU, Keras's own `Dropout` can take 10% of a training step. The native kernel rounds the
+    rate to a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and
+    TensorFlow's standard operations drop different elements.
 
     Call arguments:
         inputs: tensor of any shape.

@@ -13,16 +13,17 @@ _packing: contextvars.ContextVar[bool] = contextvars.ContextVar("packing", defau
 
 @contextlib.contextmanager
 def packing_scope() -> Iterator[None]:
-    """Lets encoders skip padding within this context.
+    """Lets `Encoder` models skip padding within this context.
 
     Embeddings, norms, feed-forward layers and attention projections then run on real tokens only.
-    Attention scores and other token mixers still run on padded sequences. If the average length is
-    one third of the maximum length, about one third of the matrix products remain. Activations have
-    rank 2, so that TensorFlow fuses matrix products with bias and GELU. Hidden states at padding
-    are zeros.
+    Attention scores, relative attention, recurrences and gated MLPs still run on padded sequences.
+    If the average length is one third of the maximum length, the layers without padding need about
+    one third of their matrix products. Activations have rank 2, so that TensorFlow fuses matrix
+    products with bias and GELU. Hidden states at padding are zeros.
 
     Encoders keep the padding during training, in calls with an attention mask, document ids or a
-    memory, and in graphs compiled by XLA, because the packed shapes depend on the data.
+    memory, and in graphs compiled by XLA (on JAX, always), because packed shapes depend on the
+    data.
     """
     token = _packing.set(True)
     try:

@@ -61,7 +61,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
 
     Args:
         max_length: maximum number of positions. A longer input without `position_ids` raises a
-            ValueError.
+            ValueError if its length is static.
         initializer: initializer of the table `(max_length, D)`.
 
     Call arguments:

@@ -111,7 +111,7 @@ class Recording:
         return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
-        """Builds the layer and returns the output shapes.
+        """Builds the layer, if it is not built yet, and returns the output shapes.
 
         Args:
             shapes: shapes of the positional inputs. A shape may also be a nested structure of

@@ -36,7 +36,7 @@ class Keys(NamedTuple):
 
     key: Any  # (B, H, S, d)
     value: Any
-    distance: Any  # (H, C, d) or (B, H, C, d), one vector per distance in descending order from S
+    distance: Any  # (H, C, d) or (B, H, C, d), vectors of C distances in descending order from S
     segment_ids: Any  # (B, S) int or None
     mask: Any  # True = attend, broadcasting to (B, H, T, S), or None
 
@@ -63,7 +63,8 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
 def align_with_keys(scores, length):
     """Aligns scores per distance with the keys: `(B, H, T, C) -> (B, H, T, S)`.
 
-    Column c of `scores` belongs to distance S - c. The function flattens the scores of each head,
+    Column c of `scores` belongs to distance S - c, where S is `length`. The function flattens the
+    scores of each head,
     drops the first T scores, and reads the rest as T rows of C - 1 scores. New row i then starts at
     column T - i of old row i, which belongs to the distance of key 0. With C = S + 1, there are no
     distances below 0, so the caller must mask the scores of later keys.
@@ -89,11 +90,13 @@ class RelativeAttention(MultiHeadAttention):
         head_dim: head width d. `None` means D / H.
         clamp_length: maximum distance, to which larger distances are clipped. `None` means no
             limit.
-        segments: whether scores also compare segments (XLNet). The added score is `(q_i + s) e`,
-            with one trained vector e for keys in the query's own segment and another trained vector
-            for keys in all other segments. Positions in the memory belong to segment 0.
+        segments: whether scores also compare segments (XLNet). The added score is `(q_i + s) e /
+            sqrt(d)`, with one trained vector e for keys in the query's own segment and another
+            trained vector for keys in all other segments. Positions in the memory belong to
+            segment 0.
         kwargs: arguments of `MultiHeadAttention` except `cross`, `window` and `num_kv_heads`. The
-            papers use `use_bias=False`.
+            papers use `use_bias=False`. `scaled=False` omits all divisions by sqrt(d), but does not
+            change the initial query matrix.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -181,7 +184,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(hidden, ops.zeros((batch_size, length), "bool"))
 
     def _next_segment(self, x, context: Context, past: Segment) -> Segment:
-        """Computes the next memory, the last M positions of the old memory followed by x."""
+        """Appends x to the old memory, and returns the last M positions as the next memory."""
         length = ops.shape(x)[1]
         real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
         # (B, M + T, D) -> (B, M, D)
@@ -268,6 +271,9 @@ class RelativeAttention(MultiHeadAttention):
             beams: number of hypotheses K.
             capacity: number of tokens M in a window of fixed size. `None` means that the window
                 grows.
+
+        Raises:
+            ValueError: the layer compares segments.
         """
         if self.segments:
             raise ValueError(
@@ -282,9 +288,10 @@ class RelativeAttention(MultiHeadAttention):
         )
 
     def _attend_with_window(self, x, context: Context, window: Window):
-        """Attends from the next tokens to the window, and returns the output and the new window.
+        """Attends from the next tokens to the window and causally to the next tokens.
 
-        A window of fixed size drops its oldest tokens.
+        The method returns the output and the new window, to which the next tokens are appended. A
+        window of fixed size drops its oldest tokens.
         """
         if len(x.shape) == 3:
             return self._prefill(x, context, window)

@@ -22,7 +22,7 @@ class RotaryAttention(MultiHeadAttention):
         rotary_base: base of the angles. A larger base rotates more slowly, which suits longer
             texts.
         rotary_dim: number of rotated channels, counted from the first channel. This number replaces
-            d in the formula. `None` means all channels.
+            d in the pairs and in the angle. `None` means all channels.
         rotary_scaling: scaling of the frequencies (see `frequencies`).
         kwargs: arguments of `MultiHeadAttention` except `cross`.
 

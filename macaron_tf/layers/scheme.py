@@ -20,18 +20,18 @@ In settings, a scheme is a string that lists the operators in order:
 `feed_forward_dim`. `step S` and `width W` after an operator set only the step size or only the
 width. S and W are fractions or decimal numbers.
 
-Each operator has its own weights. With `again`, an operator reuses the weights of its previous
-occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward
-layer. `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default solver is
-`euler`.
+Each operator has its own weights. With `again`, an operator reuses the weights and the norm of its
+previous occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one
+feed-forward layer. `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default
+solver is `euler`.
 
 In a decoder, cross-attention to the encoder's output follows each `tokens` with the same step size,
 unless the scheme places cross-attention by `memory`. Blocks without cross-attention ignore
 `memory`.
 
 `&` joins parallel branches (additive splitting). All branches start from the same x, and the layer
-adds their steps. The branches share the norm of the first branch. A branch with `again` reuses the
-norm together with the weights. In a decoder, cross-attention is one more branch.
+adds their steps. The branches share the norm of the first branch, except branches with `again`. In
+a decoder, cross-attention is one more branch.
 """
 
 import functools
@@ -68,7 +68,7 @@ class Mix:
         width: fraction of `feed_forward_dim` for a channel mixer. Other operators require 1.
         solver: ODE solver of the step, a key of `SOLVERS`. All evaluations in a step use the same
             weights. `"midpoint"` and `"heun"` evaluate the operator twice, and `"rk4"` four times.
-        again: whether to reuse the weights, width and activation of the operator's previous
+        again: whether to reuse the weights, norm, width and activation of the operator's previous
             occurrence.
         activation: activation of the feed-forward layer's inner channels. `None` means the block's
             setting.
@@ -150,7 +150,7 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     for index, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == earlier.operator for earlier in scheme[:index]):
             raise ValueError(
-                f"'{mix.operator} again' repeats no earlier {mix.operator}: leave 'again' out here"
+                f"'{mix.operator} again' repeats no earlier {mix.operator}: leave out its 'again'"
             )
     return scheme
 
@@ -167,7 +167,10 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
 
 
 def scheme_text(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
-    """Formats a scheme for `parse_scheme`, leaving out the operators named in `without`."""
+    """Formats a scheme for `parse_scheme`, leaving out the operators named in `without`.
+
+    If no operator remains, the result is "".
+    """
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 

@@ -124,6 +124,10 @@ class Model(Recording, keras.Model):
 
         The exported model accepts any batch size and length. An ONNX file is checked after the
         export (see `macaron_tf.models.onnx_file`).
+
+        Raises:
+            UserError: `format` is `"onnx"`, and onnx or tf2onnx is not installed or cannot convert
+                the model.
         """
         if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [

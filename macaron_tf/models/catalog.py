@@ -411,6 +411,7 @@ def config(name: str, /, **overrides) -> Config:
 
     Raises:
         ValueError: the name or a field does not exist, or a value is not valid.
+        UserError: `block` names a user's class whose import fails or is not allowed.
     """
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
@@ -438,6 +439,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     Raises:
         ValueError: the name or a field in `overrides` does not exist, a value is not valid, or a
             field has no effect in this network.
+        UserError: `block` names a user's class whose import fails.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)
@@ -447,7 +449,9 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     model = network(config(name, **overrides), dtype)
     for field, reason in model.unread().items():
         if field in overrides:
-            raise ValueError(f"{field} has no effect here, because {reason}: leave {field} out")
+            raise ValueError(
+                f"{field} has no effect in this network, because {reason}: leave {field} out"
+            )
     model.build()
     return model
 

@@ -44,9 +44,9 @@ class StackConfig(BlockConfig, Sizes):
     """Settings that encoders and encoder-decoders share.
 
     Attributes:
-        block: type of the blocks: a key of `macaron_tf.layers.BLOCKS`, or the location of your own
-            `Block` subclass as `package.module:Name`. With several blocks, the layers cycle through
-            the list.
+        block: type of the blocks: a key of `macaron_tf.layers.BLOCKS`, or your own `Block` subclass
+            as `package.module:Name` or `FILE.py:Name`. With several blocks, the layers cycle
+            through the list.
         rnn_step_sizes: step sizes of the recurrences, such as (1,), (2,) or (1, 2, 4). The layers
             cycle through the list.
         attention_windows: windows of sliding-window attention in positions. 0 means full attention.
@@ -135,6 +135,8 @@ class StackConfig(BlockConfig, Sizes):
 
     def layer(self, index: int) -> tuple[str, int, int]:
         """Returns the block name, the recurrence's step size and the attention window of a layer.
+
+        The step size is 1 if the block is a block of this library without a recurrence.
 
         Args:
             index: index of the layer.
@@ -247,8 +249,9 @@ class EncoderConfig(StackConfig):
         num_segments: number of segment embeddings. 0 means no segment embeddings.
         num_languages: number of language embeddings. 0 means no language embeddings.
         causal: whether no position sees later positions, as in a language model.
-        initializer_range: standard deviation of the truncated normal initializer for all matrices.
-            The distribution is truncated at two standard deviations.
+        initializer_range: standard deviation of the truncated normal initializer for matrices and
+            embedding tables. The distribution is truncated at two standard deviations. Spatial
+            weights of gated MLPs and projections of adaptive embeddings have other initializers.
         scaled_outputs: whether the initial standard deviation of the last matrix in each sub-layer
             is divided by sqrt(number of sub-layers), so that the sum over sub-layers does not grow
             with depth (GPT-2).
@@ -365,8 +368,8 @@ class EncoderDecoderConfig(StackConfig):
         vocab_size: size V of the joint vocabulary.
         num_encoder_layers: number of encoder layers.
         num_decoder_layers: number of decoder layers.
-        block: type of the blocks: `"macaron"`, `"transformer"`, `"swish_rnn"`, or the location of
-            your own `Block` subclass that decodes token by token, as `package.module:Name`. With
+        block: type of the blocks: `"macaron"`, `"transformer"`, `"swish_rnn"`, or your own `Block`
+            subclass that decodes token by token, as `package.module:Name` or `FILE.py:Name`. With
             several blocks, the layers cycle through the list.
         max_length: maximum source and target length for learned positions. Source and target have
             separate position tables.
@@ -386,7 +389,8 @@ class EncoderDecoderConfig(StackConfig):
         two_way: whether the model translates in both directions. Source and target then each have
             one language vector for their own language and one for the other language.
         num_source_layers: number of layers in an additional source encoder, whose output replaces
-            the token embeddings (BART fine-tuned for translation). 0 means no additional encoder.
+            the source's token embeddings (BART fine-tuned for translation). 0 means no additional
+            encoder.
         source_vocab_size: vocabulary size of the additional source encoder. `None` means V.
     """
 
@@ -434,8 +438,8 @@ class EncoderDecoderConfig(StackConfig):
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
     """Returns a dict of the fields of `config` whose values differ from `base`.
 
-    If both configurations have the same blocks, schemes count as equal if they contain the same
-    operators.
+    If both configurations have the same blocks, schemes count as equal if they have the same
+    operators with the same options. A scheme of `None` counts as the default schemes of the blocks.
 
     Args:
         config: configuration.

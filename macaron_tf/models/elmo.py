@@ -202,7 +202,7 @@ class WordEncoderConfig(Settings):
 
 
 class WordEncoder(Model):
-    """Bidirectional LSTM over word vectors x or, with ELMo, `[x; ELMo]`.
+    """Bidirectional LSTM over word vectors x or, with ELMo at the input, `[x; ELMo]`.
 
     x is the output of the encoder's own character CNN. ELMo's vectors can also be concatenated to
     the LSTM's output, `[h; ELMo]` (see `WordEncoderConfig`). The encoder learns separate layer
@@ -259,8 +259,10 @@ class WordEncoder(Model):
     def copy_elmo(self, elmo: Elmo) -> None:
         """Copies the weights of a trained ELMo into this encoder's ELMo, if any.
 
+        The output matrix is not copied, because this encoder does not use ELMo's logits.
+
         Args:
-            elmo: ELMo model with the same configuration.
+            elmo: ELMo model with the same configuration, except the vocabulary size.
         """
         if self.elmo:
             for name in ("words", "forwards", "backwards"):
@@ -281,11 +283,7 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def with_elmo(vectors, elmo_place):
-            """Concatenates ELMo's vectors to `vectors (B, L, D)` if the model uses them there.
-
-            The result is `(B, L, D + 2 P)`, or `vectors` if `elmo_place`, "input" or "output", has
-            no ELMo vectors.
-            """
+            """Appends ELMo's vectors to `vectors (B, L, ...)` if `elmo_place` is in use."""
             if elmo_place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[elmo_place](layers)], axis=-1)

@@ -129,12 +129,18 @@ class Encoder(Model):
         """Encodes the next segment of a text, with a memory of the earlier segments.
 
         Args:
-            inputs: inputs of `call`.
+            inputs: dict of the inputs (see `Encoder`). Alternative names are not accepted.
             memory: memory from the previous call, or from `init_memory` of the stack. `None` means
                 no memory.
 
         Returns:
-            The output `(B, L, D)` and the new memory, which is empty if `memory` is `None`.
+            The output `(B, L, D)` and the new memory. Without a memory, the new memory contains
+            no tensors.
+
+        Raises:
+            ValueError: `inputs` contains `document_ids`, and `memory` is not `None`.
+            SettingError: `inputs` contains `document_ids`, but a layer, such as a gated MLP, cannot
+                separate documents.
         """
         documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
         if documents is not None:

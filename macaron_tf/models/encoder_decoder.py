@@ -29,9 +29,10 @@ class EncoderDecoder(Model):
     """Encoder-decoder, which predicts the next target token at each target position.
 
     Source and target share one embedding table, which is also the output matrix unless
-    `config.tied` is False. Id 0 is padding in source and target. With `config.num_source_layers`,
-    an additional encoder reads the source, which may have another vocabulary. The output of this
-    encoder replaces the source's token embeddings.
+    `config.tied` is False. Id 0 is padding in source and target. Target padding may only be at the
+    end, unless `target_mask` hides the padding. With `config.num_source_layers`, an additional
+    encoder reads the source, which may have another vocabulary. The output of this encoder replaces
+    the source's token embeddings.
 
     A call takes a dict with these inputs:
 
@@ -232,6 +233,9 @@ class EncoderDecoder(Model):
             `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
             ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same
             way.
+
+        Raises:
+            ValueError: `max_length` is more than the model's maximum sequence length.
         """
         self.config.check_length(max_length)
         languages = ops.ones_like(source) if backward else None

@@ -54,8 +54,9 @@ class TokenModel(Model):
     def table(self, dtype):
         """Returns the argument `table` of the head.
 
-        The table is the embedding table `(V, E)` or, in an untied model, the head's `output_table`.
-        For adaptive embeddings, the method returns the tables of all clusters.
+        The table is the embedding table `(V, E)` or, in an untied model without an adaptive
+        softmax, the head's `output_table`. For adaptive embeddings, the method returns one pair of
+        matrices per cluster (see `AdaptiveEmbedding.tables`).
         """
         tokens = self.encoder.embeddings.tokens
         if self.config.adaptive_embeddings:
@@ -70,8 +71,8 @@ class LanguageModel(TokenModel):
     Call arguments:
         inputs: `token_ids (B, L)`, or a dict of the encoder's inputs (see `Encoder`).
 
-    The output contains logits `(B, L, V)`. The logits at position t are for the token at position t
-    + 1.
+    The output contains logits `(B, L, V)` or, with `config.adaptive_cutoffs`, log-probabilities.
+    The values at position t are for the token at position t + 1.
 
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
@@ -95,6 +96,10 @@ class LanguageModel(TokenModel):
             batch_size: batch size B.
             beams: number of texts K per row.
             max_length: capacity of the cache in tokens. `None` means that the cache grows.
+
+        Raises:
+            ValueError: `max_length` is more than the model's maximum sequence length.
+            SettingError: a layer, such as a gated MLP, does not support cached decoding.
         """
         self.config.check_length(max_length)
         context = {}

@@ -21,7 +21,7 @@ _HUB_METRICS = {
     "bleu": "bleu",
     "perplexity": "perplexity",
 }
-# Names of data sets in TensorFlow Datasets or of tasks, and the names on the Hugging Face Hub.
+# Names of datasets in TensorFlow Datasets or of tasks, and the names on the Hugging Face Hub.
 _HUB_DATASETS = {
     **dict.fromkeys(
         ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
@@ -91,16 +91,19 @@ class CardFacts:
         return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
 
     def _datasets(self) -> list[str]:
-        """Returns the names of the recipe's data sets on the Hugging Face Hub.
+        """Returns the names of the recipe's datasets on the Hugging Face Hub.
 
-        Data sets without an entry in `_HUB_DATASETS` are omitted.
+        Datasets without an entry in `_HUB_DATASETS` are omitted.
         """
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
         names = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
         return [*dict.fromkeys(_HUB_DATASETS[name] for name in names if name in _HUB_DATASETS)]
 
     def training_sections(self) -> Iterator[str]:
-        """Yields the card's sections with the training settings and the results."""
+        """Yields the card's sections with the training settings and the results.
+
+        A section without rows is "".
+        """
         omitted = ("kind", "model_options", *self.unlisted)
         sections = tuple(name for name in omitted if name.endswith("."))
         yield _table(

@@ -28,7 +28,7 @@ class _Erfc:
 
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
-    """Lets tf2onnx convert `Erfc` within this context, and then checks the written file.
+    """Lets tf2onnx convert `Erfc`, and checks the written file at the end of this context.
 
     The check is needed because tf2onnx raises no error for an unknown operation. Instead, tf2onnx
     writes a file that no runtime can open.

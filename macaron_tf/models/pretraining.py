@@ -126,7 +126,10 @@ class PretrainingEncoder(Model):
         Args:
             left: encoder output at the position before the span, `(..., D)`.
             right: encoder output at the position after the span, `(..., D)`.
-            positions: int `(...,)`, positions within the span.
+            positions: int `(...,)`, positions within the span, from 0.
+
+        Raises:
+            ValueError: the model has no span-boundary head.
         """
         if not self.span_boundary:
             raise ValueError(
@@ -136,7 +139,11 @@ class PretrainingEncoder(Model):
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Computes the logits of class 0 (segments in order) and class 1: `(B, L, D) -> (B, 2)`."""
+        """Computes the logits of class 0 (segments in order) and class 1: `(B, L, D) -> (B, 2)`.
+
+        Raises:
+            ValueError: the model has no sentence-pair head.
+        """
         if not self.sentence_pair:
             raise ValueError(
                 "sentence_pair is False, so the model has no sentence-pair head: create the model "
@@ -203,7 +210,7 @@ class GeneratorDiscriminator(Model):
 
     A call returns a dict with these outputs:
 
-        masked_language  logits of the generator, `(B, P, V)`, or `(B, L, V)` without positions
+        masked_language  logits of the generator, `(B, P, V)`, or `(B, L, V)` at all positions
         replaced_token   logits of the discriminator, `(B, L)`
 
     References: Clark et al. 2020 (ELECTRA), section 2.

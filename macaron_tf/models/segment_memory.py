@@ -142,7 +142,10 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
-        """Encodes the next segment, and returns the output `(B, L, D)` and the new memory."""
+        """Encodes the next segment, and returns the output `(B, L, D)` and the new memory.
+
+        See `Encoder.with_memory` for the arguments.
+        """
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):

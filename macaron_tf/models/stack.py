@@ -175,7 +175,10 @@ class Stack(Mixer):
         return [block.init_memory(batch_size, length) for block in self.blocks]
 
     def project_memory(self, memory) -> list:
-        """Computes keys and values of the memory `(B, S, D)` for each block."""
+        """Computes keys and values of the memory `(B, S, D)` (see `Block.project_memory`).
+
+        The result contains one list per block.
+        """
         return [block.project_memory(memory) for block in self.blocks]
 
     def copy_from(self, other: "Stack") -> None:

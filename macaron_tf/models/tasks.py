@@ -196,8 +196,8 @@ class EncoderSpanReader(TokenLevelModel):
 
     The model is extractive: an answer is a span of the context. Position 0, [CLS], means that there
     is no answer. All other positions (question, separators and padding) get the score -1e9. In
-    XLNet's layout, `context [SEP] question [SEP] [CLS]`, the model moves the scores of [CLS] to
-    index 0, before the scores of the other positions.
+    XLNet's layout, `context [SEP] question [SEP] [CLS]`, which `config.summary="last"` selects, the
+    model moves the scores of [CLS] to index 0. The scores of position t are then at index t + 1.
 
     Args:
         config: configuration of the encoder, encoder-decoder or `WordEncoder`.
@@ -441,7 +441,7 @@ class SiameseEncoder(TaskModel):
             `u`, `v`, `|u-v|` and `u*v`, separated by commas.
 
     A call takes a dict of `token_ids (..., L)` int, 0 at padding. The shape is `(B, L)`, or `(B, S,
-    L)` for S sentences per example, which are encoded together. The output is float32 `(..., D)`.
+    L)` for S sentences per example, which are encoded separately. The output is float32 `(..., D)`.
 
     Example:
         model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
@@ -482,7 +482,16 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Computes class logits `(B, C)` of sentence pairs from two vectors, `(B, D)` each."""
+        """Computes class logits `(B, C)` of sentence pairs.
+
+        Args:
+            first: vectors u of the first sentences, `(B, D)`.
+            second: vectors v of the second sentences, `(B, D)`.
+            training: whether the model trains.
+
+        Raises:
+            ValueError: the model has no sentence-pair classifier.
+        """
         if not self.head:
             raise ValueError(
                 "num_classes is 0, so the model cannot score pairs: create the model with "
@@ -501,8 +510,8 @@ def parse_concatenation(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(
-            f"concatenation={text!r} is not valid: give {', '.join(FEATURES)}, each at most once, "
-            "separated by commas"
+            f"concatenation={text!r} is not valid: give one or more of {', '.join(FEATURES)}, each "
+            "at most once, separated by commas"
         )
     return names
 

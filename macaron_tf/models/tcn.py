@@ -67,7 +67,7 @@ class TemporalConfig(Settings):
         if bool(self.input_dim) == bool(self.vocab_size):
             raise self.error(
                 f"input_dim={self.input_dim} and vocab_size={self.vocab_size} must not both be set "
-                "or both be missing: set input_dim for vectors, or vocab_size for ids"
+                "or both be missing: set only input_dim for vectors, or only vocab_size for ids"
             )
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")
@@ -104,7 +104,10 @@ class TemporalConfig(Settings):
         the width of the last layer must be the embedding width.
 
         Args:
-            mixer: type of the layer: `"lstm"`, `"gru"` or `"rnn"`.
+            mixer: type of the layers: `"lstm"`, `"gru"` or `"rnn"`.
+
+        Raises:
+            ValueError: `mixer` has another value.
         """
 
         def with_width(width: int) -> TemporalConfig:
@@ -129,10 +132,10 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         spatial_dropout: whether dropout removes a channel at all positions of a sequence.
         last_only: whether to return only the last position. Each block then computes only the
             outputs that affect the last position, and therefore half as many outputs as inputs. The
-            n blocks together cost as much as three convolutions over the whole sequence.
+            n blocks together cost at most as much as three convolutions over the whole sequence.
 
     Call arguments:
-        x: `(B, L, C)`. Padding may only be at the end.
+        x: `(B, L, C)`. Padding may only be at the end. With `last_only`, there must be no padding.
 
     The output has shape `(B, L, F)`, or `(B, F)` with `last_only`, where F is the last number in
     `filters`. Each output depends on 1 + 2 (k - 1) (2^n - 1) positions and on no later position.
@@ -176,7 +179,8 @@ class TemporalModel(Model):
     """TCN, LSTM, GRU or simple RNN with an output layer.
 
     Call arguments:
-        inputs: vectors `(B, L, C)` or ids `(B, L)`. Padding may only be at the end.
+        inputs: vectors `(B, L, C)` or ids `(B, L)`. Padding may only be at the end. With
+            `config.last_only`, there must be no padding.
 
     The output has shape `(B, L, O)`, or `(B, O)` with `config.last_only`. No score depends on later
     positions.

@@ -56,6 +56,7 @@ def objective_class(name: str | None) -> type[Objective]:
 
     Returns:
         The objective's class. If the name is `None` or unknown, the result is the base class
-        `Objective`, whose attributes `causal` and `fills_masks` are False.
+        `Objective`, whose attributes `causal`, `fills_masks`, `encoder_decoder` and `has_memory`
+        are False.
     """
     return PRETRAINING.get(name, Objective)

@@ -31,6 +31,7 @@ class Objective(Settings, abc.ABC):
     only an evaluation needs, such as `correct_sum`, are left out.
 
     Most objectives run on the TensorFlow and the JAX backend. On JAX, `skip_padding` must be False.
+    `BidirectionalLanguageObjective` and `BackTranslationObjective` run only on TensorFlow.
 
     Attributes:
         metric_names: names of the evaluation metrics, such as `"perplexity"`.
@@ -95,11 +96,16 @@ class PretrainingObjective(Objective):
         run.
 
         Args:
-            rows: batches of token rows, with `token_ids (B, L)` int.
+            rows: batches of token rows, with `token_ids (B, L)` int. The first batch has the index
+                `start_step`.
             masking: the masking settings.
             vocabulary: the vocabulary of the token ids.
             seed: the random seed.
-            start_step: index of the first batch. Each micro-batch counts as one batch.
+            start_step: index of the first batch in `rows`. Each micro-batch counts as one batch.
+
+        Raises:
+            ValueError: static masking is set, but `rows` lacks `row_number` or `epoch`.
+            UserError: the objective does not support the vocabulary (see `preparation`).
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 

@@ -36,13 +36,13 @@ class CausalLanguageObjective(PretrainingObjective):
     The first token of a row and padding are not predicted.
 
     Call arguments:
-        network: a `LanguageModel`.
+        network: a `LanguageModel` with causal attention.
         batch: dict of the `encoder_inputs` and, optionally, `labels (B, L - 1)` int. The default
             labels are `token_ids[:, 1:]`.
         training: see `Objective`.
 
     Returns:
-        Dict of `token_sums` over the predicted tokens.
+        The dict that `token_sums` returns for the predicted tokens.
 
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
@@ -111,11 +111,12 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     Call arguments:
         network: a `SegmentLanguageModel` with the memories `training` and `evaluation` in its dict
             `memories`.
-        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch.
+        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch,
+            unless `starts (B,)` is True for the row.
         training: see `Objective`.
 
     Returns:
-        Dict of `token_sums` over the predicted tokens.
+        The dict that `token_sums` returns for the predicted tokens.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
@@ -158,9 +159,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     """GPT's fine-tuning objective `L3 = L2 + lambda L1`: the task loss plus a language model loss.
 
     L2 is the classification loss. L1 of an example is the mean cross-entropy of the tokens in a
-    row, averaged over the rows of the example, as in the released code. The paper sums over tokens
-    instead. The first token of a row is not predicted, and neither is the last token, at which the
-    network classifies.
+    row, averaged over the rows of the example, as in the released code. In the paper, L1 is a sum
+    over tokens. The first token of a row is not predicted, and neither is the last token, at which
+    the network classifies.
 
     Attributes:
         num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`,
@@ -173,8 +174,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of the sums of `ClassificationObjective` and, unless lambda is 0, `language_loss_sum`,
-        the sum of L1 over examples (nats).
+        The dict that `ClassificationObjective` returns. Its `loss_sum` also includes lambda L1.
+        Unless lambda is 0, the dict also contains `language_loss_sum`, the sum of L1 over examples
+        (nats).
 
     References: Radford et al. 2018 (GPT), eq. 5.
     """
@@ -332,8 +334,8 @@ def sampled_cross_entropy(
 
     The softmax denominator is estimated. The term of the label is exact. The term of a drawn class
     with probability p is weighted by 1 / (S p), because S draws contain the class S p times on
-    average. As S grows, the loss approaches the cross-entropy of the full softmax. Unlike
-    `tf.nn.sampled_softmax_loss`, this function compiles with XLA.
+    average. Draws of the label are ignored. As S grows, the loss approaches the cross-entropy of
+    the full softmax. Unlike `tf.nn.sampled_softmax_loss`, this function compiles with XLA.
 
     Args:
         hidden: `(N, D)` float32.

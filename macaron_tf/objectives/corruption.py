@@ -42,7 +42,7 @@ class CorruptionObjective(PretrainingObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of the sums that a `TranslationObjective` without label smoothing returns.
+        The dict that a `TranslationObjective` without label smoothing returns.
     """
 
     encoder_decoder = True
@@ -276,7 +276,7 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
     hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1 for a text of n
     tokens. Every other kind chooses a fixed number of tokens uniformly (see
     `SpanCorruptionConfig.counts`). T5's released code instead hides each token independently, so
-    the number of hidden tokens varies.
+    the number of hidden tokens varies. In a text of fewer than two tokens, no token is hidden.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.

@@ -87,8 +87,8 @@ def infill(
     arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
     the released code, overlapping spans share one mask token, and fewer words are hidden.
 
-    The result has at most R tokens. Spans of 0 words that would make the text longer are left out.
-    This case occurs only in texts of a few words.
+    The result has at most R tokens. Spans of 0 words that could make the result longer than R are
+    left out. This case occurs only in texts of a few words.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -150,7 +150,7 @@ def infill(
 
 
 def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Shuffles the sentences of each text uniformly.
+    """Shuffles the sentences of each text uniformly. Padding stays at the end.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -251,8 +251,8 @@ class DenoisingConfig(Settings):
         names = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in names):
             raise self.error(
-                f"infilling, {', '.join(names[1:])} are all 0, so there is no noise: set at least "
-                "one above 0"
+                f"infilling, {', '.join(f'denoising.{name}' for name in names[1:])} are all 0, so "
+                "there is no noise: set at least one of these settings above 0"
             )
 
 

@@ -44,10 +44,10 @@ class MaskedLanguageObjective(PretrainingObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of `token_sums` over the masked tokens. With `sentence_pair`, `loss_sum` includes the
-        pair loss, and the dict also contains `pair_loss_sum` (nats), `pair_accuracy_sum`,
-        `pair_loss_weight` and `pair_accuracy_weight`. Both weights are the number of rows that are
-        not all padding.
+        The dict that `token_sums` returns for the masked tokens. With `sentence_pair`, `loss_sum`
+        includes the pair loss, and the dict also contains `pair_loss_sum` (nats),
+        `pair_accuracy_sum`, `pair_loss_weight` and `pair_accuracy_weight`. Both weights are the
+        number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
     section 3.1 (SOP); Conneau and Lample 2019 (XLM), section 3.4 (TLM).

@@ -36,11 +36,11 @@ def permute_tokens(
 ) -> Batch:
     """Chooses the tokens to predict in each row, and their factorization order.
 
-    Let n be the number of tokens in a row, without special tokens. Then max(1, round(n / K)) tokens
-    are predicted. The predicted tokens form spans of m = 1 to 5 tokens with probability
-    proportional to 1/m, as in the released code. Spans do not overlap. The remaining tokens are
-    context. In the factorization order, the predicted tokens come after the context, in a uniformly
-    random permutation. Equal seeds give equal choices.
+    Let n be the number of tokens in a row, without special tokens. If n is above 0, then max(1,
+    round(n / K)) tokens are predicted. The predicted tokens form spans of m = 1 to 5 tokens with
+    probability proportional to 1/m, as in the released code. Spans do not overlap. The remaining
+    tokens are context. In the factorization order, the predicted tokens come after the context, in
+    a uniformly random permutation. Equal seeds give equal choices.
 
     Args:
         batch: see `mask_tokens`.
@@ -89,11 +89,12 @@ class PermutationObjective(PretrainingObjective):
     Call arguments:
         network: a `TwoStreamModel` with the memories `training` and `evaluation` in its dict
             `memories`.
-        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch.
+        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch,
+            unless `starts (B,)` is True for the row.
         training: see `Objective`.
 
     Returns:
-        Dict of `token_sums` over the predicted tokens.
+        The dict that `token_sums` returns for the predicted tokens.
 
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
@@ -104,7 +105,10 @@ class PermutationObjective(PretrainingObjective):
     partial: Positive = 6.0
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns a function that applies `permute_tokens` to a batch from `stream_dataset`."""
+        """Returns a function that applies `permute_tokens` to a batch from `stream_dataset`.
+
+        The function removes the entry `previous_ids`.
+        """
 
         def permuted(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = {name: batch[name] for name in batch if name != "previous_ids"}

@@ -48,12 +48,12 @@ class ReplacedTokenObjective(PretrainingObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of the generator's `token_sums`, in which `loss_sum` includes the discriminator's loss.
-        The dict also contains a sum and a weight for each metric of the discriminator, such as
-        `replaced_loss_sum` and `replaced_loss_weight`. The metrics are `replaced_loss`,
-        `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens), `replaced_recall`
-        and `replaced_precision`. A discriminator that finds no replaced token has an accuracy of
-        1 - rate.
+        The dict that `token_sums` returns for the generator. Its `loss_sum` also includes lambda
+        times the discriminator's loss. The dict also contains a sum and a weight for each metric of
+        the discriminator, such as `replaced_loss_sum` and `replaced_loss_weight`. The metrics are
+        `replaced_loss`, `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens),
+        `replaced_recall` and `replaced_precision`. A discriminator that finds no replaced token has
+        an accuracy of 1 - rate.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -160,7 +160,7 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
 
     Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
     uniform numbers. The cumulative sum first runs over blocks of 128 vocabulary entries, and then
-    within one block. A cumulative sum over the whole vocabulary would take ten times as long as the
+    within one block. A cumulative sum over the whole vocabulary can take ten times as long as the
     softmax. No gradient flows through the draw.
 
     Args:

@@ -86,10 +86,10 @@ def label_smoothed_cross_entropy(
     """Computes the cross-entropy with the target distribution `(1 - e) * one_hot(label) + e / V`.
 
     The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient with respect to the
-    logits is `softmax(logits) - target`. The gradient reuses the buffer
-    `softmax(logits) - one_hot(label)` of TensorFlow's cross-entropy kernel. The reuse saves five
-    passes over the largest tensor of a training step, which takes 164 MB for 4,096 tokens and a
-    vocabulary of 10,000.
+    logits is `softmax(logits) - target`. On TensorFlow without this project's native kernel, the
+    gradient reuses the buffer `softmax(logits) - one_hot(label)` of TensorFlow's cross-entropy
+    kernel. The reuse saves five passes over the largest tensor of a training step, which takes 164
+    MB for 4,096 tokens and a vocabulary of 10,000.
 
     Args:
         logits: `(N, V)`, any float type. The loss is computed in float32.

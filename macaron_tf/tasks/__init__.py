@@ -49,7 +49,8 @@ def task_of(model: Any) -> TaskKind:
         model: a `macaron_tf.pretrained.Pretrained`.
 
     Raises:
-        UserError: the model has no vocabulary, or no task type supports the model.
+        UserError: the model has no vocabulary, no task type supports the model, the task's record
+            in `model.json` is damaged, or the number of class names does not match the network.
     """
     name = model.name or model.checkpoint or "the model"
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):

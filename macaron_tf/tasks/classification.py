@@ -29,9 +29,9 @@ class Classification(LabelledTask):
 
     The inputs of the signature `serving_default` are strings: `text (B,)`, or `first (B,)` and
     `second (B,)` for pairs of texts. A classifier of C classes has the outputs `label (B,)`
-    strings, `probabilities (B, C)` float32 and `classes (B, C)` strings, which are the names of the
-    classes. A regression model has the output `score (B,)` float32. Long texts are truncated as in
-    training.
+    strings, `probabilities (B, C)` float32 and `classes (B, C)` strings, where each row of
+    `classes` has the names of all classes. A regression model has the output `score (B,)` float32,
+    clipped to the task's range. Long texts are truncated as in training.
 
     The network computes logits `(N, C)` for N examples, or standardized scores `(N, 1)` for
     regression (see `Task.mean` and `Task.deviation`).
@@ -124,7 +124,10 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: dict[str, Any] | float) -> str:
-        """Formats an answer as its label and the probability of each class, or as a score."""
+        """Formats an answer as a line with its score, or with its label and all probabilities.
+
+        Tabs separate the label and the probabilities, which are in the order of the classes.
+        """
         if self.task.regression:
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
@@ -141,7 +144,7 @@ class Choice(Classification):
     the task has questions, and `choice1 (B,)` to `choiceR (B,)`. An empty string marks a missing
     choice. The outputs are the same as for `Classification`, with the names of the choices as
     classes. Long texts are truncated as in training. The graph raises InvalidArgumentError for an
-    example with fewer than two choices.
+    example with fewer than two choices that have text.
 
     The network computes logits `(N, R)` for N examples, with -1e9 for missing choices.
     """
@@ -199,10 +202,12 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     and b alone, a linear model cannot tell whether the two texts are similar.
 
     Returns:
-        Function from N examples to `(N,)` classes or scores.
+        Function from N examples to `(N,)` classes, or `(N,)` scores that are clipped to the task's
+        range.
 
     Raises:
-        UserError: the training texts have no words, or all examples have the same class.
+        UserError: the training texts have no words, all examples have the same class, or
+            scikit-learn is not installed.
     """
     with needed("a baseline"):
         from sklearn.feature_extraction.text import TfidfVectorizer

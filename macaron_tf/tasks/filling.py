@@ -21,10 +21,11 @@ class Filling(OnePass):
     """Mask filling with an encoder that was trained by masked language modelling.
 
     The input of the signature `serving_default` is `text (B,)` strings, each with one or more
-    [MASK] tokens. The outputs are `words (B, M, K)` strings and `probabilities (B, M, K)` float32,
-    for the K most probable tokens at each of M masks, in descending order. Texts with fewer than M
-    masks are padded with "" and 0. A token that continues a word begins with "##". The graph raises
-    InvalidArgumentError for a text that is too long or has no mask.
+    [MASK] tokens. M is the maximum number of masks in a text. The outputs are `words (B, M, K)`
+    strings and `probabilities (B, M, K)` float32, for the K most probable tokens at each mask, in
+    descending order of probability. The rows of texts with fewer than M masks are padded with ""
+    and 0. A token that continues a word begins with "##". The graph raises InvalidArgumentError for
+    a text that is too long or has no mask.
 
     Args:
         network, vocabulary: arguments of `TaskKind`.

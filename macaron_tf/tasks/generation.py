@@ -39,8 +39,8 @@ class Continuation(Decoding):
     - `top_k`, int32. 0 means no limit.
     - `top_p`, float32. 1 means no limit.
     - `seed`, int32.
-    - `max_tokens`, int32, the maximum number of new tokens. Values above 1,024, or beyond the
-      model's last position, are reduced.
+    - `max_tokens`, int32, the maximum number of new tokens. A value above 1,024, or beyond the
+      model's last position, is reduced to this limit. A negative value means 0.
 
     The outputs are `completion (B,)` strings without the input text, `log_prob (B,)` float32, and
     `tokens (B,)` int32, the number of new tokens including the end token. An output does not depend
@@ -174,11 +174,11 @@ class Continuation(Decoding):
 
         Args:
             text: text to continue.
-            settings: fields of `GenerationConfig` except `num_samples`, and `seed`.
+            settings: `seed`, and fields of `GenerationConfig` other than `num_samples`.
 
         Raises:
-            UserError: a setting does not exist or has an invalid value, or the text is too long or
-                has no tokens.
+            UserError: a setting does not exist or has an invalid value, the text is too long, or
+                the text has no tokens and the model cannot begin a text.
         """
         names = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         names.add("seed")
@@ -269,8 +269,9 @@ def frame_lines(task: str, lines: tf.Tensor) -> tf.Tensor:
     """Adds the task prefix and the field names that were used in training to input lines.
 
     Args:
-        task: task name, or several names joined by "+" for a model of several tasks. Lines for a
-            model of several tasks must already name their task, as in "sst2 sentence: ...".
+        task: task name, such as "sst2", "summarization" or "translation". For a model of several
+            tasks, their names are joined by "+". Lines for such a model must already name their
+            task, as in "sst2 sentence: ...".
         lines: strings `(B,)` with one text each, or two texts separated by a tab.
 
     Returns:

@@ -81,7 +81,10 @@ class Limits(Settings):
 
     @property
     def language_id(self) -> int:
-        """Index of `language` in the model's language embeddings, or 0 without such embeddings."""
+        """Index of `language` in the model's language embeddings.
+
+        The index is 0 if `language` is `None` or the model has no language embeddings.
+        """
         has_embedding = self.language and self.embeds_languages
         return self.languages.index(self.language) if has_embedding else 0
 
@@ -90,8 +93,8 @@ class LabelledTask(OnePass):
     """Base class of task types that are trained on labelled examples.
 
     Each subclass has its own types of examples, outputs and predictions. Examples have a length and
-    `labels`, which are `None` if the labels are secret. Outputs are computed from the network's
-    logits. Predictions are computed from outputs.
+    `labels`, which are `None` if the labels are missing or withheld. Outputs are computed from the
+    network's logits. Predictions are computed from outputs.
 
     Args:
         task: definition of the task, with its columns, classes and metrics.
@@ -164,15 +167,16 @@ class LabelledTask(OnePass):
     ) -> dict[str, Any]:
         """Reads the examples of several splits by `read`.
 
-        If the source has only one split (`split_names` returns `None`), `table.held_out_mask`
-        selects the validation examples of this split. The split "train" then has the remaining
-        examples.
+        If the source has no validation split (`split_names` returns `None`), `table.held_out_mask`
+        selects the validation examples among the examples of the split "train". The split "train"
+        then has the remaining examples, and the split "all" has all examples.
 
         Returns:
             Dict mapping split to examples.
 
         Raises:
-            UserError: the source is a single file, and `splits` contains an unknown split.
+            UserError: `read` fails; the source has no named splits, and `splits` contains an
+                unknown split; or no example, or every example, would be held out.
         """
         if (names := self.split_names(splits, tfds, source)) is not None:
             arguments = tfds, source, language
@@ -181,9 +185,9 @@ class LabelledTask(OnePass):
         known_splits = ("train", *self.task.validation_splits)
         if unknown_splits := sorted({*splits} - {*known_splits, "all"}):
             raise UserError(
-                f"{source_name} is a single file without a split {unknown_splits[0]!r}: choose the "
-                f"split {', '.join(known_splits)} or all, or use one file per split, with "
-                f"{{split}} in the file name"
+                f"{source_name} has no split {unknown_splits[0]!r}: choose the split "
+                f"{', '.join(known_splits)} or all, or use one file per split, with {{split}} in "
+                "the file name"
             )
         examples = self.read("train", tfds, source, language)
         is_validation = table.held_out_mask(examples.labels, str(source_name))
@@ -202,8 +206,9 @@ class LabelledTask(OnePass):
         called dev. A split that is not in the dict has the same name in the source.
 
         Returns `None` if the validation examples must be drawn from the split "train". The source
-        is then a file without {split} in its name, or a user's TFDS or Hugging Face data set
-        without a split validation, dev or valid.
+        is then a file without {split} in its name, a saved Hugging Face dataset without splits, or,
+        for a task on the user's own table, a TFDS or Hugging Face dataset without a split
+        validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
@@ -221,7 +226,13 @@ class LabelledTask(OnePass):
         return self.limits.max_length
 
     def min_length(self, spans: SpanLimits) -> int:
-        """Returns the minimum `max_length` that leaves room for text in a row."""
+        """Returns the minimum `max_length` at which a row has room for a token of each text.
+
+        The method assumes that one [SEP] separates two texts.
+
+        Args:
+            spans: limits for question answering. Other task types ignore `spans`.
+        """
         return 5 if self.task.second else 3
 
     def with_characters(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -249,7 +260,10 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
-        """Creates an encoder with a head for this task type. The network is not built yet."""
+        """Creates a network with the configuration `config` and a head for this task type.
+
+        The network is not built yet.
+        """
 
     @property
     @abc.abstractmethod
@@ -260,9 +274,9 @@ class LabelledTask(OnePass):
         """Returns the training objective.
 
         Args:
-            config: configuration of the encoder.
-            language_weight: weight of an auxiliary language modelling loss, which only causal
-                classifiers use.
+            config: configuration of the network.
+            language_weight: weight of an auxiliary language modelling loss. Only causal models for
+                classification and multiple choice have this loss.
         """
         return self.objective
 
@@ -293,7 +307,7 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def score(self, predictions: Any, examples: Any) -> dict[str, float]:
-        """Computes a dict mapping metric name to value. "score" is the mean of the main metrics."""
+        """Computes a dict mapping metric name to value. "score" is the mean of `Task.metrics`."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
         """Converts outputs to predictions that consist of JSON values."""
@@ -318,16 +332,18 @@ class LabelledTask(OnePass):
         return metrics if self.is_finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Returns `metrics` with the additional key "score", the mean of the main metrics."""
+        """Returns a copy of `metrics` with the key "score", the mean of `Task.metrics`."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Builds the arguments of a `LabelledTask` for a classifier from another library.
+    """Builds the arguments of a `LabelledTask` for a classifier or tagger without a saved task.
+
+    An example is a classifier from another library.
 
     Args:
         model: a `macaron_tf.pretrained.Pretrained`, whose `labels` are the class names.
-        task: a name in `OWN_TASKS`.
+        task: name of the task: "classify", "regress" or "tag".
 
     Returns:
         The arguments `task`, `limits`, `network` and `vocabulary`.

@@ -1,4 +1,4 @@
-"""Evaluation of a network on whole data sets."""
+"""Evaluation of a network on whole datasets."""
 
 import contextlib
 import functools
@@ -89,10 +89,10 @@ def _forward(
 
 
 class SetOutputs:
-    """Forward pass of a task's network over whole data sets.
+    """Forward pass of a task's network over whole datasets.
 
     Args:
-        task: task with a network and a vocabulary.
+        task: task with limits, a network and a vocabulary.
         batch_size: number of examples per batch.
     """
 
@@ -116,17 +116,20 @@ class SetOutputs:
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
     def batches(self, data: ExampleBatches) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields row indices `(B,)` and a dict of inputs. The index -1 marks a row of padding."""
+        """Yields the indices `(B,)` of the examples in each batch, and a dict of the inputs.
+
+        The index -1 marks an example of padding.
+        """
         for batch in data.evaluation_dataset().as_numpy_iterator():
             with_languages = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
             yield batch["index"], {name: with_languages[name] for name in self._names}
 
     def compute(self, examples: Any, language: str | None = None) -> Any:
-        """Computes the outputs of `LabelledTask.outputs` for examples. Labels are ignored.
+        """Computes the result of `LabelledTask.outputs` for examples. Labels are ignored.
 
         Args:
             examples: examples that the task's `reader` returned, such as `Examples`.
-            language: language code of the texts; `None` means the language of the training texts.
+            language: language code of the texts; `None` means `task.limits.language`.
         """
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)

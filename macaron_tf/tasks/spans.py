@@ -47,9 +47,9 @@ class Spans(LabelledTask):
 
     The signature `serving_default` has the inputs `question (B,)` and `context (B,)`, both strings.
     Its outputs are `answer (B,)` strings, `start (B,)` and `end (B,)` int64, and `probability (B,)`
-    float32. `start` and `end` are character offsets in the context. The answer is "" if the context
-    does not answer the question. Long contexts are split into windows, so a context may have any
-    length.
+    float32. The answer is `context[start:end]`, in characters. The answer is "" and both offsets
+    are 0 if no span is possible, or if the model of a task with unanswerable questions finds no
+    answer. Long contexts are split into windows, so a context may have any length.
     """
 
     name = "reader"
@@ -66,7 +66,8 @@ class Spans(LabelledTask):
     def threshold(self) -> float | None:
         """No-answer threshold of `macaron_tf.decoding.spans.decide_answered`.
 
-        `None` means that every question has an answer.
+        `None` means that every question of the task has an answer. Without a tuned threshold, the
+        threshold is 0.
         """
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
@@ -100,6 +101,10 @@ class Spans(LabelledTask):
 
         A line is a question and a context separated by a tab, or a JSON object with the keys
         "question" and "context".
+
+        Args:
+            lines: lines to split.
+            first: line number of the first line, for error messages.
 
         Raises:
             UserError: a line has another form.
@@ -176,6 +181,6 @@ class Spans(LabelledTask):
         return dict(zip(examples.ids, texts, strict=True))
 
     def line(self, answer: dict[str, Any]) -> str:
-        """Formats an answer as its text, its probability, and its character offsets."""
+        """Formats an answer as a line: text, probability, start and end, separated by tabs."""
         text, share = " ".join(answer["answer"].split()), answer["probability"]
         return f"{text}\t{share:.4f}\t{answer['start']}\t{answer['end']}\n"

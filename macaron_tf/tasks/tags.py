@@ -28,8 +28,8 @@ class Tags(LabelledTask):
 
     The input of the signature `serving_default` is `text (B,)` strings, with words separated by
     white space. The longest sentence has W words. The outputs are `words (B, W)` and `tags (B, W)`
-    strings, padded with "", and `probabilities (B, W)` float32, the probability of each tag. A
-    sentence that is longer than a row is split into windows.
+    strings, padded with "", and `probabilities (B, W)` float32, the probability of each tag, padded
+    with 0. A sentence that is longer than a row is split into windows.
 
     The method `outputs` returns one array of tag probabilities `(W, C)` per sentence, where C is
     the number of tags and W is the number of words in this sentence.
@@ -108,7 +108,7 @@ class Tags(LabelledTask):
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
         """Fits a tagger that assigns each word its most frequent tag in the training set.
 
-        Words that are not in the training set get the tag O, or `Task.usual_tag` if there is no O.
+        Words that are not in the training set get the tag with the index `Task.outside`.
         """
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels)

@@ -32,8 +32,8 @@ class Translation(Decoding):
     """Translation of text lines by beam search.
 
     The signature `serving_default` has the input `text (B,)` strings. Its outputs are `translations
-    (B, N)` strings and `scores (B, N)` float32, for the N best translations in descending order. An
-    empty line has empty translations with score 0.
+    (B, N)` strings and `scores (B, N)` float32, for the N best translations in descending order of
+    score. An empty line has empty translations with score 0.
 
     The signature `score` has the inputs `source (B,)` and `target (B,)` strings. Its outputs are
     `log_probs (B,)` float32, the natural logarithm of P(target | source), and `tokens (B,)` int32,
@@ -46,6 +46,10 @@ class Translation(Decoding):
         vocabulary: vocabulary of the network.
         decoding: settings of the beam search; `None` means the default settings.
         compiled: whether to compile the search by XLA for requests with a single line.
+
+    Attributes:
+        max_tokens: maximum number of tokens in a line, without EOS: 256, or one less than the
+            model's number of positions if this is smaller.
     """
 
     name = "translator"
@@ -115,7 +119,8 @@ class Translation(Decoding):
         The translator truncates lines of more than `max_tokens` tokens, and then prints a warning.
 
         Args:
-            decoding: settings of beam search or sampling; `None` means `self.decoding`.
+            decoding: settings of beam search or sampling; `None` means `self.decoding`. On Keras's
+                JAX backend, the search is greedy (see `LineTranslator`).
             seed: random seed for sampling.
             backward: whether to translate from the target language to the source language.
         """

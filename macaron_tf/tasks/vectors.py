@@ -67,12 +67,16 @@ class Vectors(OnePass):
     def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
         """Creates a sentence encoder that pools the hidden states of a loaded encoder.
 
+        The sentence encoder has a copy of the loaded weights.
+
         Args:
             model: a `macaron_tf.pretrained.Pretrained`.
-            pooling: `"cls"`, `"mean"` or `"max"`. `None` means the model's pooling, or `"mean"` if
-                the model has none.
+            pooling: `"cls"`, `"mean"`, `"max"` or `"last"` (see `Pooling`). `None` means the
+                model's pooling, or `"mean"` if the model has none.
             max_length: maximum number of ids in a row, including special ids. `None` means the
-                model's maximum length or training length, or at most 128 if both are unknown.
+                sentence encoder's maximum length, if the model has one. Otherwise, `None` means the
+                training length if it is known and the model's positions are limited, and at most
+                128 in all other cases.
         """
         source, config = model.network, model.config
         if isinstance(source, SiameseEncoder):
@@ -106,13 +110,15 @@ class Vectors(OnePass):
         return {"pooling": self.network.pooling, "max_length": self.max_length}
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N sentences as vectors `(N, D)` float32, which are not scaled to norm 1.
+        """Encodes N sentences as vectors `(N, D)` float32.
 
-        An empty sentence is encoded as two special ids. Long sentences are truncated, and a warning
-        on stderr reports the number of truncated sentences.
+        The vectors have norm 1 only if the `normalize` of the network is True. An empty sentence is
+        encoded as two special ids. Long sentences are truncated, and a warning on stderr reports
+        the number of truncated sentences.
 
         Raises:
-            UserError: a text contains an unpaired surrogate, which UTF-8 cannot encode.
+            UserError: a text contains an unpaired surrogate, which UTF-8 cannot encode, or the
+                maximum row length is less than 3.
         """
         check_encodable(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -124,7 +130,10 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def encode_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32."""
+        """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32.
+
+        The vectors have norm 1 only if the `normalize` of the network is True.
+        """
         vectors = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(vectors):
             return vectors
@@ -139,7 +148,7 @@ class Vectors(OnePass):
         return self._outputs.fill(vectors, batches)
 
     def encode_sets(self, data: EncodedSentences) -> np.ndarray:
-        """Encodes the sentences of N tokenized examples, S sentences each, as `(N, S, D)`."""
+        """Encodes N tokenized examples of S sentences each as vectors `(N, S, D)` float32."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim
         return self.encode_rows(data.rows).reshape(-1, data.rows_per_example, width)
@@ -178,9 +187,10 @@ class WordVectors(OnePass):
 
     The input of the signature `serving_default` is `text (B,)` strings. The longest text has L
     words. The outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,
-    padded with 0, and `lengths (B,)` int32, the number of words. J is the number of layers. In each
-    layer, the first P channels of a word are from the forward language model, and the other P
-    channels are from the backward language model.
+    padded with 0, and `lengths (B,)` int32, the number of words. J is one more than the number of
+    LSTM layers. Layer 0 contains the P channels of the word vector from the character CNN, twice.
+    In each other layer, the first P channels of a word are from the forward language model, and the
+    other P channels are from the backward language model.
     """
 
     name = "word encoder"

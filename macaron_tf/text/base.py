@@ -137,6 +137,9 @@ class Vocabulary(abc.ABC):
         """Saves the vocabulary in a folder, which is created if needed.
 
         Each of the two files is written atomically, and replaces an existing file.
+
+        Raises:
+            UserError: the folder cannot be written.
         """
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
@@ -202,8 +205,9 @@ NO_TEXT = (
 def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
-    If `items` contains at most `count` items, the function yields all items in order. After an item
-    is yielded, the function keeps no reference to the item, so that its memory is freed.
+    If `items` contains at most `count` items, the function yields all items in order. A sample of
+    more items has another order than `items`. After an item is yielded, the function keeps no
+    reference to the item, so that its memory is freed.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -330,7 +334,10 @@ class PieceVocabulary(Vocabulary):
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids of the special tokens, which are never masked and never sampled."""
+        """Ids of the special tokens, which masked language modelling never selects for masking.
+
+        A `TextGenerator` samples none of them except [SEP], which ends a text.
+        """
         return tuple(token_id for token_id in self._special if token_id is not None)
 
     @property

@@ -73,7 +73,7 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
         lower_case: whether to lower-case and strip accents.
 
     Raises:
-        UserError: the text is Japanese, or a package is missing.
+        UserError: `language` is "ja" (Japanese), or a package is missing.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """

@@ -53,8 +53,11 @@ class SentencePieceVocabulary(PieceVocabulary):
             normalization, as ALBERT does.
         pair_separators: number of [SEP] tokens between two texts.
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet.
-        verbatim: whether to skip `normalization` and keep line ends, control characters and outer
-            spaces, as Llama does.
+        verbatim: whether to skip `normalization` and `fold_accents`, and keep line ends, control
+            characters and outer spaces, as Llama does.
+
+    Raises:
+        UserError: `proto` is not a SentencePiece model, or its special tokens have other ids.
     """
 
     kind = "sentencepiece"
@@ -86,7 +89,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             model.LoadFromSerializedProto(self.proto)
         except RuntimeError as error:
             raise UserError(
-                "the vocabulary's file is not a SentencePiece model: train the vocabulary again"
+                "the vocabulary's file is not a SentencePiece model: restore the file from a copy, "
+                "or train the vocabulary again"
             ) from error
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
         model_ids = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
@@ -305,7 +309,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if maximum := re.search(r"too high.*<= (\d+)", message):
             raise too_large(size, maximum[1]) from error
         if minimum := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            remedy = "raise the vocabulary size, or lower the character coverage"
+            remedy = f"raise the vocabulary size to at least {minimum[1]}, or give other text"
             raise too_small(size, "the text's characters", minimum[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error

@@ -25,6 +25,9 @@ class PairVocabulary(PieceVocabulary):
         target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
         normalization: additional normalization before the vocabularies' own normalization.
         languages: codes of the source language and the target language.
+
+    Raises:
+        UserError: `check_ends` refuses `source` or `target`.
     """
 
     kind = "pair"
@@ -73,7 +76,8 @@ class PairVocabulary(PieceVocabulary):
                 vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
         except ValueError as error:
             raise UserError(
-                "the file does not contain two vocabularies: train the vocabulary again"
+                "the file does not contain two vocabularies: restore the file from a copy, or "
+                "train the vocabulary again"
             ) from error
         normalization = NormalizationConfig(**settings["normalization"])
         return cls(*vocabularies, normalization, settings["languages"])

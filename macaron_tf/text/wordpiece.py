@@ -127,6 +127,9 @@ class WordPieceVocabulary(PieceVocabulary):
             empty string marks an unused id, which is never produced and decodes to "".
         lower_case: whether to lower-case text and strip accents, as for BERT's "uncased" models.
 
+    Raises:
+        UserError: a special piece such as "[CLS]" is missing, or "[PAD]" does not have the id 0.
+
     References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
     Language Understanding"; Schuster and Nakajima 2012 for WordPiece.
     """
@@ -154,7 +157,12 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads a BERT `vocab.txt`, which contains one piece per line."""
+        """Reads a BERT `vocab.txt`, which contains one piece per line.
+
+        Raises:
+            UserError: the file cannot be read, is not UTF-8 or lacks a special piece, or "[PAD]" is
+                not on its first line.
+        """
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
@@ -209,7 +217,8 @@ class WordPieceVocabulary(PieceVocabulary):
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
                 if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
                     remedy = (
-                        f"raise the vocabulary size to at least {minimum}, or lower max_characters"
+                        f"raise the vocabulary size to at least {minimum}, or lower "
+                        "vocabulary.max_characters"
                     )
                     raise too_small(size, "the text's characters", minimum, remedy)
                 merges = _merges(known_lines, size - minimum + 2 * len(alphabet))

@@ -21,7 +21,8 @@ SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
 # White space, and characters that form a word by themselves. RE2's `\s` lacks \v.
-_SPACE, _SINGLE_CHARACTER = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
+_SPACES = r"\s\v\x{85}\pZ"
+_SPACE, _SINGLE_CHARACTER = f"[{_SPACES}]", rf"[^\pL\pM\pN{_SPACES}]"
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
@@ -30,7 +31,8 @@ def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
     Words are separated by white space. Each character other than white space, letters, combining
     marks and numbers is a word by itself.
     """
-    spaced = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
+    spaced = tf.strings.regex_replace(texts, f"{_SPACE}+", " ")
+    spaced = tf.strings.regex_replace(spaced, f"({_SINGLE_CHARACTER})", r" \1 ")
     return tf.strings.split(spaced)
 
 
@@ -260,8 +262,8 @@ class CharacterWords(PieceVocabulary):
     Each distinct word gets the next free id at the first occurrence of the word, so no word is
     unknown. Batches contain these word ids, as with other vocabularies. The row of a word id in
     `characters` contains the character ids that the model reads. Each TensorFlow graph assigns ids
-    to its words independently. `empty_copy` returns a copy without words. If each data set uses
-    such a copy, the word ids of a data set depend only on its own texts.
+    to its words independently. `empty_copy` returns a copy without words. If each dataset uses such
+    a copy, the word ids of a dataset depend only on its own texts.
 
     Args:
         max_characters: C, the number of character ids per word.

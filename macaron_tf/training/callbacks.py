@@ -39,8 +39,8 @@ class Callbacks:
                 `None` means no trace.
 
         Raises:
-            UserError: a class does not exist or is not a Keras callback, or `profile` is not a
-                range of updates.
+            UserError: a call cannot be parsed, a class does not exist or is not a Keras callback,
+                or `profile` is not a range of updates.
         """
         for call in calls:
             import_path, _ = parse_call(call)
@@ -60,6 +60,9 @@ class Callbacks:
         """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
 
         The `Trace` writes to the folder `tensorboard` in `run_dir`.
+
+        Raises:
+            UserError: the constructor of a callback raises an exception.
         """
         callbacks: list[Any] = []
         for call in self.calls:
@@ -74,8 +77,9 @@ class Callbacks:
 class Trace(keras.callbacks.Callback):
     """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
 
-    The trace contains only those of the updates that this session makes. The trace comes from JAX's
-    profiler on Keras's JAX backend, and otherwise from TensorFlow's profiler.
+    The trace contains only those of the updates that this session makes. With `steps_per_call`
+    above 1, the trace contains whole calls of the graph. The trace comes from JAX's profiler on Keras's JAX backend, and
+    otherwise from TensorFlow's profiler.
     """
 
     def __init__(self, folder: str, first: int, last: int):
@@ -85,9 +89,11 @@ class Trace(keras.callbacks.Callback):
         self._ended = False
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._first_traced is None and self.first <= self.model.step + 1 <= self.last:
-            self._first_traced = self.model.step + 1
-            if keras.backend.backend() == "jax":
+        step, is_jax = self.model.step, keras.backend.backend() == "jax"
+        steps_per_call = 1 if is_jax else self.model.config.steps_per_call
+        if self._first_traced is None and self.first - steps_per_call <= step < self.last:
+            self._first_traced = step + 1
+            if is_jax:
                 import jax
 
                 jax.profiler.start_trace(self.folder)

@@ -2,7 +2,8 @@
 
 RUN/checkpoints/step-00001000/model.weights.h5     weights, for `network.load_weights`
                               ema.weights.h5       moving average of the weights (optional)
-                              training_state.npz   optimizer, random number generators, step, scores
+                              training_state.npz   optimizer, random number generators, memory,
+                                                   step, scores
                               manifest.json        step, checksums, vocabulary, metrics
 RUN/checkpoints/best.json                          step, metric and score of the best checkpoint
 
@@ -195,7 +196,10 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Returns whether `save_pretrained` wrote a folder, without looking for damage."""
+    """Returns whether `save_pretrained` wrote a folder in macaron_tf's own format.
+
+    This function does not look for damage.
+    """
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
@@ -216,7 +220,9 @@ def save_whole(
     write: Callable[[epath.Path], None],
     manifest: Mapping[str, object],
 ) -> None:
-    """Creates or replaces a checkpoint directory atomically.
+    """Creates or replaces a checkpoint directory, atomically if it is on a local disk.
+
+    In a bucket, an earlier checkpoint at this path is removed before the upload.
 
     Args:
         final: path of the checkpoint directory.
@@ -229,7 +235,7 @@ def save_whole(
             disk, an earlier checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
-    mend = "check the folder's permissions and the free space (older checkpoints are intact)"
+    mend = "check the folder's permissions and the free space (other checkpoints are intact)"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as temporary_path:
@@ -283,8 +289,8 @@ def _write_files(directory: epath.Path, write, manifest: Mapping[str, object]) -
 def refuse_other_files(path: epath.Path, library: str) -> None:
     """Raises a UserError if `path` must not be replaced by a saved model.
 
-    Only a new folder, an empty folder, or a folder with the files of an earlier saved model may be
-    replaced.
+    Only a new folder, an empty folder, or a folder that has only the files of an undamaged saved
+    model may be replaced.
 
     Args:
         path: path of the folder to write.
@@ -317,7 +323,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(
             f"{checkpoint} is a damaged checkpoint, because {damage}: restore the files from a "
-            "copy, or choose another checkpoint"
+            "copy, choose another checkpoint, or train or save the model again"
         )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
@@ -407,13 +413,23 @@ def _remove(path: epath.Path) -> None:
         shutil.rmtree(path)
 
 
-def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
+def check_weights(
+    checkpoint: str | os.PathLike,
+    saved: list[str],
+    present: list[str],
+    owner: str = "the model",
+    remedy: str = "build the model with the settings of the training run",
+) -> None:
     """Raises a UserError if a checkpoint and a model differ in the name or shape of a weight.
+
+    Number suffixes of layer names, as in `dense_3`, are ignored.
 
     Args:
         checkpoint: path of the checkpoint, for the message.
         saved: `weight_table` of the checkpoint.
         present: `weight_table` of the model.
+        owner: noun for the model in the message.
+        remedy: end of the message, which says what to do.
     """
     for saved_weight, present_weight in itertools.zip_longest(
         saved, present, fillvalue="no further weight"
@@ -421,8 +437,7 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
         if re.sub(r"_\d+(?=[/ ])", "", saved_weight) != re.sub(r"_\d+(?=[/ ])", "", present_weight):
             raise UserError(
-                f"{checkpoint} contains {saved_weight} where the model has {present_weight}: build "
-                "the model with the settings of the training run"
+                f"{checkpoint} contains {saved_weight} where {owner} has {present_weight}: {remedy}"
             )
 
 
@@ -440,8 +455,13 @@ def find_checkpoint(
             regular checkpoint has a later step.
         every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
 
+    Returns:
+        Directory of the checkpoint. `"last"` is the newest undamaged checkpoint. The other
+        checkpoints may be damaged.
+
     Raises:
-        UserError: the run has no such checkpoint.
+        UserError: the run has no such checkpoint, every checkpoint is damaged, or `name` is not
+            `None` for a folder that `save_pretrained` wrote.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     if is_saved(run_dir):
@@ -522,7 +542,8 @@ def last_checkpoints(
         raise UserError(
             f"{directory.path} contains {len(steps)} {plural('checkpoint', len(steps))}"
             f"{f' at multiples of {every} updates' if every else ''}, fewer than the {count} to "
-            "average: average fewer checkpoints, or train with a larger training.keep_last"
+            "average: average fewer checkpoints, or train longer or with a larger "
+            "training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 
@@ -544,8 +565,8 @@ def average_checkpoints(
         Directory of the new checkpoint.
 
     Raises:
-        UserError: there are no sources, a source is damaged, or two sources have different
-            vocabularies or models.
+        UserError: there are no sources, a source is damaged, two sources have different
+            vocabularies or models, or the new checkpoint cannot be written.
     """
     sources = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
@@ -555,7 +576,8 @@ def average_checkpoints(
     for source, manifest in zip(sources, manifests, strict=True):
         remedy = f"average checkpoints with the same vocabulary as {sources[0]}"
         check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source, remedy)
-        check_weights(source, manifest["weights"], manifests[0]["weights"])
+        remedy = "average checkpoints of one model"
+        check_weights(source, manifest["weights"], manifests[0]["weights"], str(sources[0]), remedy)
 
     def write(directory: epath.Path) -> None:
         target = directory / WEIGHTS

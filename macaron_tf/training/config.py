@@ -116,7 +116,7 @@ class TrainingConfig(Settings):
         elif arguments:
             raise self.error(
                 f"optimizer={self.optimizer!r} has arguments, but {name!r} must be given without "
-                f"arguments: set optimizer={name!r}, and for adam set training.beta_1, "
+                f"arguments: set training.optimizer={name!r}, and for adam set training.beta_1, "
                 "training.beta_2 or training.epsilon"
             )
         if name == "schedule_free_adamw" and self.ema_decay is not None:
@@ -145,9 +145,11 @@ class TrainingConfig(Settings):
 
 
 def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
-    """Returns BERT's fine-tuning settings: Adam with weight decay and a linear schedule to 0.
+    """Returns settings for fine-tuning: AdamW and a linear decay of the learning rate to 0.
 
-    The caller sets `max_steps` and `warmup_steps`, which depend on the number of epochs.
+    The hyperparameters of AdamW are BERT's. Unlike in BERT, weight decay also applies to biases and
+    normalization weights, and AdamW corrects the bias of its moments. The caller sets `max_steps`
+    and `warmup_steps`, which depend on the number of epochs.
 
     Args:
         learning_rate: peak learning rate.

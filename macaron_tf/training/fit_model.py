@@ -26,11 +26,11 @@ _ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 class FitModel(TrainedModel, keras.Model):
     """Keras model whose `fit` trains a network on an objective.
 
-    An update reads `accumulation_steps` micro-batches. The loss of an update is `loss_sum / weight`
-    over all rows of its micro-batches. Four micro-batches of unequal sizes therefore give the same
-    update as one batch with all rows. The gradient is summed over the micro-batches and then
-    clipped once. An update is skipped, and counted as skipped, if its loss or gradient is NaN or
-    infinite, or if its `weight` is 0.
+    An update reads `accumulation_steps` micro-batches, or fewer at the end of the data. The loss of
+    an update is `loss_sum / weight` over all rows of its micro-batches. Four micro-batches of
+    unequal sizes therefore give the same update as one batch with all rows. The gradient is summed
+    over the micro-batches and then clipped once. An update is skipped, and counted as skipped, if
+    its loss or gradient is NaN or infinite, or if its `weight` is 0.
 
     `fit` takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. For a dataset with
     shapes `(None, None)`, TensorFlow traces the graph once for all shapes. `save` writes only the
@@ -59,7 +59,8 @@ class FitModel(TrainedModel, keras.Model):
 
     Raises:
         Diverged: `fit` has skipped `max_skipped_updates` consecutive updates.
-        UserError: the training data end before a run of `train` is complete.
+        UserError: the training data end before a run of `train` is complete, or a batch is not a
+            dict of the features that the objective reads.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class FitModel(TrainedModel, keras.Model):
         """Sets the optimizer.
 
         Args:
-            optimizer: a Keras optimizer that does not clip, average or accumulate.
+            optimizer: a Keras optimizer, or its name, that does not clip, average or accumulate.
             jit_compile: whether XLA compiles the computation for a micro-batch, once for each batch
                 shape. The Keras value `"auto"` means `False`.
             kwargs: further arguments of `keras.Model.compile`.
@@ -100,8 +101,8 @@ class FitModel(TrainedModel, keras.Model):
         if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
             raise ValueError(
                 "the optimizer clips gradients, accumulates them or averages weights, but "
-                "FitModel does this by itself: set clip_norm, accumulation_steps or ema_decay in "
-                "FitModel's config instead"
+                "FitModel does this by itself: build the optimizer without these options, and set "
+                "clip_norm, accumulation_steps or ema_decay in FitModel's config"
             )
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
@@ -143,7 +144,8 @@ class FitModel(TrainedModel, keras.Model):
     def fit(self, x=None, *args, **kwargs):
         """Trains like `keras.Model.fit`, except that `steps_per_epoch` counts updates.
 
-        A network that is not built is first built on a batch of `x`, if `x` is a dataset.
+        If `x` is a `tf.data.Dataset` and the network is not built, this method first builds the
+        network on a batch of `x`.
         """
         self._build_on(x)
         self.prepare()
@@ -185,7 +187,8 @@ class FitModel(TrainedModel, keras.Model):
         """Returns a function that makes up to `steps_per_call` updates in one call of a graph.
 
         The function takes an iterator over micro-batches, and returns a dict of metrics, which
-        Keras passes to callbacks as logs.
+        Keras passes to callbacks as logs. After a call that makes n updates, the next n - 1 calls
+        do nothing and return {}. The same holds for the first `steps_to_skip` calls.
         """
         if self.train_function is not None and not force:
             return self.train_function

@@ -63,7 +63,7 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """Returns all variables that an update reads, grouped into five lists.
+        """Returns all variables that an update or an evaluation reads, grouped into five lists.
 
         The keys are `"trained"`, `"others"` (non-trainable), `"optimizer"`, `"average"` (moving
         average of the weights) and `"skipped"` (counter of consecutive skipped updates).
@@ -113,7 +113,8 @@ class JaxModel(TrainedModel):
     ) -> None:
         """Trains on an endless dataset.
 
-        `steps_per_epoch` is required, and counts updates, as in `FitModel.fit`.
+        `steps_per_epoch` is required, and counts updates, as in `FitModel.fit`. Unlike
+        `FitModel.fit`, this method does not build the network, prints nothing, and returns `None`.
         """
         self.prepare()
         self.stop_training = False
@@ -167,7 +168,10 @@ class JaxModel(TrainedModel):
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`)."""
+        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`).
+
+        `verbose` and `return_dict` have no effect.
+        """
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
@@ -179,7 +183,9 @@ class JaxModel(TrainedModel):
         return self.get_metrics_result()
 
     def update(self, batches: Iterator[Batch]) -> jax.Array:
-        """Makes one update from the next micro-batches.
+        """Makes one update from the next `accumulation_steps` micro-batches.
+
+        If the data end within the update, the update uses fewer micro-batches.
 
         Returns:
             Values `(K + 5,)` of the update, see `Updates.apply`.
@@ -225,8 +231,9 @@ class JaxModel(TrainedModel):
     def _current_arrays(self) -> dict[str, Arrays]:
         """Returns the current values of all variables, in the lists of `variables`.
 
-        The first call reads the variables. After an update, only the values in `self._arrays` are
-        current, until `synchronize` writes the values to the variables.
+        The first call, and the first call after each `synchronize`, reads the variables. After an
+        update, only the values in `self._arrays` are current, until `synchronize` writes the values
+        to the variables.
         """
         if self._arrays is None:
             self._arrays = {
@@ -354,8 +361,8 @@ def build_jax_model(
     """Builds a `JaxModel` for a network that was built under `config.dtype_policy`.
 
     Raises:
-        UserError: `config.frozen` matches no weight or leaves no weight to train, or `first_stage`
-            is not `None`.
+        UserError: an element of `config.frozen` matches no weight, no weight is left to train, the
+            optimizer cannot be built, or `first_stage` is not `None`.
     """
     if first_stage is not None:
         raise UserError(

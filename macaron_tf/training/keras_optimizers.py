@@ -25,7 +25,8 @@ _REPLACING_SETTINGS = {
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
-# Optimizer attributes that must not be set, because the training model does the same computation.
+# Optimizer attributes that must not be set. The training model clips, averages and accumulates by
+# itself, and does not scale the loss.
 _CONFLICTING_ATTRIBUTES = (
     "clipnorm",
     "clipvalue",
@@ -43,8 +44,9 @@ class Muon(keras.optimizers.Muon):
     Keras's Muon selects its variables by rank and path. It would also orthogonalize a table of
     relative positions, and it would treat fused queries, keys and values (QKV) as a single matrix.
     This class selects variables by the axis names from `spec_of`. Muon updates matrices with two
-    named axes, except embedding tables and other matrices with a vocabulary axis. Adam updates all
-    other variables, including weights of user-defined layers that declare no axes. Weight decay is
+    named axes, except embedding tables and other matrices with a vocabulary axis. A variable whose
+    path contains "embedding" counts as an embedding table. Adam updates all other variables,
+    including weights of user-defined layers that declare no axes. Weight decay is
     the same for variables that Muon updates and variables that Adam updates.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
@@ -112,7 +114,7 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         """Does nothing, because `update_step` applies weight decay."""
 
     def averages(self) -> list:
-        """Computes the running average x of each variable."""
+        """Computes the running average x of each trained variable, in the optimizer's order."""
         pairs = zip(self._trainable_variables, self._momentums, strict=True)
         return [(y - (1 - self.beta_1) * z) / self.beta_1 for y, z in pairs]
 
@@ -133,7 +135,8 @@ def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Raises a UserError if an optimizer's constructor does not accept an argument.
 
-    Arguments that a training setting determines, such as the learning rate, are not accepted.
+    Arguments that a training setting determines, such as the learning rate, are not accepted
+    either. The values of the arguments are not checked.
     """
     accepted = _arguments_of(optimizer_class(name)) - _REPLACING_SETTINGS.keys()
     for argument in arguments:
@@ -153,7 +156,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 def _arguments_of(cls: type) -> set[str]:
     """Returns the names of the arguments that a class's constructor accepts.
 
-    The names include arguments of base classes, which the constructor passes on by `**kwargs`.
+    The names include arguments of base classes, which the constructor passes through `**kwargs`.
     """
     names: set[str] = set()
     for base in cls.__mro__:
@@ -182,7 +185,8 @@ def make_keras_optimizer(
 
     Raises:
         UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
-            by itself. `FitModel` and `JaxModel` do these computations over all micro-batches.
+            the loss by itself. `FitModel` and `JaxModel` clip, average and accumulate over all
+            micro-batches, and do not scale the loss.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
@@ -191,7 +195,7 @@ def make_keras_optimizer(
         if getattr(optimizer, argument):
             setting = _REPLACING_SETTINGS[argument]
             raise UserError(
-                f"optimizer {name} sets {argument} itself: remove {argument} from the class and "
-                f"set training.{setting} instead"
+                f"optimizer {name} sets {argument} itself: remove {argument} from the class, and "
+                f"set training.{setting} if needed"
             )
     return optimizer

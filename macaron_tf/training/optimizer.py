@@ -127,13 +127,13 @@ class FusedAdam(keras.optimizers.Adam):
 class Adafactor(keras.optimizers.Adafactor):
     """Keras's Adafactor with three corrections.
 
-    - It uses `learning_rate` unchanged. Keras 3.15 limits the learning rate to 1/sqrt(t), even with
-      `relative_step=False`.
-    - It stores only the factors of a matrix's second moments. Keras also stores their product,
-      which takes as much memory as the matrix.
+    - This class uses `learning_rate` unchanged. Keras 3.15 limits the learning rate to 1/sqrt(t),
+      even with `relative_step=False`.
+    - This class stores only the factors of a matrix's second moments. Keras also stores the product
+      of the factors, which takes as much memory as the matrix.
     - If a weight concatenates several matrices, such as the projections to queries, keys and
-      values, it updates each matrix separately, because the update of a matrix is scaled by the
-      matrix's root mean square. In T5, these matrices are separate weights.
+      values, this class updates each matrix separately, because the update of a matrix is scaled by
+      the matrix's root mean square. In T5, these matrices are separate weights.
     """
 
     def build(self, var_list):
@@ -294,6 +294,8 @@ def make_optimizer(
 
     Raises:
         ValueError: `variables` are required but missing.
+        UserError: a Keras optimizer or a user's optimizer cannot be built (see
+            `make_keras_optimizer`).
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.

@@ -36,7 +36,10 @@ class Reporter:
         """
 
     def tick(self, step: int) -> None:
-        """Handles the end of an update. Training waits for this method, which must be fast."""
+        """Handles the end of one or more updates, after which `step` updates have been made.
+
+        Training waits for this method, which must be fast.
+        """
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         """Reports the training metrics of the updates since the last report.
@@ -45,9 +48,9 @@ class Reporter:
             step: number of updates so far.
             metrics: dict mapping metric name to value. A second run with the same settings reports
                 the same values.
-            timing: dict with `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
-                `"memory_mib"`, this process's peak memory in MiB. These values differ from run to
-                run.
+            timing: dict with `"seconds"` (run time, including earlier sessions),
+                `"tokens_per_second"` and, on Linux, `"memory_mib"` (peak main memory of this
+                process in MiB). These values differ from run to run.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
@@ -126,7 +129,10 @@ class JsonLines(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """Replaces NaN and infinity by `None`, also inside dicts and lists, for use in JSON."""
+    """Returns a copy of a value, with `None` in place of NaN and infinity, for use in JSON.
+
+    Dicts, lists and tuples may be nested. Tuples become lists.
+    """
     if isinstance(value, Mapping):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -158,8 +164,9 @@ def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]
 class TrainingBar(Reporter):
     """Reporter that shows step, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    On a terminal, it shows a progress bar. To any other stream, it writes a line for each training
-    report. In both cases, it writes a line for each validation.
+    If the objective has no perplexity, the perplexity is left out. On a terminal, the reporter
+    shows a progress bar. To any other stream, it writes a line for each training report. In both
+    cases, it writes a line for each validation.
 
     Args:
         max_steps: total number of updates.
@@ -247,6 +254,9 @@ class TensorBoard(Reporter):
 
     Args:
         run_dir: the run's directory, in which `tensorboard` is created.
+
+    Raises:
+        UserError: the package tensorboard is not installed, or a file cannot be written.
     """
 
     def __init__(self, run_dir: str | os.PathLike):

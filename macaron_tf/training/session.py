@@ -90,7 +90,10 @@ class Interruptions:
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """Ends the `with` block as soon as a signal arrives, without raising an exception."""
+        """Ends the `with` block as soon as the first signal arrives, without raising an exception.
+
+        A signal that arrived before the block does not end the block.
+        """
         self._raises = True
         try:
             yield
@@ -305,7 +308,7 @@ class TrainingSession(keras.callbacks.Callback):
         """Validates, unless this step is already validated or a signal is stopping the run.
 
         Returns:
-            Metrics of this step; an empty dict if there was no validation.
+            Metrics of this step; an empty dict if this session has no validation of this step.
         """
         if self.validate is not None:
             self._validate()
@@ -332,7 +335,7 @@ class TrainingSession(keras.callbacks.Callback):
         config, state = self.config, self.state
         if config.best_metric not in metrics:
             raise UserError(
-                f"best_metric={config.best_metric!r} is not a validation metric: set "
+                f"training.best_metric={config.best_metric!r} is not a validation metric: set "
                 f"training.best_metric to one of {', '.join(metrics)}"
             )
         score = metrics[config.best_metric]
@@ -383,8 +386,9 @@ class TrainingResult:
         step: number of updates.
         reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
             `"callback"`. `"callback"` means that one of the caller's callbacks stopped the run.
-        best_step: step of the best validation score; `None` without validation.
-        best_score: best validation score; `None` without validation.
+        best_step: step of the best validation score; `None` if no validation had a score other
+            than NaN.
+        best_score: best validation score; `None` if `best_step` is `None`.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.
         checkpoint: directory of the last checkpoint.
         best_checkpoint: directory of the best checkpoint; `None` if the run has no best checkpoint.
@@ -412,7 +416,7 @@ def train(
 
     A Keras epoch has `validate_every` updates. A resumed run is bit-identical to an uninterrupted
     run in weights, optimizer state, dropout, data order and `metrics.jsonl`. Progress is written to
-    `metrics.jsonl`, TensorBoard and stdout.
+    `metrics.jsonl`, `timing.jsonl`, TensorBoard and stdout.
 
     Args:
         model: compiled model with a built network, see `build_fit_model` and `build_jax_model`.
@@ -442,8 +446,8 @@ def train(
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
         raise UserError(
-            "training.early_stopping_patience needs a validation set: give a validation set, or "
-            "set early_stopping_patience=None"
+            f"training.early_stopping_patience={config.early_stopping_patience} needs a validation "
+            "set: give a validation set, or set training.early_stopping_patience=None"
         )
     model.prepare()
     workers = Workers(model.strategy)

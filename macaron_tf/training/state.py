@@ -159,8 +159,8 @@ def restore_checkpoint(
         variables, memory = model.state_variables(), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
-                f"{checkpoint} was written with a different optimizer, dropout, ema_decay or "
-                "memory_length: use the settings with which the run started, or another run "
+                f"{checkpoint} was written with a different optimizer, dropout, training.ema_decay "
+                "or memory_length: use the settings with which the run started, or another run "
                 "directory"
             )
         for name, variable in variables.items():

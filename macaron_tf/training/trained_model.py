@@ -42,8 +42,9 @@ class TrainedModel:
         steps_to_skip: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
         memory: variables that carry state from one training batch to the next, such as the memory
-            of Transformer-XL. The first dimension of each variable is a replica's batch size.
-            Checkpoints contain these variables. Set the attribute before training.
+            of Transformer-XL. The first dimension of each variable is the batch size of one
+            replica, or of all devices on JAX. Checkpoints contain these variables. Set the
+            attribute before training.
         evaluation_memory: variables that carry state from one evaluation batch to the next.
             Checkpoints do not contain these variables.
         strategy: distribution strategy whose replicas share the batches. The JAX engine ignores
@@ -137,7 +138,7 @@ class TrainedModel:
         self._epoch_start = self.step
 
     def get_metrics_result(self) -> dict[str, float]:
-        """Returns the metrics of the current epoch or evaluation."""
+        """Returns a dict with the metrics of the current epoch or evaluation so far."""
         return metrics_from_sums(self._epoch_sums.totals())
 
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
@@ -164,8 +165,9 @@ class TrainedModel:
         if skipped >= self.config.max_skipped_updates:
             raise Diverged(
                 f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
-                "loss or gradient, or no label that counts in the loss: lower learning_rate, "
-                "lengthen warmup_steps or set clip_norm, or check the labels"
+                "loss or gradient, or no label that counts in the loss: lower "
+                "training.learning_rate, raise training.warmup_steps or set training.clip_norm, "
+                "or check the labels"
             )
         return metrics_from_sums(totals)
 
@@ -218,10 +220,10 @@ def freeze(
             weight.trainable = False
     if not network.trainable_variables:
         raise config.error(
-            "the setting frozen excludes all weights from training: freeze fewer weights"
+            f"frozen={config.frozen!r} excludes all weights from training: freeze fewer weights"
         )
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
         raise config.error(
-            "the setting frozen excludes all weights that the first stage trains: freeze fewer "
-            "weights, or set first_stage_steps=0"
+            f"frozen={config.frozen!r} excludes all weights that the first stage trains: freeze "
+            "fewer weights, or set first_stage_steps=0"
         )

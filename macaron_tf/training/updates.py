@@ -78,7 +78,8 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
 
     - A sum `X_sum` becomes the mean `X = X_sum / X_weight`, or `X_sum / weight` if there is no
       `X_weight`. The mean of `correct_sum` is called `accuracy`.
-    - `perplexity` is `exp(nll)`.
+    - `perplexity` is `exp(nll)`, or infinity if `nll` is 700 or more. Without `nll_sum`, there is
+      no perplexity.
     - `learning_rate` and `skipped` do not change.
     - `updates`, `skipped_in_a_row` and sums named `X_weight` are left out.
     - Any other sum becomes its mean per update, or per batch in an evaluation. The mean of `weight`

@@ -8,11 +8,15 @@ import pathlib
 import signal
 import time
 
+from macaron_tf.errors import TextError
+
 
 def scaled(factor: int, number: int) -> tuple[int, int]:
     time.sleep(0.05 * (number % 3))  # items with a larger number modulo 3 finish later
     if number == 99:
         raise ValueError("not this one")
+    if number == 98:
+        raise TextError(98, "has no words")  # does not survive pickling
     return factor * number, os.getpid()
 
 

@@ -36,6 +36,7 @@ def test_results_are_in_the_order_of_the_items(count):
         assert len(workers) == count and (os.getpid() in workers) == (count == 1)
         with pytest.raises(ValueError, match="not this one"):
             list(pool.map(scaled, [1, 99, 2]))
+        refuses("text 98: has no words", list, pool.map(scaled, [1, 98, 2]))
 
 
 def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeypatch):

@@ -304,7 +304,10 @@ def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys)
     for words in (["--set", "model.clamp_length=3"], ["c=bert_tiny:model.clamp_length=3"]):
         arms = [*words, *arguments] if "=" in words[0] else [*arguments, *words]
         assert compare([str(tmp_path / "other"), *arms]) == 2
-        assert "clamp_length has no effect here, because only positions=" in capsys.readouterr().err
+        assert (
+            "clamp_length has no effect in this recipe, because only positions="
+            in capsys.readouterr().err
+        )
 
 
 CHILD = """
@@ -505,7 +508,10 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
     for words, message in (
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
-        (["--set", "training.seed=7"], "training.seed=7 is not allowed here: give --seeds"),
+        (
+            ["--set", "training.seed=7"],
+            "training.seed=7 is not allowed in this command: give --seeds",
+        ),
         (["--corpus", "DIR"], "--corpus applies only to comparisons of pre-training"),
         (["--tasks", "rte"], "--tasks applies only to comparisons of pre-training"),
     ):

@@ -363,12 +363,15 @@ MISTAKES = [
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
     (
         "TRAIN --set spans.max_answer=3",
-        "spans has no effect here, because only extractive question",
+        "spans has no effect in this recipe, because only extractive question",
     ),
-    ("TRAIN --set words.lstm_dim=7", "words has no effect here, because only a model on ELMo's"),
+    (
+        "TRAIN --set words.lstm_dim=7",
+        "words has no effect in this recipe, because only a model on ELMo's",
+    ),
     (
         "TRAIN --set language_weight=0.9",
-        "language_weight has no effect here, because only a causal classifier",
+        "language_weight has no effect in this recipe, because only a causal classifier",
     ),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",

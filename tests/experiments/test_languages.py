@@ -133,9 +133,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
         answers = [line.split("\t")[1] for line in ran(main, *lines, code).out.splitlines()]
         np.testing.assert_allclose(np.array(answers, float), outputs[:, 0], atol=1e-4)
     refused(main, [*lines, "fr"], "language='fr' is not a language of the model", tmp_path)
-    refused(
-        main, ["evaluate", run, "--split", "test"], "is a single file without a split", tmp_path
-    )
+    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': choose", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
     refused(
         main, tags, "language='de' applies only to classification tasks, but conll2003", tmp_path

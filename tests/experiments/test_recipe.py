@@ -215,7 +215,10 @@ def test_settings_are_replaced_by_path():
         ),
         ("training.learning_rate=1e99", "learning_rate=1e\\+99 must be a number above 0"),
         ("data.source=a\0b", "data.source='a.x00b' must be text"),
-        ("init=runs/bert", "--set init=runs/bert is not allowed here: give --init instead"),
+        (
+            "init=runs/bert",
+            "--set init=runs/bert is not allowed in this command: give --init instead",
+        ),
         ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )
@@ -250,7 +253,8 @@ def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
     name = setting.partition("=")[0]
     made = registry.load(recipe, settings=[setting])
     sentence = (
-        f"{name} has no effect here, because only {reader} uses this setting: leave {name} out"
+        f"{name} has no effect in this recipe, because only {reader} uses this setting: "
+        f"leave {name} out"
     )
     refuses(f"^{re.escape(sentence)}$", refuse_unread, made, [setting, "training.seed=2"])
 
@@ -273,7 +277,10 @@ def test_a_setting_that_no_part_of_the_model_reads_is_refused(recipe, setting, r
     name, setting = setting.partition("=")[0], f"model.{setting}"
     made = registry.load(recipe, settings=[setting])
     refuses(
-        f"model.{name} has no effect here, because only {reader}", refuse_unread, made, [setting]
+        f"model.{name} has no effect in this recipe, because only {reader}",
+        refuse_unread,
+        made,
+        [setting],
     )
 
 
@@ -298,7 +305,7 @@ def test_tasks_say_what_they_do_not_read():
         (adafactor, "spans.max_answer=3"),
     ):
         name = setting.partition("=")[0]
-        refuses(f"^{name} has no effect here", refuse_unread, recipe, [setting])
+        refuses(f"^{name} has no effect in this recipe", refuse_unread, recipe, [setting])
     refuse_unread(paper_recipe("snli"), ["concatenation=u,v"])
 
 
@@ -312,7 +319,7 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
     own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
     assert capsys.readouterr().err.startswith("importing your code: my_masking, ")
     refuse_unread(own, ["masking.rate=0.3"])
-    refuses("memory_length has no effect here", refuse_unread, own, ["memory_length=3"])
+    refuses("memory_length has no effect in this recipe", refuse_unread, own, ["memory_length=3"])
 
 
 def test_settings_take_effect_together():

@@ -126,6 +126,8 @@ def test_versions_and_names(connect, live_server):
         "http://[::1",
         "http://a..b",
         "ho st:80",
+        "http://a?model=b",
+        "http://user@a",
         "",
     ],
 )
@@ -178,6 +180,43 @@ def test_an_input_is_a_number_of_its_type(given, words):
     assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2.0]}
 
 
+@contextlib.contextmanager
+def answering(data: bytes, paths: list[str] | None = None):
+    """Serves `data` for each request and yields the URL. `paths` gets the requested paths."""
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if paths is not None:
+                paths.append(self.path)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_path_in_the_address_is_the_prefix_of_all_requests():
+    paths, state = [], {"state": "AVAILABLE"}
+    data = json.dumps({"model_version_status": [state], "outputs": [-1.5]}).encode()
+    with answering(data, paths) as url:
+        client = RestClient(f"{url}/the models/a%20b/", "toy", version=1)
+        client.wait_until_ready(5)
+        assert client.score(["a"], ["b"]) == [-1.5]
+        client.close()
+    prefix = "/the%20models/a%20b/v1/models/toy/versions/1"
+    assert paths == [prefix, f"{prefix}:predict"]
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -192,21 +231,23 @@ def test_an_input_is_a_number_of_its_type(given, words):
     ],
 )
 def test_another_server_is_one_sentence(data, words, capsys):
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Other) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert command.main(["--url", f"127.0.0.1:{server.server_port}", "a"]) == 2
-        server.shutdown()
+    with answering(data) as url:
+        assert command.main(["--url", url.removeprefix("http://"), "a"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_other_answers_are_one_sentence():
+    data = {"model_version_status": [{}], "outputs": {"translations": 1, "scores": 2, "": 3}}
+    with answering(json.dumps(data).encode()) as url:
+        client = RestClient(url, "toy")
+        for method, arguments in (
+            (client.wait_until_ready, [0.1]),
+            (client.n_best, [["a"]]),
+            (client.score, [["a"], ["b"]]),
+        ):
+            with pytest.raises(ClientError, match="not in TensorFlow Serving's format"):
+                method(*arguments)
+        client.close()
 
 
 @pytest.mark.parametrize("flag", ["--url", "--grpc"])

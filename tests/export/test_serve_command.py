@@ -137,10 +137,10 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
         (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is not an address of this"),
         (["{}/toy", "--host", "a" * 70], "is not an address of this machine"),
         (["{}/toy", "--name", "a/b"], "cannot be part of a URL"),
-        (["{}/toy", "--rest-port", "70000"], "rest_port=70000 must be a whole number of at least"),
-        (["{}/toy", "--poll-seconds", "0"], "poll_seconds=0 must be a number above 0"),
-        (["{}/toy", "--batch-timeout-ms", "-1"], "batch_timeout_ms=-1 must be a number of at"),
-        (["{}/toy", "--workers", "x"], "workers='x' must be a whole number of at least 1"),
+        (["{}/toy", "--rest-port", "70000"], "--rest-port=70000 must be a whole number of at"),
+        (["{}/toy", "--poll-seconds", "0"], "--poll-seconds=0 must be a number above 0"),
+        (["{}/toy", "--batch-timeout-ms", "-1"], "--batch-timeout-ms=-1 must be a number"),
+        (["{}/toy", "--workers", "x"], "--workers='x' must be a whole number of at least 1"),
     ],
 )
 def test_bad_arguments_are_one_sentence(tmp_path, model_folder, arguments, words, refused):

@@ -156,6 +156,10 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         (entry("a", "/a").replace("tensorflow", "torch"), "model_platform 'torch' is not sup"),
         (entry("a", "/a") + entry("a", "/b"), "the model 'a': another model has the same"),
         (entry("a", "/a", ONLY_3), "the label 'x' in version_labels points to version 1"),
+        (
+            entry("a", "/a", 'version_labels { key: "x" value: -1 }'),
+            "points to version -1, but version numbers must be at least 0: give",
+        ),
         (entry("a", "/a", "model_version_policy { specific {} }"), "lists no versions, but"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
         (entry("a", "{one}", ONLY_3.replace("1", "3")), "asks for version 3, but"),

@@ -107,6 +107,7 @@ def test_case_is_as_the_tokenizer_says(lower_case, expected, tmp_path):
     toys.write_bert(tmp_path, tokenizer_config={"do_lower_case": lower_case})
     vocabulary = read_encoder(tmp_path).vocabulary
     assert vocabulary.lower_case == lower_case
+    refuses("do not say .*: leave lower_case", read_encoder, tmp_path, lower_case=lower_case)
     assert vocabulary.encode_lines(["A café"]) == [expected]
 
 
@@ -345,9 +346,9 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
         ({"kinds": ["Transformer"]}, "lists the modules Transformer, but only"),
         (
             {"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}},
-            "to mean_sqrt_len_tokens, but only",
+            "to mean_sqrt_len_tokens, but must",
         ),
-        ({"pooling": TWO}, "to cls_token and max_tokens, but only exactly one"),
+        ({"pooling": TWO}, "to cls_token and max_tokens, but must set it to exactly one"),
         ({"pooling": {"pooling_mode_cls_token": False}}, "sets the pooling to nothing"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
         ({"sentence": {"max_seq_length": "9"}}, "max_seq_length='9'"),

@@ -1,6 +1,7 @@
 """Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
 import importlib
+import json
 import sys
 
 import keras
@@ -256,6 +257,12 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
             keras.tree.flatten(answers), keras.tree.flatten(expected), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-6)
+    record = tmp_path / "task/task.json"
+    text = record.read_text()
+    record.write_text(json.dumps({**json.loads(text), "registered_name": "mine>Task"}))
+    reason = "names the class mine>Task, which is not registered with Keras: import the module"
+    refuses(rf"task\.json {reason}", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
+    record.write_text(text)
     (tmp_path / "task/model.weights.h5").unlink()
     refuses("task cannot be read", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
 

@@ -471,5 +471,9 @@ def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))
     (tmp_path / "other.index").touch()
     read("contains 2 checkpoints")
+    (tmp_path / "other.index").unlink()
+    for file in (*tmp_path.glob("*.data-*"), *tmp_path.glob("*.index")):
+        file.write_bytes(b"")
+        read(r"cannot be read \(.*: download or copy the checkpoint again")
     (tmp_path / "bert_config.json").write_text('{"hidden_size": 32}')
     read(r"bert_config\.json lacks the field intermediate_size")

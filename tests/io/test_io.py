@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from macaron_tf import errors
 from macaron_tf.cli.program import exit_on_user_error
+from macaron_tf.data import service
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
@@ -193,6 +194,20 @@ def test_a_json_file(tmp_path, disk_or_bucket):
     assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
     refuses(r"damaged \(not a list\): restore it", storage.read_json, file, list)
     refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError(), "ValueError"),
+        (tf.errors.InternalError(None, None, ""), "InternalError"),
+        (ValueError("\n a\nb"), "a"),
+    ],
+)
+def test_the_first_line_of_an_error_without_a_text_is_its_class(error, line):
+    assert errors.first_line(error) == storage.reason(error) == line
+    named = tf.errors.InternalError(None, None, "{{node x}} ")
+    assert service._first_line(named) == "InternalError"
 
 
 def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):

@@ -220,7 +220,7 @@ def test_every_subject_takes_its_options():
             "--window is 64, but the text between the positions 64 and 100 has only 36 tokens",
         ),
         ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
-        ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
+        ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number of at least 0"),
         (
             "input_pipeline",
             "--megabytes 0.5",
@@ -244,7 +244,11 @@ def test_every_subject_takes_its_options():
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens is 512"),
         ("scaling", "--dropout nan", "--dropout nan"),
-        ("__main__", "--only speed", "--only speed is not a benchmark: choose from recurrence,"),
+        (
+            "__main__",
+            "--only speed",
+            "--only speed is not a benchmark of this command: choose from recurrence,",
+        ),
         (
             "translation_training",
             "--updates 0",

@@ -6,6 +6,9 @@ import random
 import pytest
 
 from experiments.lab.benchmarks import soak
+from export.server.models import ServedModel
+from export.server.versions import VersionManager
+from tests.export.test_versions import FakeServable, publish
 
 
 def test_an_answer_is_right_only_if_one_version_gave_all_of_it(tmp_path):
@@ -21,6 +24,18 @@ def test_malformed_requests_are_the_same_for_a_seed():
     for make in (soak._malformed_request, soak._malformed_message):
         first, again = ([make(rng) for _ in range(50)] for rng in map(random.Random, (3, 3)))
         assert first == again and len(set(first)) > 5
+
+
+def test_the_servers_log_is_counted(tmp_path, caplog):
+    """The summary counts the lines that the server itself logs."""
+    caplog.set_level("INFO")
+    publish(tmp_path, 1)
+    publish(tmp_path, 2, "broken")
+    VersionManager(ServedModel("toy", str(tmp_path)), 1.0, loader=FakeServable).poll()
+    made = soak.Soak(tmp_path, [], seed=1)
+    made.memory_log += [(1.0, 100.0), (2.0, 100.0)]
+    summary = soak._summary(made, 1.0, caplog.text)
+    assert (summary["switches"], summary["refused versions"]) == (1, 1)
 
 
 @pytest.mark.slow

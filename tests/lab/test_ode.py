@@ -50,7 +50,7 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     mixed = network(tmp_path / "gmlp", "pre", block="gmlp", max_length=16)
     cases = [
         (tmp_path / "nothing", "has no readable model.json"),
-        (mixed, "has no blocks that consist of"),
+        (mixed, "is not an encoder or a language model whose blocks"),
     ]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)

@@ -200,7 +200,7 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     [
         (
             ["encoders", "--systems", "GPT"],
-            "--systems 'GPT' is not a known system: choose from tokens; pairs; masks",
+            "--systems 'GPT' is not a comparison of this command: choose from tokens; pairs; masks",
         ),
         (["encoders", "--jobs", "0"], "--jobs 0 is not valid: give a whole number"),
     ],

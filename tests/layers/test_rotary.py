@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBlock
+from macaron_tf.layers import FeedForward, MultiHeadAttention, RotaryAttention, TransformerBlock
 from macaron_tf.layers.mixer import Context
 from tests.harness import check_layer, normal, numpy_of, randomized, rejects
 
@@ -107,6 +107,9 @@ def test_a_block_with_another_attention_refuses_rotary_positions():
     rejects(
         "needs a subclass of RotaryAttention: make Fading such a subclass", FadingBlock, **options
     )
+    other = type("OtherBlock", (FadingBlock,), {"attention": FeedForward})
+    sentence = "attention of block OtherBlock is FeedForward, but must be a subclass of"
+    rejects(sentence, other, num_heads=2, feed_forward_dim=8)
 
 
 def test_a_growing_window_asks_for_positions():

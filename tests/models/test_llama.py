@@ -118,4 +118,5 @@ def test_other_kinds_of_positions_exclude_rotary_ones():
         ("transformer_xl_tiny", {"num_kv_heads": 2}, "only attention in block=transformer"),
         ("gmlp_tiny", {"positions": "rotary"}, "only attention in block=transformer"),
     ):
-        rejects(f"{next(iter(option))} has no effect here, because {reader}", build, name, **option)
+        sentence = f"{next(iter(option))} has no effect in this network, because {reader}"
+        rejects(sentence, build, name, **option)

@@ -106,7 +106,8 @@ def test_bad_settings_are_named():
     for scaling in ((1.0, 2.0), (8.0, 4.0, 4.0, 32.0)):
         rejects("give .factor,., or .factor, low, high, length.", config, rotary_scaling=scaling)
     unread = (
-        "local_rotary_base has no effect here, because only positions=rotary with attention_windows"
+        "local_rotary_base has no effect in this network, because only positions=rotary with "
+        "attention_windows"
     )
     rejects(unread, catalog.build, "llama_tiny", local_rotary_base=10.0)
 

@@ -149,9 +149,10 @@ def test_what_a_network_reads_changes_it(family):
 
 def test_a_build_is_refused():
     sentence = (
-        "clamp_length has no effect here, because only positions=transformer_xl uses this setting"
+        "clamp_length has no effect in this network, because only positions=transformer_xl uses "
+        "this setting"
     )
     sentence = f"^{sentence}, but this network uses head_dim, scaled"
     rejects(sentence, catalog.build, "bert_tiny", clamp_length=3)
-    rejects("gated has no effect here", catalog.build, "swish_rnn_tiny", gated=True)
+    rejects("gated has no effect in this network", catalog.build, "swish_rnn_tiny", gated=True)
     assert catalog.build("swish_rnn_tiny", rnn_gate="sigmoid", vocab_size=9).built

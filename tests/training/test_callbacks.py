@@ -98,6 +98,10 @@ def test_a_trace_of_some_updates(tmp_path, capsys):
     [late] = Callbacks.parse([], "30:40").make(tmp_path)
     run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
     assert "made none of these updates (the run is at step 8" in capsys.readouterr().err
+    [within_a_call] = Callbacks.parse([], "10:10").make(tmp_path)
+    several = dataclasses.replace(config, max_steps=12, steps_per_call=4, log_every=4)
+    run(tmp_path, several, callbacks=[within_a_call])
+    assert "trace of updates 9 to 10 written" in capsys.readouterr().out
 
 
 def test_refusals(tracker_file):

@@ -115,7 +115,7 @@ def test_a_full_disk_is_one_clear_sentence(anywhere, error):
         (path / "a.bin").write_bytes(b"half")
         raise error
 
-    refuses(r"cannot write checkpoint .*older checkpoints are intact", anywhere.save, 20, write)
+    refuses(r"cannot write checkpoint .*other checkpoints are intact", anywhere.save, 20, write)
     assert anywhere.steps() == [10]
     assert find_damage(anywhere.of_step(10)) is None
     assert [entry.name for entry in anywhere.path.iterdir()] == ["step-00000010"]

@@ -4,7 +4,7 @@
     python -m experiments.lab.benchmarks --only decoding serving --out DIR
 
 Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
-benchmark needs a library that is not installed, the summary names the library.
+benchmark cannot run, for example because a library is missing, the summary has its error message.
 `python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
 benchmarks `exports`, `pairs`, `soak` and `translation_training` are not included.
 """
@@ -53,7 +53,7 @@ def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
 def exponents(results: Mapping) -> Lines:
     """Makes summary lines that compare how a recurrence and attention scale with row length.
 
-    The lines contain the exponents of time and memory.
+    There is a line for time and, if memory was measured, a line for memory.
 
     Args:
         results: content of `results.json` of the scaling benchmark.
@@ -78,9 +78,10 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Makes summary lines with the cost of each block relative to the Transformer.
+    """Makes summary lines that compare each block with the Transformer.
 
-    The result has a line for each block and row length.
+    The result has a line for each block except the Transformer and each row length. A line has the
+    time and memory relative to the Transformer, the parameter count and the quality.
 
     Args:
         results: content of `results.json` of the scaling benchmark.
@@ -123,7 +124,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         out: folder for the report and the log.
 
     Returns:
-        The exit status of the child process, and the summary lines. If the benchmark failed, there
+        The exit status of the child process, and the summary lines. If the status is not 0, there
         is only one summary line, which has the error message or names the log.
     """
     summarizer, command_line = SUBJECTS[name]
@@ -158,7 +159,9 @@ def run(options: argparse.Namespace) -> int:
     """
     for name in options.only:
         if name not in SUBJECTS:
-            raise UserError(f"--only {name} is not a benchmark: choose from {_NAMES}")
+            raise UserError(
+                f"--only {name} is not a benchmark of this command: choose from {_NAMES}"
+            )
     out = pathlib.Path(options.out)
     rows, failed = [], False
     for position, name in enumerate(options.only, 1):

@@ -44,7 +44,7 @@ command = Benchmark(
     count("--source-length", "number of tokens in a source sentence", 24, minimum=2),
     count("--new-tokens", "number of tokens in a translation", 32, minimum=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    switch("--macaron", "also time a Macaron model of the same size"),
+    switch("--macaron", "also time a Macaron model of the same size (default: no Macaron model)"),
     several(
         "--lite",
         PRECISIONS,

@@ -42,7 +42,7 @@ class StepSetting:
 
     @property
     def num_masked(self) -> int:
-        """Number of masked positions P in a row, which is 15% of L, as in BERT."""
+        """Number of predicted positions P in a row: 15% of L, rounded, but at least 1."""
         return max(1, round(0.15 * self.length))
 
     @property
@@ -55,7 +55,7 @@ class StepSetting:
         """Number of floating-point operations in the matrix products of a training step.
 
         A multiply-add counts as two operations. For each token and layer, the forward pass has
-        2 (4 D^2 + 2 D F) operations in the projections and 4 L D in attention. For each masked
+        2 (4 D^2 + 2 D F) operations in the projections and 4 L D in attention. For each predicted
         position, the head has 2 (D^2 + D V) operations. The backward pass has twice as many
         operations as the forward pass.
         """
@@ -91,7 +91,9 @@ EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
 
 
 def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
-    """Draws a batch of random tokens without padding, with P masked positions in each row.
+    """Draws a batch of random tokens without padding, with P positions to predict in each row.
+
+    The tokens at these "masked" positions are random too, because the time does not depend on them.
 
     Returns:
         A dict of int32 arrays: `token_ids (B, L)`, `masked_positions (B, P)` in ascending order,

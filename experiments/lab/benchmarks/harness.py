@@ -125,7 +125,8 @@ class Benchmark(Parser):
         """Returns a decorator that turns a measuring function into a command.
 
         The decorated function gets the parsed options and returns `Tables`. The command parses its
-        arguments, calls the function, prints the tables and writes the report.
+        arguments, calls the function, prints the tables, writes the report to the folder of `--out`
+        if this flag is set, and returns the exit status.
 
         Args:
             title: format string for the report's title, with option names as fields.
@@ -324,7 +325,7 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
 
 
 def gpu() -> str | None:
-    """Returns the name of the first NVIDIA GPU, or `None` if there is no GPU."""
+    """Returns the name of the first GPU that `nvidia-smi` lists, or `None` if there is none."""
     if not shutil.which("nvidia-smi"):
         return None
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -349,8 +350,9 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     Args:
         title: title of the report.
         facts: output of `machine`.
-        tables: dict mapping a setting to the output of `compare` for this setting. The field "more"
-            of a row is a dict mapping the name of an additional column to the cell in this column.
+        tables: dict mapping a setting to the output of `compare` for this setting. The optional
+            field "more" of a row is a dict mapping the name of an additional column to the cell in
+            this column.
         unit: unit of work, such as "tokens".
     """
     text = heading(title, facts) + (

@@ -64,7 +64,7 @@ command = Benchmark(
         "--vocabulary FILE",
         "vocabulary file vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
     ),
-    count("--megabytes", "size of the text to read, in megabytes", 4.0, minimum=1.0),
+    count("--megabytes", "maximum size of the text, in millions of characters", 4.0, minimum=1.0),
     count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
     count("--batch-size", "number of rows in a batch", 256),
     count("--passes", "number of passes over the shards in each round", 10),
@@ -84,9 +84,10 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks tokens at random for masked language modeling, as Hugging Face's data collator does.
+    """Masks tokens at random for masked language modeling.
 
-    Each token is selected independently of the others. Special tokens are never selected.
+    As in Hugging Face's data collator, each token is selected independently of the others. Special
+    tokens are never selected. A random replacement is never a special token.
 
     Args:
         token_ids: `(B, L)` ids of the rows.
@@ -189,7 +190,7 @@ class Work:
             raise UserError(
                 "the tokenizer of Hugging Face and this library produce different rows, perhaps "
                 'because the text contains a special token such as "[MASK]": give other files with '
-                "--text"
+                "--text or --vocabulary"
             )
         dataset = self._corpus.dataset(
             "train", self.batch_size, None, repeat=False, drop_remainder=False
@@ -274,7 +275,8 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
     """Reads or generates documents until they have a given total size.
 
-    The function truncates the last document to this size. Empty documents are left out.
+    The function truncates the last document to reach exactly this size. Blank documents are left
+    out.
 
     Args:
         pattern: glob pattern of text files; `None` means to generate documents. The files may have

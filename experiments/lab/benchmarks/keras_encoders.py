@@ -1,9 +1,9 @@
 """Training steps of a BERT encoder in this library, KerasHub and Model Garden.
 
 This library runs the same step as in a training run. The models of KerasHub and Model Garden train
-in a `tf.function`, with and without XLA. All models have post-norm, exact GELU, tied embeddings,
-logits only at masked positions, and AdamW. The inputs have no padding and no attention mask. The
-models of KerasHub and Model Garden have no segment embeddings (2 D weights).
+in a `tf.function`, with and without XLA. With `--against peers`, all models have post-norm, exact
+GELU, tied embeddings, logits only at masked positions, and AdamW. The inputs have no padding and no
+attention mask. The models of KerasHub and Model Garden have no segment embeddings (2 D weights).
 """
 
 import types
@@ -189,7 +189,7 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` for a training step on one device, and one for several devices.
+    """Makes a `Contender` for a BERT-rab training step on one device, and one for several devices.
 
     Args:
         options: fields of `StepSetting`.

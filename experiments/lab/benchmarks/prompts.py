@@ -36,7 +36,10 @@ command = Benchmark(
     "new tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
     argument(
-        "--size", "size of the GPT-2", default="mini", choices=("tiny", "mini", "base", "medium")
+        "--size",
+        "size of the GPT-2 model",
+        default="mini",
+        choices=("tiny", "mini", "base", "medium"),
     ),
     # `TextGenerator` splits more than 32 prompts into several batches.
     count(

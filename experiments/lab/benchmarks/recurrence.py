@@ -51,9 +51,11 @@ command = Benchmark(
     ),
     count("--step-size", "step size k of the recurrence", 1),
     argument(
-        "--gate", "activation function of the gate: gelu, gelu_tanh or sigmoid", default="gelu"
+        "--gate",
+        "activation function of the gate: 'gelu', 'gelu_tanh' or 'sigmoid'",
+        default="gelu",
     ),
-    argument("--dtype", "dtype of the input: float32 or bfloat16", default="float32"),
+    argument("--dtype", "dtype of the input: 'float32' or 'bfloat16'", default="float32"),
     rounds=9,
 )
 

@@ -124,8 +124,8 @@ command = Benchmark(
     count("--layers", "number of layers while another size varies", 2),
     count(
         "--tokens N",
-        "number of tokens in a batch while L varies; the batch size is N / L (default: a batch has "
-        "--batch rows at every L)",
+        "number of tokens in a batch while L varies; the batch size is N / L, rounded down "
+        "(default: a batch has --batch rows at every L)",
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
@@ -169,9 +169,9 @@ class Point:
 def make_stack(mixer: str, point: Point) -> Stack:
     """Builds a stack of layers, `(B, L, D) -> (B, L, D)`.
 
-    The inner width is 3 D for a feed-forward layer and 2 D for a recurrence, so that parameter
-    counts are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and 3 L - 1 more
-    weights per layer for the spatial gating.
+    The total inner width of a layer is 3 D for feed-forward layers and 2 D for a recurrence, which
+    gives both the same number of matrix parameters. gMLP and aMLP have an inner width of 6 D, as in
+    their paper, and 3 L - 1 more weights per layer for the spatial gating.
 
     Args:
         mixer: name of the layers, as for `--mixers`.
@@ -334,7 +334,7 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     """Makes the summary of all tables: exponents, and plots of time and memory on logarithmic axes.
 
     The field "exponents" is a nested dict whose keys are, from outside to inside, axis, mixer,
-    cost, and "all" or "upper half".
+    cost, and "all" or "upper half". The field "blocks" is the output of `compare_with_transformer`.
 
     Args:
         tables: dict mapping a setting to its rows.
@@ -422,7 +422,8 @@ def compare_with_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str,
 def qualities(block: str) -> dict[str, str]:
     """Returns the quality of a block in earlier studies, as a dict for table cells.
 
-    The dict maps each key of `STUDIES` to a cell with the mean and standard deviation over seeds.
+    The dict maps each key of `STUDIES` to a cell. The cell has the mean and standard deviation over
+    seeds, or "-" if the study does not include the block.
     """
     cells = {}
     for name, (file, fields, metric, key, names) in STUDIES.items():
@@ -440,7 +441,8 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     The `Point` objects of an axis are in ascending order of the size that varies.
 
     Raises:
-        UserError: the options contradict each other.
+        UserError: a width is not a multiple of `HEAD_DIM`, `--tokens` is less than the maximum of
+            `--lengths`, or an axis has only one size.
     """
     option_values = vars(options)
     for value in (*options.widths, options.width):
@@ -481,9 +483,9 @@ def measure(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> 
         points: sizes and options of the steps.
 
     Returns:
-        The rows of `harness.timed` with further fields: "axis", "mixer", "at" (value of the varied
-        size), "milliseconds" (quartiles of the step time), "parameters" and "mebibytes" (peak
-        memory; 0 means that it was not measured).
+        The rows of `harness.timed` with names such as "L 128, SwishRNN" and further fields: "axis",
+        "mixer", "at" (value of the varied size), "milliseconds" (quartiles of the step time),
+        "parameters", "mebibytes" (peak memory; 0 means that it was not measured) and "more".
     """
 
     def repeat(step: Callable, steps: int) -> None:

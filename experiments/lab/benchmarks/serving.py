@@ -14,12 +14,12 @@ They classify lines of varied length. The implementations are:
 - this library as a SavedModel in TensorFlow, as a Keras model in memory, and as `predict` with
   LiteRT for small requests
 
-Before the timing, the benchmark checks that the answers are equal. The SavedModel signature is
+Before the timing, the benchmark checks that the answers agree. The SavedModel signature is
 called in this process, by one client and by several clients, because TensorFlow Serving needs
 Docker. A server would add time for network transfer and for batching.
 
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
-SavedModel compiled by XLA (`--compile`).
+SavedModel compiled by XLA (`export.keras_model --compile`).
 
 With `--run`, the benchmark times only a run of `experiments.finetune`, exported in float32, in
 bfloat16 and in LiteRT. It also reports the accuracy on the validation split.
@@ -99,7 +99,12 @@ command = Benchmark(
     ),
     count("--layers", "number of layers of the classifier (default: the number for --size)"),
     count("--batch-sizes", "request sizes to time, in lines", [1, 32], nargs="+"),
-    count("--rows", "minimum number of lines that each contender processes in a round", 32),
+    count(
+        "--rows",
+        "number of lines that each contender processes in a round, rounded up to whole requests; a "
+        "translator processes at most 8 lines or one request",
+        32,
+    ),
     count(
         "--clients",
         "number of clients that send requests with one line at the same time; 0 skips the test "
@@ -114,7 +119,7 @@ command = Benchmark(
     ),
     argument(
         "--translator",
-        "size of the translation model; none skips translation",
+        "size of the translation model; 'none' skips translation",
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
@@ -217,7 +222,8 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         Args:
             path: file to write the ONNX model to.
             threads: number of threads of each engine.
-            int8: whether to add models with int8 weights.
+            int8: whether to add models with int8 weights, which the method writes to a file
+                int8.onnx beside `path`.
 
         Returns:
             A dict mapping the name of an engine, such as "OpenVINO, int8", to a function from lines
@@ -310,6 +316,9 @@ def _exported(
 
     Returns:
         A function from lines to answers, which calls the SavedModel.
+
+    Raises:
+        UserError: the command failed.
     """
     command_line = [sys.executable, "-m", f"export.{command}", location, *arguments]
     process = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=False)
@@ -471,10 +480,11 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Checks that all implementations give the same answers as the first implementation.
+    """Checks that all implementations give about the same answers as the first implementation.
 
     Args:
-        answers: dict mapping the name of an implementation to a function from lines to answers.
+        answers: dict mapping the name of an implementation to a function from lines to answers. The
+            names of implementations in bfloat16 or int8 end with "bfloat16" or "int8".
         requests: lists of lines, one list for each request.
 
     Raises:
@@ -488,14 +498,16 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             if actual.dtype == object:
                 if not np.array_equal(actual, expected):
                     raise UserError(
-                        f"{name} and {reference} return different results: report this as a bug"
+                        f"{name} and {reference} return different results: check that --tokenizer, "
+                        "if given, belongs to the model of --servers, or report this as a bug"
                     )
                 continue
             error = np.abs(actual - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
                     f"the outputs of {name} differ from the outputs of {reference} by up to "
-                    f"{error:.1e}, more than rounding explains: report this as a bug"
+                    f"{error:.1e}, more than rounding explains: check that --tokenizer, if given, "
+                    "belongs to the model of --servers, or report this as a bug"
                 )
 
 
@@ -532,7 +544,8 @@ def with_latencies(
 ) -> list[dict]:
     """Times all implementations, and adds latency percentiles to the output of `harness.timed`.
 
-    The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
+    The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99". Warm-up runs do not
+    count.
 
     Args:
         answers: dict mapping the name of an implementation to a function from lines to answers.
@@ -561,9 +574,6 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-# Dict mapping a server to a tuple. The tuple has the arguments of the start command, the URL path
-# of a request, a function from lines (B,) to the request body, and a function from the response to
-# a dict of arrays.
 _TRITON = (
     "/v2/models/model/infer",
     lambda lines: {
@@ -573,6 +583,9 @@ _TRITON = (
     },
     lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
 )
+# Dict mapping a server to a tuple. The tuple has the arguments of the start command, the URL path
+# of a request, a function from lines (B,) to the request body, and a function from the response to
+# a dict of arrays.
 _SERVERS = {
     "export.serve": (
         ("export.serve", "{folder}", "--name", "model", "--rest-port", "0", "--grpc-port", "0"),
@@ -603,7 +616,8 @@ def served(name: str, paths: Mapping[str, str]) -> Iterator[Answer]:
             newest version) and "tokenizer" (tokenizer.json).
 
     Raises:
-        UserError: the server did not start.
+        UserError: the server did not start. The yielded function raises a `UserError` if the server
+            returns an error.
     """
     templates, path, body, arrays = _SERVERS[name]
     arguments = ["-m", *(template.format(**paths) for template in templates)]
@@ -691,6 +705,9 @@ def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
 
     Yields:
         Pairs of a table title and the rows of the table.
+
+    Raises:
+        UserError: the run was not trained to classify single texts.
     """
     run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe

@@ -6,12 +6,13 @@
 The test runs `python -m export.serve` in a process of its own on 127.0.0.1. The model returns each
 text in upper case, with the prefix "even:" or "odd:" for the parity of the model version. Clients
 send requests over REST and gRPC and check every answer. Other clients send malformed requests.
-Meanwhile, the test deletes old versions and adds new versions. Some new versions are damaged or
+Meanwhile, the test adds new versions and deletes random versions. Some new versions are damaged or
 copied slowly. Every second, the test reads the resident memory of the server from /proc.
 
-The report (`results.json` and `README.md`) gives the numbers of lost and wrong answers. The exit
-status is 1 if an answer is lost or wrong, if no answer is right, if the answer to a malformed
-request is not a client error, or if the server's log has a traceback.
+The report gives the numbers of lost and wrong answers. With `--out`, it is also written to
+`results.json` and `README.md`. The exit status is 1 if an answer is lost or wrong, if no answer is
+right, if the server crashes, if the answer to a malformed request is not a client error, or if the
+server's log has a traceback.
 """
 
 import argparse
@@ -170,7 +171,8 @@ class Soak:
     def send_malformed(self, rng: random.Random, pause: float) -> None:
         """Sends malformed requests until all clients together have sent the planned number.
 
-        On average, half of the requests go over REST and half over gRPC.
+        The method also returns when the test ends. On average, half of the requests go over REST
+        and half over gRPC.
 
         Args:
             rng: random number generator.
@@ -229,7 +231,10 @@ class Soak:
     # Model versions.
 
     def change_versions(self, rng: random.Random) -> None:
-        """Adds complete, damaged and slowly copied versions, and deletes old versions."""
+        """Adds complete, damaged and slowly copied versions until the test ends.
+
+        After each new version, the method deletes random versions until only four are left.
+        """
         version = 2
         while not self.stop.wait(rng.uniform(0.3, 1.5)):
             version += 1
@@ -411,7 +416,7 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
         "malformed failed": counts.get("failed", 0),
         "tracebacks": log.count("Traceback"),
         "switches": log.count(" serves after "),
-        "refused versions": log.count(" does not load: "),
+        "refused versions": log.count(" cannot be loaded: "),
         "MiB, second and last quarter's medians": [*map(statistics.median_high, quarters)],
         "MiB, greatest": max(memory),
         "counts": counts,
@@ -505,7 +510,12 @@ main = single_program(
     __doc__,
     "experiments.lab.benchmarks.soak:run",
     count(
-        "--minutes M", "duration of the test in minutes (default: %(default)s)", 2.0, 0.01, 1500.0
+        "--minutes M",
+        "minimum duration of the test in minutes; the test takes up to twice as long if it has not "
+        "sent all malformed requests (default: %(default)s)",
+        2.0,
+        0.01,
+        1500.0,
     ),
     count(
         "--clients N",

@@ -14,7 +14,7 @@ The flag `--against` chooses the comparison:
 - `replicas` compares one device with mirrored devices that share the batch and the threads.
 
 With `--engine jax`, this library uses its JAX engine. JAX and PyTorch use a GPU if there is one.
-The tokens are random. The models predict 15% of the positions, which are masked. Gradients are not
+Tokens and labels are random. The models predict labels at 15% of the positions. Gradients are not
 clipped.
 
 With `--against peers`, the flag `--peaks` adds columns. "share of gemm" is the FLOP rate of
@@ -88,7 +88,7 @@ command = Benchmark(
     switch("--jit", "compile the step with XLA, for --against blocks or replicas"),
     argument(
         "--implementation",
-        "implementation of the kernels for --against blocks; loop needs no C++ compiler",
+        "implementation of the kernels for --against blocks; 'loop' needs no C++ compiler",
         default="auto",
         choices=("auto", *NAMES),
     ),
@@ -170,7 +170,7 @@ def add_peaks(
     factory_of: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
-    """Measures peak memory, and adds "gemm_share", "peak_bytes" and their table cells to the rows.
+    """Measures peak memory, and adds "gemm_share", "peak_bytes" and their table cells to `rows`.
 
     "gemm_share" has the quartiles of the FLOP rate relative to a matrix product.
 
@@ -242,7 +242,7 @@ def main(options: argparse.Namespace) -> Tables:
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
             "--against replicas, --peaks and --jit are not supported with --engine jax: leave "
-            "these flags out"
+            "these flags out, or give --engine tensorflow"
         )
     fields = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:

@@ -77,7 +77,7 @@ def joey_config(
     log_every: int,
     validate_every: int,
 ) -> str:
-    """Converts a recipe to a configuration file of Joey NMT.
+    """Converts a recipe to the YAML text of a configuration file for Joey NMT.
 
     Args:
         recipe: recipe of the model and the training run.
@@ -96,7 +96,8 @@ def joey_config(
     if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
         raise UserError(
             "Joey NMT does not support the model or the learning rate schedule of this recipe: "
-            "set model.block=transformer, equal dropout rates and training.schedule=inverse_sqrt"
+            "set model.block=transformer, training.schedule=inverse_sqrt, and model.dropout, "
+            "model.attention_dropout and model.activation_dropout to the same rate"
         )
     source, target = recipe.data.languages
     template = string.Template(pathlib.Path(__file__).with_name("joeynmt.yaml").read_text())
@@ -162,7 +163,11 @@ class Trainer:
     log, log_pattern = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
     def run_updates(self, updates: int) -> None:
-        """Runs the process for `updates` further updates, and then pauses the process."""
+        """Runs the process for `updates` further updates, and then pauses the process.
+
+        Raises:
+            UserError: the process has ended.
+        """
         self.resume()
         wanted = self.updates + updates
         while self.updates < wanted:
@@ -258,7 +263,8 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
     """Returns the recipe of the benchmark, with settings that Joey NMT supports.
 
     Args:
-        settings: further settings to replace, as strings of the form `path=value`.
+        settings: settings of the user, as strings of the form `path=value`, which are applied last.
+            `joey_config` raises if Joey NMT does not support them.
         dropout: dropout rate of embeddings, sub-layers, attention weights and inner activations.
     """
     names = ("dropout", "attention_dropout", "activation_dropout")
@@ -269,7 +275,7 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """Finds the batch size at which an update has `target_tokens` target tokens on average.
+    """Finds the batch size at which updates have about `target_tokens` target tokens on average.
 
     The batch size includes padding, while the number of target tokens excludes padding.
 
@@ -380,7 +386,10 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
-    """Returns a sentence with the mean number of target tokens per update of each trainer."""
+    """Returns a sentence with each trainer's mean number of target tokens per update.
+
+    The sentence also has the batch size including padding.
+    """
     counts = "; ".join(
         f"{name} has {trainer.target_tokens:,.0f} of {trainer.padded_tokens:,} with padding"
         for name, trainer in trainers.items()

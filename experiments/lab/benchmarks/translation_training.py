@@ -98,6 +98,9 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 
     The curve has a point for each validation. A point is a dict with "updates", "target_tokens"
     (estimated from the mean per update), "minutes" since the start, and "bleu".
+
+    Raises:
+        UserError: the process of the trainer ended by itself.
     """
     start, minutes_by_step = time.monotonic(), {}
     while time.monotonic() - start < 60 * minutes:
@@ -123,7 +126,8 @@ def bleu_curves(
 ) -> str:
     """Measures the BLEU curves that are missing in the folder of `--out`, and returns the report.
 
-    The function also writes the report after each curve.
+    Curves that were made with other minutes or batch sizes count as missing. With `--out`, the
+    function also writes the report after each curve.
 
     Args:
         trainers: dict mapping the name of a library and data type to its trainer.
@@ -180,7 +184,7 @@ def peer_versions(python: str) -> dict[str, str]:
         python: Python interpreter of the environment.
 
     Raises:
-        UserError: Joey NMT is not installed in the environment.
+        UserError: `python` cannot be run, or cannot import Joey NMT.
     """
     code = (
         "import importlib.metadata as m, joeynmt.training\n"
@@ -191,7 +195,8 @@ def peer_versions(python: str) -> dict[str, str]:
     except (OSError, subprocess.CalledProcessError):
         raise UserError(
             f"--joey {python} cannot import joeynmt: run `make .venv-joeynmt/installed`, or "
-            "install experiments/lab/benchmarks/requirements-joeynmt.txt in a separate environment"
+            "install experiments/lab/benchmarks/requirements-joeynmt.txt in a separate environment "
+            "and give --joey the Python interpreter of this environment"
         ) from None
     return dict(zip(("joeynmt", "torch"), process.stdout.split(), strict=True))
 
@@ -203,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.validate_every % options.updates:
         raise UserError(
             f"--validate-every is {options.validate_every}, but must be a multiple of --updates, "
-            f"{options.updates}: give such a multiple"
+            f"{options.updates}: give such a multiple, or change --updates"
         )
     versions = peer_versions(options.joey)
     cpus = sorted(os.sched_getaffinity(0))

@@ -54,7 +54,11 @@ def process_memory(field: str, pid: int | str = "self") -> int:
 
     Args:
         field: `"VmRSS"` for the resident set size, or `"VmHWM"` for its peak.
-        pid: process id.
+        pid: process id; `"self"` means this process.
+
+    Raises:
+        OSError: there is no such process.
+        KeyError: the process has ended, but its parent has not yet waited for it.
     """
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)

@@ -1,1 +1,1 @@
-"""`python -m experiments.lab.slides`: compares small encoders, language models and T5 or BART."""
+"""`python -m experiments.lab.slides`: compares small encoders, language models, T5 and BART."""

@@ -17,8 +17,8 @@ memory lengths, evaluates GPT-2 by few-shot prompting, and trains taggers with a
 The command `sentences` trains Sentence-BERT on entailment and on STS-B, with several poolings and
 concatenations.
 
-Each comparison of `encoders` and `decoders` is a subfolder of OUT. The commands write their reports
-to OUT/NAME.md and OUT/NAME.json, where NAME is the name of the command. If a command is
+Each comparison of `encoders` and `decoders` has a subfolder of OUT. The commands write their
+reports to OUT/NAME.md and OUT/NAME.json, where NAME is the name of the command. If a command is
 interrupted, give the same command again: complete runs are not trained again.
 """
 

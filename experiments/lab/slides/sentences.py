@@ -58,8 +58,8 @@ def _train_and_score(
 ) -> dict:
     """Trains Sentence-BERT, evaluates it on STS-B, and returns a row with the scores.
 
-    If the file of the row already exists, the function only reads the row. As in the paper, the
-    classifier gets vectors that are not normalized to unit length.
+    If the file `out`/rows/`name`.json already exists, the function only reads the row from this
+    file. As in the paper, the classifier gets vectors that are not normalized to unit length.
 
     Args:
         options: parsed options of the command.
@@ -70,6 +70,13 @@ def _train_and_score(
         concatenation: features of a pair for the classifier, such as "u,v,|u-v|"; training on STS-B
             does not use them.
         seed: random seed.
+
+    Returns:
+        A dict with "arm" (list of pooling and concatenation), "task", "seed", "spearman" and, for a
+        classification task, "accuracy" (best validation accuracy).
+
+    Raises:
+        UserError: a command failed, or the file was made with another `--init` or `--set`.
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
     data = studies.flags("--data-dir", options.data_dir)

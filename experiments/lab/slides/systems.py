@@ -92,6 +92,9 @@ class Study:
         options: parsed options of the command; `options.systems` selects comparisons.
         comparisons: all comparisons of the command.
         further_parts: names of further parts that `--systems` may select.
+
+    Raises:
+        UserError: `--systems` has an unknown name.
     """
 
     def __init__(self, options: argparse.Namespace, comparisons: Comparisons, *further_parts: str):
@@ -100,7 +103,7 @@ class Study:
         for name in self.chosen:
             if name not in (*comparisons, *further_parts):
                 raise UserError(
-                    f"--systems {name!r} is not a known system: choose from "
+                    f"--systems {name!r} is not a comparison of this command: choose from "
                     f"{'; '.join((*comparisons, *further_parts))}"
                 )
         self.comparisons = {
@@ -112,6 +115,8 @@ class Study:
 
     def compare(self, *arguments: str) -> None:
         """Runs the selected comparisons, each in its own folder, and adds their reports.
+
+        Comparisons that are not in `EVERY_SEED` use only the first seed.
 
         Args:
             arguments: further arguments of `compare`.
@@ -131,7 +136,11 @@ class Study:
             self.add(self.out / name / "compare.md")
 
     def add(self, report: pathlib.Path) -> None:
-        """Adds the Markdown file `report`. The title of the file becomes a section heading."""
+        """Adds the text of the Markdown file `report`, which is in a subfolder of `out`.
+
+        The title of the file becomes a section heading. Links to PNG files get the subfolder as a
+        prefix.
+        """
         text = report.read_text(encoding="utf-8").rstrip()
         self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
 
@@ -218,15 +227,13 @@ def encoders(options: argparse.Namespace) -> None:
 def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
     """Returns Spearman correlations on STS-B for mean-pooled sentence vectors of an encoder.
 
-    All encoders are evaluated without training on STS-B ("mean pooling"). BERT is also evaluated
-    after training on STS-B ("Sentence-BERT").
-
     Args:
-        data: the argument `--data-dir`, for further commands.
+        data: `["--data-dir", DIR]` for the commands, or an empty list.
         row: result of a run from `compare`.
 
     Returns:
-        A dict mapping "mean pooling" and "Sentence-BERT" to the correlation on the development set.
+        A dict of correlations on the validation split: "mean pooling" without training on STS-B
+        and, only for BERT, "Sentence-BERT" after training on STS-B.
     """
     run = pathlib.Path(row["run"])
 
@@ -246,7 +253,11 @@ def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
 
 
 def decoders(options: argparse.Namespace) -> None:
-    """Runs the command `slides decoders`: compares blocks, and evaluates some of the models."""
+    """Runs the command `slides decoders`: compares blocks in several systems.
+
+    The command also evaluates Transformer-XL with several memory lengths and GPT-2 by few-shot
+    prompting, and trains an ELMo and taggers that use it.
+    """
     study = Study(options, DECODERS, ELMO)
     study.compare()
 

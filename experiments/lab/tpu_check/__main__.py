@@ -17,12 +17,12 @@ The exit status is 0 if every recipe passes, 1 if a recipe fails, and 2 if the c
         --mesh data=2,model=2
 
 This command compiles the JAX engine's update for a mesh of cores. Each index along the axis `data`
-has one micro-batch. The command also prints the number of bytes that collectives transfer.
+has one micro-batch. The command also prints how many GiB a core receives in collective operations.
 
     python -m experiments.lab.tpu_check --slices
 
-This command needs no compiler. For every model in the catalog it prints the bytes for weights,
-gradients and activations, and the smallest TPU slice that can train the model.
+This command needs no compiler. For every model in the catalog it prints the memory for weights,
+gradients, Adam's moments and activations, and the smallest TPU slice that can train the model.
 
 Install the compiler by `make tpu-check`, or by
 `pip install -r experiments/lab/tpu_check/requirements.txt` in a separate environment. Compiling a
@@ -50,7 +50,8 @@ main = cli.single_program(
     ),
     cli.count(
         "--batch N",
-        "micro-batch size per core, in rows or, for translation recipes, in tokens on each side "
+        "micro-batch size, in rows or, for translation recipes, in tokens on each side. Each core "
+        "has one micro-batch, but cores along the axis model of --mesh share a micro-batch "
         "(default: the size in the recipe)",
     ),
     cli.count(

@@ -1,6 +1,7 @@
 """The command `tpu_check`: checks recipes, and reports the results as JSON and Markdown.
 
-The JSON file has one row for each recipe and topology. These fields are always set:
+The JSON file has one row for each combination of recipe, topology, number of rows and mesh. These
+fields are always set:
 
 - "ok": whether the recipe passes
 - "recipe" and "topology": their names
@@ -20,8 +21,9 @@ These fields are null if they are unknown:
 - "tokens_a_second": throughput of a core
 - "compilation" and "collectives": see `compiler.compile_step`
 
-The fields "settings", "mesh" and "compilations" have the values of the flags. The field "commit" is
-the commit that was checked out, and "versions" maps each package to its version.
+The fields "settings", "mesh" and "compilations" have the values of the flags; "mesh" is null with
+`--engine tensorflow`. The field "commit" is the commit that was checked out, and "versions" maps
+each package to its version.
 """
 
 import argparse
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             "--resume has no effect without --json: add --json FILE, or leave --resume out"
         )
     if options.hlo:
-        with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another folder"):
+        with clear_errors(f"the folder --hlo {options.hlo} cannot be made", "choose another path"):
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
     batch_flags = [] if options.batch is None else ["--batch", str(options.batch)]
     setting_flags = studies.flags("--set", *options.set)
@@ -142,7 +144,7 @@ def _check(
 ) -> Iterator[dict]:
     """Yields the result rows of a recipe, one for each topology.
 
-    Each batch size is traced once and then compiled for every topology.
+    Each batch size is traced only once, even if it is compiled for several topologies.
     """
     _say(f"{name}: building the model")
     model = step.build()
@@ -255,7 +257,7 @@ def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterato
 def table(rows: Sequence[dict]) -> str:
     """Returns the Markdown table of result rows.
 
-    The column "relative time per token" is relative to the first recipe that passes on the same
+    The column "relative time per token" is relative to the first row that passes on the same
     topology.
     """
     lines = []
@@ -341,7 +343,7 @@ def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
         return list({tuple(row.get(name) for name in names): row for row in both}.values())
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{where} does not contain results of tpu_check ({error}): give another file"
+            f"{where} does not contain results of tpu_check ({error}): give --json another file"
         ) from error
 
 
@@ -350,8 +352,8 @@ def as_json(rows: Sequence[dict], facts: dict) -> str:
 
     Args:
         rows: the result rows.
-        facts: dict with "options", the list of the command's arguments except recipes and
-            topologies, and "versions", a dict mapping package to version.
+        facts: dict with "options", the list of the arguments that determine the results, except
+            recipes and topologies, and "versions", a dict mapping package to version.
     """
     record = {"command": _command(rows, facts), "versions": facts["versions"], "rows": list(rows)}
     return json.dumps(record, indent=1) + "\n"
@@ -367,9 +369,10 @@ def as_markdown(rows: Sequence[dict], facts: dict) -> str:
 Each row is one core's part of an update: the forward pass, the backward pass, the gradient norm and
 the optimizer step. Nothing ran on a TPU. Memory is the compiler's analysis, in GiB. Cycles are the
 compiler's estimates, in which a loop's cycles count once per iteration. The step time follows from
-the cycles and the clock at which the chip reaches its peak rate. Random bits come from the chip's
-own generator, as with TensorFlow on a TPU. The step time includes neither the sum of the gradients
-over cores nor waiting for data, so use it only to compare recipes.
+the cycles and the clock at which the chip reaches its peak rate. Without a mesh, random bits come
+from the chip's own generator, as with TensorFlow on a TPU, and the step time does not include the
+sum of the gradients over cores. No step time includes waiting for data. Use step times only to
+compare recipes.
 
 The column "collectives" is in GiB. Without a mesh it is 4 bytes per parameter, which data-parallel
 cores sum once per update. With a mesh it is the size of the arrays that a core receives, by type of

@@ -37,7 +37,7 @@ class Chip:
 
     @property
     def core_bytes(self) -> int:
-        """Memory of a core in bytes."""
+        """Memory in bytes that a program may use on one core."""
         return int(self.core_gib * 2**30)
 
     @property
@@ -78,7 +78,7 @@ def chip_of(topology: str) -> Chip:
 
 
 def listing() -> str:
-    """Returns a text with one line for each chip."""
+    """Returns a text with one line for each chip in `CHIPS`."""
     return "\n".join(
         f"{chip.example:10} {chip.cores} {plural('core', chip.cores)} per chip, "
         f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz per core"

@@ -80,8 +80,8 @@ def search(
 def _next_rows(results: dict[int, dict], limit: int) -> int | None:
     """Returns the next number of rows to compile, or `None` if the search is complete.
 
-    The function chooses the number of rows at which the memory would reach the limit, assuming that
-    memory grows linearly with the number of rows.
+    The function estimates the number of rows at which the memory would reach the limit, assuming
+    that memory grows linearly with the number of rows, and rounds down to a multiple of `MULTIPLE`.
 
     Args:
         results: dict mapping the number of rows to the output of `compile_step`.
@@ -125,8 +125,8 @@ def compile_step(
     - "compilation": a dict with "seconds", "cpu_seconds" and "peak_bytes"
     - "dynamic": names of ops whose shapes are known only at run time
     - "device_kind" and "cores_a_chip": name of the chip, and number of cores per chip, in libtpu
-    - if compilation succeeded: "memory" in bytes, "cycles" (see `cycles.Estimate`) and, with
-      `cores`, "collectives" in bytes
+    - if compilation succeeded: "memory" (dict of sizes in bytes), "cycles" (output of
+      `cycles.Estimate.as_dict`) and, with `cores`, "collectives" (output of `cycles.collectives`)
     - if compilation failed: "error", "error_ops" and, if memory was too small, "memory_needed" in
       bytes
 
@@ -262,7 +262,7 @@ def _ops(module, *names: str) -> list:
 
 
 def _dynamic(module) -> list[str]:
-    """Returns the names of the TensorFlow ops whose shapes depend on values."""
+    """Returns the names of the ops whose shapes depend on values, without repetition."""
     names = []
     for op in _ops(module, "stablehlo.set_dimension_size"):
         # If the size is known at compile time, as after top_k, the type is static.
@@ -278,8 +278,8 @@ def _use_tpu_random_bits(module) -> None:
     The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
     replaces the generator of random bits, because TensorFlow uses a different generator for each
     type of device. A CPU uses Philox, whose state is a key and two counters. A TPU uses the chip's
-    own generator, whose state is a key and one counter. Philox would take half of the cycles in a
-    BERT step.
+    own generator, whose state is a key and one counter. In a BERT step on a TPU, Philox can take
+    half of the cycles.
 
     Args:
         module: StableHLO module of a TensorFlow step.
@@ -314,7 +314,7 @@ def _use_tpu_random_bits(module) -> None:
 def _refusal(message: str) -> dict:
     """Returns the fields "error", "error_ops" and "memory_needed" from the compiler's message.
 
-    The field "memory_needed" is set only if memory was too small.
+    The field "memory_needed", in bytes, is set only if memory was too small.
     """
     fields = {
         "error": " ".join(message.split())[:500],

@@ -3,8 +3,8 @@
 The compiler writes `estimated_cycles` next to each instruction. The estimate of a fusion includes
 the instructions in the fusion. The text lists the body of a loop once. This module multiplies the
 cycles of the body by the number of iterations. For a conditional, the module counts the most
-expensive branch. The optimizer step is in a branch of a conditional, because an update with a NaN
-gradient is skipped.
+expensive branch. The optimizer step is in a branch of a conditional, because an update whose
+gradient is NaN or infinite is skipped.
 """
 
 import collections
@@ -28,7 +28,7 @@ class Loop(NamedTuple):
     """A while loop.
 
     Attributes:
-        name: name of the TensorFlow op that makes the loop.
+        name: name of the op that makes the loop, or of the HLO instruction if the op is unknown.
         trips: number of iterations; `None` means an unknown number, which counts as 1.
         cycles: cycles in one iteration, including inner loops.
     """
@@ -44,7 +44,8 @@ class Estimate(NamedTuple):
     Attributes:
         cycles: all cycles; the cycles of a loop count once per iteration.
         loop_cycles: cycles in loops, which `cycles` includes.
-        by_opcode: dict mapping an HLO opcode to its cycles outside loops, in descending order.
+        by_opcode: dict mapping an HLO opcode to its cycles outside loops, in descending order of
+            cycles.
         loops: the outermost loops.
     """
 
@@ -101,7 +102,10 @@ class _Computation(dict[str, _Instruction]):
     """
 
     def final(self, name: str) -> _Instruction:
-        """Returns the instruction `name` or, if this is a copy or a bitcast, the copied value."""
+        """Returns the instruction `name` or, if this is a copy or a bitcast, the copied value.
+
+        If there is no such instruction, the result is `_UNKNOWN`.
+        """
         instruction = self.get(name, _UNKNOWN)
         while instruction.opcode in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
@@ -117,7 +121,8 @@ def collectives(text: str) -> dict[str, int]:
         text: text of an optimized HLO module.
 
     Returns:
-        Dict mapping the type of a collective, such as "all-reduce", to its number of bytes.
+        Dict mapping the type of a collective, such as "all-reduce", to its number of bytes, in
+        descending order of bytes.
     """
     sizes_by_opcode = collections.Counter()
     for shapes, opcode, start in _COLLECTIVE.findall(text):
@@ -134,7 +139,7 @@ def estimate(text: str) -> Estimate:
     """Sums the cycle estimates in the text of an optimized HLO module.
 
     Raises:
-        ValueError: the text has no cycle estimates.
+        ValueError: the text is not an HLO module, or has no cycle estimates.
     """
     module: dict[str, _Computation] = {}
     current, entry = None, None
@@ -249,7 +254,8 @@ def _at_start(
 def _step(module: dict[str, _Computation], loop: _Instruction, index: int | None) -> int | None:
     """Returns the constant that an iteration adds to the state's integer at index `index`.
 
-    The result is 0 if the integer does not change, and `None` if it changes in another way.
+    The result is 0 if the integer does not change. `None` means that it changes in another way, or
+    that `index` is `None`.
     """
     body = module[loop.called("body")[0]]
     root = list(body.values())[-1]

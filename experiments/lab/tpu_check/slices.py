@@ -70,9 +70,9 @@ def parameters_of(name: str) -> int:
 
 
 def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
-    """Returns the source and target length of a row in the model's training.
+    """Returns the source and target length of a row that `activations` assumes for training.
 
-    An encoder has one length, which the function returns twice.
+    An encoder has one length, its `max_length`, which the function returns twice.
     """
     if isinstance(config, EncoderConfig):
         return (config.max_length,) * 2
@@ -147,7 +147,8 @@ def measured() -> dict[str, tuple[int, float]]:
     """Returns the measured activation bytes of the models that passed a saved `tpu_check`.
 
     The activation bytes are the compiler's temporaries minus the gradients. If memory is scarce,
-    the compiler recomputes activations instead of keeping them.
+    the compiler recomputes activations instead of keeping them. Of several results for a model, the
+    function returns the first.
 
     Returns:
         A dict mapping the name of a model to a pair of row length and activation bytes per row.
@@ -172,7 +173,7 @@ def run(markdown: str | None) -> None:
 
 
 def as_markdown(names: Sequence[str]) -> str:
-    """Returns a Markdown page with a table of the models `names`."""
+    """Returns a Markdown page with a table of the models `names`, sorted by parameter count."""
     measurements = measured()
     agreement = _agreement(measurements)
     lines = sorted(

@@ -1,6 +1,7 @@
 """Builds a recipe's train step as `fit` runs it, and converts the step to HLO for a compiler.
 
-If tracing or the conversion fails, the functions find the line of Python that causes the error.
+With the JAX engine, the step is converted to StableHLO. If tracing or the conversion fails, the
+functions search for the line of Python that causes the error.
 """
 
 import dataclasses
@@ -267,7 +268,7 @@ def _failed(error: Exception) -> Traced:
 
 
 class Pretraining(Step):
-    """Train step of a pre-training recipe, on a corpus of packed rows."""
+    """Train step of a pre-training recipe, on batches that its objective makes from a corpus."""
 
     run_class = PretrainingRun
 
@@ -388,6 +389,10 @@ def step_of(name: str, settings: list[str] = ()) -> Step:
     """Makes the train step of the recipe `name`.
 
     The settings for a TPU are applied first, followed by `settings`.
+
+    Raises:
+        UserError: there is no such recipe, a setting is not valid, or the recipe is for another
+            kind of task.
     """
     recipe = registry.load(name)
     if type(recipe) not in _STEPS:

@@ -59,7 +59,8 @@ def write(
             for a switch.
 
     Raises:
-        UserError: an option is invalid, or a worker raised a `UserError`.
+        UserError: an option is invalid, a source cannot be read, a worker raised a `UserError`, or
+            `CorpusWriter.finish` raised the error.
     """
     config = packer.config
     steps = _Steps(config, out, tfds)
@@ -243,7 +244,8 @@ class _Steps:
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_DocumentRef]]]:
         """Yields the index of each block and the `_DocumentRef` of each document in the block.
 
-        The blocks depend only on the document sizes and on the order of the drawn documents.
+        The blocks depend only on the drawn documents' order and sizes, and on which documents are
+        held out.
         """
         chunks_by_source: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
@@ -282,10 +284,10 @@ class _Steps:
             rows_before += block.counted
 
     def hold_out(self, block: _Block) -> _Block:
-        """Chooses the validation rows of a block, and sets `files` and `validation` of the block.
+        """Chooses the validation rows of a block.
 
         The validation rows of running text are written to a file. A block of segment pairs has no
-        validation rows.
+        validation rows. Returns the block with `files` and `validation` set.
         """
         packed: PackedBlock = self.load(f"packed-{block.index}")
         training_records, validation_records = packed.divide(self.config, block.before, set())

@@ -62,17 +62,17 @@ class CorpusSource(Settings):
 class CorpusConfig(Settings):
     """Settings of a pre-training corpus.
 
-    A translation pair always becomes a row `[CLS] a [SEP] b [SEP]`. `packing` has no effect on
-    translation pairs.
+    A translation pair becomes a row `[CLS] a [SEP] b [SEP]`, or is left out if it does not fit into
+    a row. `packing` has no effect on translation pairs.
 
     Attributes:
-        sources: sources of the documents. A source may also be written as its name or as a tuple
-            (name, split, weight, language).
+        sources: sources of documents or translation pairs. A source may also be written as its name
+            or as a tuple (name, split, weight, language).
         sequence_length: number of ids per row, including special ids and padding.
         pairs: pre-training task on segment pairs. "none" means rows of running text. With
-            "next_sentence" (BERT), the second segment of at least half of the rows comes from
-            another document. With "sentence_order" (ALBERT), half of the rows have their segments
-            swapped.
+            "next_sentence" (BERT), the second segment of a row comes from another document with a
+            probability of at least 0.5. With "sentence_order" (ALBERT), the segments of a row are
+            swapped with a probability of 0.5.
         packing: content of a row. For running text, "doc_text" takes as many tokens as fit from one
             document, and "full_text" continues with the next document. "doc_sentences" and
             "full_sentences" are the variants of "doc_text" and "full_text" that take only whole
@@ -82,24 +82,24 @@ class CorpusConfig(Settings):
             pairs.
         language_alpha: exponent alpha of language sampling. Language i is drawn with a probability
             proportional to p_i^alpha, where p_i is the share of language i in all lines of text.
-            XLM uses 0.5 (Conneau and Lample 2019, section 3.1). `None` means that each document is
-            read once. If `batch_alpha` is set, `language_alpha` affects only the text on which the
-            vocabulary is trained.
+            XLM uses 0.5 (Conneau and Lample 2019, section 3.1). `None` means no language sampling.
+            If `batch_alpha` is set, `language_alpha` affects only the text on which the vocabulary
+            is trained.
         batch_alpha: exponent alpha for drawing one language per training batch. Language i is drawn
             with a probability proportional to p_i^alpha, where p_i is the share of language i in
-            the rows. XLM uses 0.7. Updates on running text and on translation pairs then alternate.
-            `None` means that a batch mixes languages.
+            the rows. XLM uses 0.7. If the corpus has both running text and translation pairs,
+            updates on the two alternate. `None` means that a batch mixes languages.
         validation_every: interval between held-out rows. One in `validation_every` rows of running
-            text is a validation row. For segment pairs, one in `validation_every` documents is held
-            out, and the first and third document always are. Held-out rows and documents are not
-            used for training.
-        validation_run: number of consecutive rows of running text that form a run. Runs are held
-            out as a whole, one in every `validation_every` runs.
-        rows_per_shard: approximate number of rows per file. A file ends at the end of a document.
-            With `batch_alpha`, each language has its own files, and the number applies to the files
-            of all languages together.
-        seed: seed of the order in which documents are drawn from the sources, and of the splits,
-            replacements and swaps in segment pairs.
+            text and translation pairs is a validation row. For segment pairs, one in
+            `validation_every` documents is held out, and the first and third document always are.
+            Held-out rows and documents are not used for training.
+        validation_run: number of consecutive rows that form a run. Runs are held out as a whole,
+            one in every `validation_every` runs. `validation_run` has no effect on segment pairs.
+        rows_per_shard: approximate number of rows per file. A training file ends at the end of a
+            document. With `batch_alpha`, each language has its own training files, and the number
+            applies to the files of all languages together.
+        seed: seed of the order in which documents are drawn from the sources, and of the lengths,
+            splits, replacements and swaps in segment pairs.
         sentence_splitter: name of the sentence splitter, if rows consist of whole sentences.
     """
 
@@ -127,57 +127,58 @@ class CorpusConfig(Settings):
     def check(self) -> None:
         if not self.sources:
             raise UserError(
-                "sources is empty, but a corpus needs at least one source: give a source such as "
-                "text:GLOB or tfds:NAME"
+                "corpus.sources is empty, but a corpus needs at least one source: give a source "
+                "such as text:GLOB or tfds:NAME"
             )
         for name in ("weight", "language"):
             missing = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(missing) < len(self.sources):
                 raise UserError(
                     f"{missing[0]} has no {name}, but other sources have a {name}: give each "
-                    f"source a {name}"
+                    f"source in corpus.sources a {name}, or none"
                 )
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
             raise self.error(
-                f"packing={self.packing!r} cannot be combined with pairs={self.pairs!r}: "
-                f"give one of {', '.join(choices)}"
+                f"packing={self.packing!r} cannot be combined with corpus.pairs={self.pairs!r}: "
+                f"set corpus.packing to one of {', '.join(choices)}"
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "neither weights nor language_alpha can be combined with "
-                f"packing={self.row_packing!r}, because a repeated document is packed differently "
-                "each time, so training would see validation text: give packing='doc_text' or "
-                "'doc_sentences'"
+                "neither weights nor corpus.language_alpha can be combined with corpus.packing="
+                f"{self.row_packing!r}, because a repeated document is packed differently each "
+                "time, so training would see validation text: set corpus.packing to 'doc_text' or "
+                "'doc_sentences', or leave the weights and corpus.language_alpha out"
             )
         if self.language_alpha is not None and not self.languages:
             raise UserError(
-                "language_alpha is set, but the sources have no languages: give each source a "
-                "language"
+                "corpus.language_alpha is set, but the sources have no languages: give each source "
+                "a language, or leave corpus.language_alpha out"
             )
         if self.language_alpha is not None and self.weights is not None:
             raise UserError(
-                "weights and language_alpha cannot be combined: remove the weights of the "
-                "sources, or leave language_alpha out"
+                "weights and corpus.language_alpha cannot be combined: remove the weights of the "
+                "sources, or leave corpus.language_alpha out"
             )
         if self.batch_alpha is not None and (
             not self.languages or self.weights is not None or self.paired
         ):
             raise self.error(
                 f"batch_alpha={self.batch_alpha} works only for running text from sources with a "
-                "language and without a weight: give each source a language and no weight, and "
-                "give pairs='none'"
+                "language and without a weight: give each source a language and no weight, and set "
+                "corpus.pairs to 'none', or leave corpus.batch_alpha out"
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"translation pairs cannot be combined with pairs={self.pairs!r}, because the "
-                "halves of a translation pair cannot be replaced or swapped: give pairs='none'"
+                f"translation pairs cannot be combined with corpus.pairs={self.pairs!r}, because "
+                "the halves of a translation pair cannot be replaced or swapped: set corpus.pairs "
+                "to 'none', or remove the translation pairs from corpus.sources"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
             raise UserError(
-                "pairs='next_sentence' allows only one language, because a change of language "
-                "would reveal a segment from another document: give pairs='sentence_order' or "
-                "'none'"
+                "corpus.pairs='next_sentence' allows only one language, because a change of "
+                "language would reveal a segment from another document: set corpus.pairs to "
+                "'sentence_order' or 'none'"
             )
 
     @property

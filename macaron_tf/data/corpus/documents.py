@@ -53,8 +53,9 @@ def open_source(
         Iterator of the texts of documents, or of the two halves of each translation pair.
 
     Raises:
-        UserError: the source cannot be read, has no translation pair, or is the default corpus in
-            another language than `source.language`.
+        UserError: the source cannot be read, has no translation pair with text on both sides, or is
+            the default corpus in a language other than `source.language`. Iteration over documents
+            may also raise a `UserError`; see `macaron_tf.data.sources.readers.documents`.
     """
     texts: Iterable[Text]
     if source.is_translation:
@@ -79,8 +80,9 @@ def open_source(
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
     """Splits a source into consecutive parts that can be read in parallel.
 
-    A part is a `CorpusSource` for one text, JSON Lines or Parquet file, or for 10,000 records of a
-    TFDS split. Any other source is a single part.
+    A part is a `CorpusSource` for one text, JSON Lines or Parquet file, or for up to 10,000 records
+    of a TFDS split. Any other source is a single part, as are a slice of a TFDS split and a source
+    with a file name that contains a wildcard character, a brace or a comma.
     """
     if source.is_translation:
         return [source]
@@ -88,7 +90,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     if parsed.kind.startswith("text") or parsed.kind in RECORD_KINDS:
         paths = list(map(str, source_files(source.source, source.split)))
         if parsed.kind == "datasets":
-            return [source]  # a file inside the folder cannot be opened as a data set
+            return [source]  # a file inside the folder cannot be opened as a dataset
         field = "".join(f":{name}" for name in parsed.fields)
         # A path with a wildcard or a comma would be read as a pattern or a list.
         if not any(set(path) & set("*?[]{},") for path in paths):
@@ -119,7 +121,11 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a corpus, or returns `None` if counting requires reading them."""
+    """Counts the documents of a corpus.
+
+    Returns:
+        The count, or `None` if it is unknown before the sources have been read.
+    """
     if config.repeats or config.has_translations:
         return None
     counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
@@ -159,8 +165,8 @@ def mixed_documents(
     Args:
         readers: functions that open the sources. Each source has at least one document.
         weights: weight of each source; `None` means that no document is repeated.
-        seed: seed of the draws. The order depends on the seed and on the number of documents in
-            each source, but not on their text.
+        seed: seed of the draws. The order depends on the seed, the weights and the number of
+            documents in each source, but not on the text of the documents.
         hold_out_every: interval between held-out documents, counted without repetitions. Documents
             0 and 2 are always held out, so that even a small corpus has two held-out documents.
             `None` means that no document is held out.
@@ -209,7 +215,7 @@ def corpus_mixture(
 ) -> Iterator[MixedDocument]:
     """Draws the documents of a corpus from its sources.
 
-    If `config.draws_languages` is True, the function first reads all sources to count their lines.
+    If `config.draws_languages` is True, the call first reads all sources to count their lines.
 
     Args:
         config: settings of the corpus.
@@ -250,7 +256,7 @@ def draw_documents(
 
 
 def count_lines(text: Text) -> int:
-    """Counts the lines of a document. A translation pair counts as one line."""
+    """Counts the lines into which `cut_lines` splits a document; 1 for a translation pair."""
     return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
@@ -430,10 +436,10 @@ def blocks(
     """Groups consecutive documents into blocks of about `rows_per_shard` rows.
 
     A block ends with the document that reaches `rows_per_shard` rows. Each block has at least one
-    non-empty training document. For next-sentence pairs, each block has at least two such
-    documents, so that a pair can take its second segment from another document. If too few
-    documents remain at the end, these documents join the previous block. A block is therefore
-    yielded only when the next block is complete.
+    non-empty training document, if the corpus has any. For next-sentence pairs, each block has at
+    least two such documents, so that a pair can take its second segment from another document. If
+    too few documents remain at the end, these documents join the previous block. A block is
+    therefore yielded only when the next block is complete, or at the end.
 
     Args:
         documents: documents, or other items with the attributes `size` and `held_out`.

@@ -25,7 +25,7 @@ class RowOrder:
     Attributes:
         paths: paths of the non-empty shards.
         rows: number of rows in each shard.
-        first_rows: index in the corpus of the first row of each shard.
+        first_rows: index of the first row of each shard in the unshuffled split.
         shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
             forms a group of its own.
         seed: two integers that seed the order. `None` means the order of the files.
@@ -61,13 +61,14 @@ class RowOrder:
             decode: function from N records to a tensor `(N, ...)`. The function is called once per
                 group, before shuffling, because shuffling and batching records as strings takes
                 twice as long.
-            repeat: whether to continue with further epochs forever.
+            repeat: whether to continue with further epochs forever. If False, the dataset ends with
+                the epoch that contains `start_row`.
             drop_remainder: whether to leave out a last batch of fewer than B rows.
 
         Returns:
-            Dataset of the decoded rows `(B, ...)`, their indices in the corpus `(B,)` int64, and
-            their epochs `(B,)` int64. Reading raises a tf.errors.OpError if a shard is missing or
-            damaged or has an unexpected number of records.
+            Dataset of tuples: the decoded rows `(B, ...)`, their indices in the unshuffled split
+            `(B,)` int64, and their epochs `(B,)` int64. Reading raises a tf.errors.OpError if a
+            shard is missing or damaged or has an unexpected number of records.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
         with tf.device("CPU"):
@@ -100,7 +101,8 @@ class RowOrder:
             decode: function from N records to a tensor `(N, ...)`.
 
         Returns:
-            The rows `(N, ...)`, their indices in the corpus and their epochs, both `(N,)` int64.
+            The rows `(N, ...)`, their indices in the unshuffled split `(N,)` int64, and their
+            epochs `(N,)` int64.
         """
         epoch, group = group_index // self.group_count, group_index % self.group_count
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
@@ -112,7 +114,7 @@ class RowOrder:
         record_count = tf.size(records, tf.int64)
         with tf.control_dependencies([tf.debugging.assert_equal(record_count, expected)]):
             rows = decode(records)
-        # For each shard, the index of its first row in the corpus minus its index in the group.
+        # For each shard, the index of its first row in the split minus its index in the group.
         shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
         shifts -= tf.cumsum(counts, exclusive=True)
         row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)

@@ -43,7 +43,9 @@ def pack_rows(
     cross_documents: bool,
     whole_sentences: bool = False,
 ) -> list[Row]:
-    """Packs running text into rows `[CLS] ids [SEP]`. Every token id is in exactly one row.
+    """Packs running text into rows `[CLS] ids [SEP]`, or `[CLS] ids [SEP] ids [SEP]` and so on.
+
+    Every token id is in exactly one row. Only a row that crosses documents has several segments.
 
     RoBERTa (Liu et al. 2019, section 4.2) calls whole sentences FULL-SENTENCES if rows cross
     documents, and DOC-SENTENCES otherwise. For DOC-SENTENCES, RoBERTa uses more rows per batch, so
@@ -107,17 +109,17 @@ def pack_pairs(
     the collected sentences into the segments a and b. If the pair is too long for a row, ids are
     removed from random ends of the longer segment, and then from both segments alternately.
 
-    With "next_sentence" (BERT), b is replaced by sentences from another document in half of the
-    pairs, and the next pair begins with the replaced sentences. If only one sentence was collected,
-    the sentence becomes a, and b always comes from another document. With short documents, b
-    therefore comes from another document in more than half of the pairs.
+    With "next_sentence" (BERT), b is replaced by sentences from another document with a probability
+    of 0.5, and the next pair begins with the replaced sentences. If only one sentence was
+    collected, the sentence becomes a, and b always comes from another document. With short
+    documents, b therefore comes from another document in more than half of the pairs.
 
     With "sentence_order" (ALBERT, Lan et al. 2020, section 3.1), a and b are consecutive segments
-    of one document, and are swapped in half of the pairs. If only one sentence was collected, the
-    sentence is divided at a random token. A sentence of a single token gives no pair. In ALBERT's
-    released code, a single sentence instead becomes a, b comes from another document, and the pair
-    gets the label 1 of a swapped pair. More than half of the labels are then 1, and a model can
-    predict many labels from the change of topic.
+    of one document, and are swapped with a probability of 0.5. If only one sentence was collected,
+    the sentence is divided at a random token. A sentence of a single token gives no pair. In
+    ALBERT's released code, a single sentence instead becomes a, b comes from another document, and
+    the pair gets the label 1 of a swapped pair. More than half of the labels are then 1, and a
+    model can predict many labels from the change of topic.
 
     Args:
         documents: token ids of each document, one sentence per row of `TokenRows`. "next_sentence"
@@ -226,7 +228,7 @@ def _random_sentences(document: TokenRows, target: int, rng: np.random.Generator
 def _trimmed(
     a: np.ndarray, b: np.ndarray, max_ids: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trims two segments to `max_ids` ids in total.
+    """Trims two segments to at most `max_ids` ids in total.
 
     BERT's code removes ids one by one from a random end of the longer segment. The results of this
     function have the same distribution as the results of BERT's code, but this function draws the
@@ -246,12 +248,11 @@ _TOO_FEW = {
     "next_sentence": (
         "next-sentence pairs need at least four documents with text, two for training and two "
         "for validation, because a second segment may come from another document of the same "
-        "split: give more documents, or read the text by the source text-paragraphs:GLOB or "
-        "text-lines:GLOB"
+        "split: give more documents, or read the files as text-paragraphs:GLOB or text-lines:GLOB"
     ),
     "sentence_order": (
         "sentence-order pairs need at least two documents with text, one for training and one "
-        "for validation: give more documents, or read the text by the source text-paragraphs:GLOB"
+        "for validation: give more documents, or read the files as text-paragraphs:GLOB"
     ),
 }
 
@@ -264,8 +265,8 @@ class PackedBlock:
         documents: number of documents in the block.
         tokens: number of ids without padding.
         records: the N encoded rows.
-        repeated: `(N,)` bool, True if the document with which a row begins was already read before.
-        languages: `(N, 2)` language ids of the first and second half of each row.
+        repeated: `(N,)` bool, True if the document with which a row begins is a repetition.
+        languages: `(N, 2)` int64, language ids of the first and second half of each row.
     """
 
     documents: int
@@ -276,7 +277,7 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Number of rows whose document is not repeated. Only these rows may be validation rows."""
+        """Number of rows for which `repeated` is False. Only these may be validation rows."""
         return int((~self.repeated).sum())
 
     def divide(
@@ -293,7 +294,8 @@ class PackedBlock:
 
         Returns:
             Dict mapping language ids to training records, and the list of validation records. The
-            dict has the single key () unless `config.batch_alpha` is set.
+            dict has the single key () unless `config.batch_alpha` is set. All records of segment
+            pairs are training records, because blocks of segment pairs have no held-out documents.
         """
         if config.paired:
             return {(): self.records}, []
@@ -329,11 +331,14 @@ class Packer:
         return list(corpus_documents(documents, self.vocabulary, self.config))
 
     def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
-        """Packs a block of documents.
+        """Packs a block of documents. For segment pairs, held-out documents are left out.
 
         Args:
             numbered: the index of the block, which seeds the choice of segment pairs, and the
                 documents of the block.
+
+        Raises:
+            UserError: too few documents have text for segment pairs.
         """
         index, block = numbered
         if not self.config.paired:
@@ -352,7 +357,8 @@ class Packer:
             count: number of documents to record in the block, including held-out documents.
 
         Raises:
-            UserError: too few documents have text.
+            UserError: fewer than two documents for next-sentence pairs, or no document for
+                sentence-order pairs, have text.
         """
         pairs = self.config.pairs
         min_documents = 2 if pairs == "next_sentence" else 1

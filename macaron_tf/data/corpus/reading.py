@@ -62,7 +62,8 @@ class PretrainingCorpus:
                 False for a bucket.
 
         Raises:
-            UserError: the folder has no finished corpus, or a file is missing or damaged.
+            UserError: the folder has no finished corpus, a file is missing or damaged, or the
+                vocabulary in the folder is not the vocabulary that encoded the corpus.
         """
         folder = storage.as_path(folder)
         config, settings, state = read_index(folder)
@@ -82,7 +83,7 @@ class PretrainingCorpus:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the vocabulary, the format and all shards."""
+        """SHA-256 (hex) of the vocabulary, the format and the files in `shards`."""
         record = [
             FORMAT,
             self.vocabulary.hash,
@@ -102,7 +103,7 @@ class PretrainingCorpus:
         return sum(shard.rows for shard in self.shards[split])
 
     def summary(self) -> str:
-        """Returns row counts, row length, pre-training task and vocabulary size in one line."""
+        """Returns row counts, row length, task, languages and vocabulary size in one line."""
         content = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
             content += f" in {', '.join(self.config.languages)}"
@@ -117,8 +118,9 @@ class PretrainingCorpus:
         A part has some of the training files and all validation files, and its fingerprint differs
         from the fingerprint of the corpus. Training files are assigned in descending order of size,
         each to the process with the fewest rows so far. Each process counts its own epochs, so that
-        a process with fewer rows repeats its rows sooner. Each process should draw its masks with
-        `process_seed`. With a common seed, all processes would mask the same positions.
+        a process with fewer rows repeats its rows sooner. For dynamic masking, each process should
+        draw its masks with `process_seed`. With a common seed, all processes would mask the same
+        positions.
 
         Args:
             index: index of the process.
@@ -137,7 +139,7 @@ class PretrainingCorpus:
             raise UserError(
                 f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, "
                 f"which is fewer than {count} processes: prepare the corpus again with a smaller "
-                "rows_per_shard, or use fewer processes"
+                "corpus.rows_per_shard, use fewer processes, or leave --own-shards out"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         row_counts = [0] * count
@@ -180,7 +182,8 @@ class PretrainingCorpus:
     ) -> tf.data.Dataset:
         """Returns the batches of a split from `start_step` on.
 
-        Of the rows before `start_step`, the dataset reads only rows in the same group of shards.
+        Of the rows before `start_step`, the dataset reads only the rows in the group of shards to
+        which the first row of the first batch belongs.
 
         Args:
             split: "train" or "validation".
@@ -188,7 +191,7 @@ class PretrainingCorpus:
             seed: seed of the row order; `None` means the order of the files.
             start_step: index of the first batch, counted over all epochs.
             repeat: whether to continue with further epochs forever. A batch may then contain rows
-                of two epochs.
+                of two epochs. If False, the dataset ends with epoch 0.
             drop_remainder: whether to leave out a last batch of fewer than B rows. If False, the
                 batch dimension of the dataset's `element_spec` is `None`.
             numbered: whether batches also have "row_number" `(B,)` int64, the index of each row in
@@ -199,15 +202,14 @@ class PretrainingCorpus:
             Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
 
         Raises:
-            UserError: the split does not exist or has no rows, `batch_size` or `start_step` is too
-                small, or the split has fewer than B rows, `repeat` is False and `drop_remainder` is
-                True.
+            UserError: the split does not exist or has no rows; `batch_size` is less than 1;
+                `start_step` is negative; or `repeat` is False, `drop_remainder` is True, and the
+                split has fewer than B rows.
         """
         rows = self.rows(split)
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}, but must be at least 1: raise batch_size")
-        if start_step < 0:
-            raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
+        _check_start(start_step)
         if not rows:
             raise UserError(
                 f"the split {split!r} of {self.folder} has no rows: prepare the corpus again with "
@@ -294,6 +296,11 @@ def process_seed(seed: int, process: int) -> int:
 _DRAWS_PER_CHUNK = 1 << 14  # number of batches whose languages are drawn at once
 
 
+def _check_start(start_step: int) -> None:
+    if start_step < 0:
+        raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
+
+
 def language_batches(
     corpus: PretrainingCorpus,
     batch_size: int,
@@ -316,8 +323,12 @@ def language_batches(
         per_update: number of batches per update. The batches of one update are either all running
             text or all translation pairs.
 
+    Raises:
+        UserError: `batch_size` is less than 1, or `start_step` is negative.
+
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """
+    _check_start(start_step)
     files: dict[tuple[int, ...], list[Shard]] = {}
     for shard in corpus.files("train")[0]:
         files.setdefault(shard.languages, []).append(shard)

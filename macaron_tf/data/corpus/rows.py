@@ -136,11 +136,11 @@ class RecordFormat:
             table: `(B, integer_count)`, rows that `decode` returned.
 
         Returns:
-            Dict of "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
-            in the second segment and 0 elsewhere. Segment pairs add "pair_label" `(B,)` int32. A
-            corpus with languages adds "language_ids" `(B, L)` int32. A corpus with translation
-            pairs adds "position_ids" `(B, L)` int32. Position ids restart at 0 in the second half
-            (Conneau and Lample 2019, section 3.4).
+            Dict with "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
+            in the second segment and 0 elsewhere, including padding. Segment pairs add "pair_label"
+            `(B,)` int32. A corpus with languages adds "language_ids" `(B, L)` int32. A corpus with
+            translation pairs adds "position_ids" `(B, L)` int32. Position ids restart at 0 in the
+            second half (Conneau and Lample 2019, section 3.4).
         """
         table = tf.cast(table, tf.int32)
         token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)

@@ -47,7 +47,7 @@ def check_shards(
     verify: bool,
     mend: str,
 ) -> None:
-    """Raises a UserError if a shard is missing or has the wrong size.
+    """Raises a UserError if a shard is missing, unreadable or has the wrong size.
 
     Args:
         folder: folder of the corpus.
@@ -61,15 +61,19 @@ def check_shards(
         try:
             is_intact = storage.size(path) == shard.rows * record_format.file_bytes
             is_intact = is_intact and (not verify or storage.file_digest(path) == shard.sha256)
-        except tf.errors.OpError:
+        except tf.errors.NotFoundError:
             is_intact = False
+        except storage.FILE_ERRORS as error:
+            raise UserError(
+                f"cannot read {path} ({storage.reason(error)}): check the access to the folder"
+            ) from error
         if not is_intact:
             raise UserError(f"{path} is missing or damaged: {mend}")
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusState:
-    """The state of a corpus after its last complete shard, from which preparation can resume.
+    """The state of a corpus after its last complete block, from which preparation can resume.
 
     Attributes:
         documents: number of documents that were packed.
@@ -103,14 +107,14 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
         state.
 
     Raises:
-        UserError: the file is damaged or has another format.
+        UserError: the file cannot be read, is damaged or has another format.
     """
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
             raise UserError(
                 f"{path} has corpus format {record['format']}, but this version of the package "
-                f"reads format {FORMAT}: {mend}"
+                f"reads format {FORMAT}: use the version that prepared the corpus, or {mend}"
             )
         state, settings = record["state"], record["settings"]
         shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}
@@ -121,7 +125,8 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
     """Reads `corpus.json`, the record of a finished corpus.
 
     Raises:
-        UserError: the folder has no finished corpus, or the record is damaged.
+        UserError: the folder has no finished corpus, or the record cannot be read, is damaged or
+            has another format.
     """
     path = folder / INDEX
     if not path.exists():

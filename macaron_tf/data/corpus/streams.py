@@ -1,4 +1,4 @@
-"""Batches of a corpus whose rows continue the rows of the batch before, for models with memory."""
+"""Batches for models with memory, in which each row continues a row of an earlier batch."""
 
 import itertools
 
@@ -31,21 +31,23 @@ def stream_dataset(
         split: "train" or "validation".
         batch_size: number of rows per batch, B.
         start_step: index of the first batch.
-        repeat: whether all texts start again after every n batches, forever.
+        repeat: whether all texts start again after their last row, forever. If False, the dataset
+            ends with the last row of all texts.
         micro_batches: number of micro-batches per update, A. Each micro-batch has its own texts.
             There are then A B texts, and row b of batch t + A continues row b of batch t.
-        bidirectional: whether the second half of a batch reads the texts of the first half backward
-            (Yang et al. 2019 (XLNet), section 2.4, and its released code). A backward text starts
-            at its last row, and each row has the ids between [CLS] and the last [SEP] reversed.
-            There are then B / 2 texts, and batches have "backward" `(B,)` bool.
+        bidirectional: whether the second half of the A B rows of an update reads the texts of the
+            first half backward (Yang et al. 2019 (XLNet), section 2.4, and its released code). A
+            backward text starts at its last row, and each row has the ids between [CLS] and the
+            last [SEP] reversed. There are then A B / 2 texts, and batches have "backward" `(B,)`
+            bool.
 
     Returns:
         Dataset of batches as in `PretrainingCorpus.dataset` with two more arrays. "previous_ids"
-        `(B, L)` int32 has the token ids of the row before each row, or 0 if the row starts a text.
-        "starts" `(B,)` bool says whether the row starts a text.
+        `(B, L)` int32 has the token ids of the row that each row continues, or 0 if the row starts
+        a text. "starts" `(B,)` bool says whether the row starts a text.
 
     Raises:
-        UserError: the split has fewer rows than there are texts, or `bidirectional` is True and B
+        UserError: the split has fewer rows than there are texts, or `bidirectional` is True and A B
             is odd.
     """
     if micro_batches > 1:
@@ -59,8 +61,8 @@ def stream_dataset(
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
         raise UserError(
-            f"batch_size is {batch_size}, but must be even, because half of the rows are read "
-            "backward: give an even batch_size"
+            f"an update reads {batch_size} rows, but must read an even number of rows, because "
+            "half of them are read backward: give an even batch_size"
         )
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts
@@ -68,7 +70,7 @@ def stream_dataset(
         raise UserError(
             f"the split {split!r} of {corpus.folder} has {total} {plural('row', total)}, fewer "
             f"than the {texts} texts that an update reads in parallel: prepare a corpus with more "
-            "text, or give a smaller batch_size or fewer accumulation_steps"
+            "text, or give a smaller batch_size or training.accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

@@ -60,10 +60,10 @@ def prepare(
 ) -> PretrainingCorpus:
     """Writes a corpus as shards of rows of equal length, and opens it.
 
-    If the process is killed, the next call continues after the last complete shard, and writes the
-    same bytes as an uninterrupted call. The next call reads the documents of complete shards again
+    If the process is killed, the next call continues after the last complete block, and writes the
+    same bytes as an uninterrupted call. The next call reads the documents of complete blocks again
     but tokenizes only those that are held out for segment pairs. If the folder has a finished
-    corpus with the same settings and sources, the call only opens that corpus.
+    corpus with the same settings, sources and vocabulary, the call only opens that corpus.
 
     For running text, rows are held out. A row of a repeated document (see `mixed_documents`) never
     becomes a validation row, and is left out if it equals a validation row. For segment pairs,
@@ -85,9 +85,9 @@ def prepare(
     Raises:
         UserError: a source cannot be read or has no text; the folder cannot be written; another
             process is writing to the folder (which is checked only on disk, because buckets have no
-            locks); the folder has a corpus of other settings, sources or vocabulary; or
-            there are fewer than four documents for next-sentence pairs, or fewer than two for
-            sentence-order pairs.
+            locks); the folder has a damaged corpus, or a corpus of other settings, sources or
+            vocabulary; there are fewer than four documents for next-sentence pairs, or fewer than
+            two for sentence-order pairs; or three worker processes died on the same documents.
     """
     out = storage.as_path(out)
     if tfds and tfds.download:
@@ -115,7 +115,8 @@ def _is_finished(out: epath.Path, settings: dict) -> bool:
     """Returns whether the folder `out` has a finished corpus, and removes its leftover files if so.
 
     Raises:
-        UserError: the corpus was prepared with settings other than `settings`.
+        UserError: the corpus was prepared with settings other than `settings`, or its record cannot
+            be read, is damaged or has another format.
     """
     if not (out / INDEX).exists():
         return False
@@ -139,7 +140,7 @@ def _write(
             return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
 
         def held_out() -> Iterator[MixedDocument]:
-            """Yields the held-out documents of complete shards, for the validation pairs."""
+            """Yields the held-out documents of complete blocks, for the validation pairs."""
             for document in itertools.islice(mixture, start_state.documents):
                 progress.advance(text="resuming")
                 if document.held_out:
@@ -229,7 +230,7 @@ class CorpusWriter:
             raise UserError(
                 "the sources gave no rows, because the vocabulary produces no tokens from their "
                 "text, or because all translation pairs are longer than corpus.sequence_length: "
-                "give other sources, another vocabulary or a larger sequence_length"
+                "give other sources, another vocabulary or a larger corpus.sequence_length"
             )
         validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
@@ -293,7 +294,9 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
 
 
 def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
-    """Raises a UserError that names the first difference, if the settings of two corpora differ.
+    """Raises a UserError if the settings, sources or vocabularies of two corpora differ.
+
+    The message names the first difference. File names and locations of sources may differ.
 
     Args:
         stored: record of the settings of the corpus in `out`.
@@ -310,14 +313,16 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
         )
         if stored_value != value and not is_moved:
             raise UserError(
-                f"the corpus in {out} was prepared with {name}={stored_value!r}, not {value!r}: "
-                f"choose another folder, or remove {out} to prepare the corpus again"
+                f"the corpus in {out} was prepared with corpus.{name}={stored_value!r}, not "
+                f"{value!r}: set the same value, choose another folder, or remove {out} to prepare "
+                "the corpus again"
             )
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(
             "the source files have changed since the command began to prepare the corpus in "
-            f"{out}: choose another folder, or remove {out} to prepare the corpus again"
+            f"{out}: restore the files, choose another folder, or remove {out} to prepare the "
+            "corpus again"
         )
 
 
@@ -335,7 +340,8 @@ def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> 
     """Reads the state from which to resume, or returns an empty state for a new corpus.
 
     Raises:
-        UserError: the unfinished corpus has other settings or is damaged.
+        UserError: the unfinished corpus has other settings, sources or vocabulary, is damaged, or
+            has another format.
     """
     path = out / PROGRESS
     if not path.exists():

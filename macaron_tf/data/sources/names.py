@@ -18,24 +18,24 @@ TFDS_FORM = "tfds:NAME[/CONFIG][:VERSION]"
 
 # The forms of a source of translation pairs, each with its description in `--help`.
 PAIR_FORMS = {
-    TFDS_FORM: "TensorFlow Datasets translation set in the folder of --data-dir",
+    TFDS_FORM: "translation dataset of TensorFlow Datasets in the folder of --data-dir",
     "text:SOURCE_FILE,TARGET_FILE": "two text files; line n of TARGET_FILE is the translation of "
     "line n of SOURCE_FILE",
     "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, without a "
     "header; the two columns are the source text and the target text",
     "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the names of "
     "the source field and the target field, in this order (default: "
-    "the fields named after the language codes, such as en,de, either at the top level or inside a "
-    "field named 'translation')",
+    "the fields named after the language codes, such as 'en' and 'de', either at the top level or "
+    "inside a field named 'translation')",
     "parquet:FILE[:FIELD,FIELD]": "Parquet file; the FIELDs are the source column and the target "
-    "column, in this order (default: the columns named after the language codes, such as en,de, or "
-    "the fields with these names in a column named 'translation')",
+    "column, in this order (default: the columns named after the language codes, such as 'en' and "
+    "'de', or the fields with these names in a column named 'translation')",
     "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; the "
     "FIELDs are the source column and the target column, in this order (default: the columns named "
-    "after the language codes, such as en,de, or the fields with these names in a column named "
-    "'translation')",
+    "after the language codes, such as 'en' and 'de', or the fields with these names in a column "
+    "named 'translation')",
     "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
-    "LANG, such as de (default: the language of the recipe that is not "
+    "LANG, such as 'de' (default: the language of the recipe that is not "
     "English); pip downloads 51 MB",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the (source text, target "
     "text) pairs of a split",
@@ -43,19 +43,19 @@ PAIR_FORMS = {
 
 # The forms of a source of documents, each with its description in `--help`.
 DOCUMENT_FORMS = {
-    TFDS_FORM: "TensorFlow Datasets set in the folder of --data-dir; its field text or book_text, "
-    "or its only text field, contains the documents",
+    TFDS_FORM: "dataset of TensorFlow Datasets in the folder of --data-dir; its field 'text' or "
+    "'book_text', or its only text field, contains the documents",
     "text:GLOB[,GLOB...]": "text files that contain one document each",
     "text-paragraphs:GLOB[,GLOB...]": "text files in which blank lines separate the documents",
     "text-lines:GLOB[,GLOB...]": "text files with one document per line",
     "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line; FIELD is the field with "
-    "the document (default: text, book_text or the only field)",
+    "the document (default: 'text', 'book_text' or the only field)",
     "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is the column of documents (default: "
-    "text, book_text or the only column)",
+    "'text', 'book_text' or the only column)",
     "datasets:DIR[:FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; FIELD is the "
-    "column of documents (default: text, book_text or the only column)",
+    "column of documents (default: 'text', 'book_text' or the only column)",
     "homeassistant:LANG": "user-interface texts of Home Assistant in the language LANG, such as "
-    "en; pip downloads 51 MB",
+    "'en'; pip downloads 51 MB",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
 }
 
@@ -70,11 +70,11 @@ WHOLE_SPLITS = ("train", "all")  # names of the only split of a file without {sp
 class HeldOut:
     """A validation or training split of translation pairs from a file without splits.
 
-    The pairs with the smallest hashes form the validation split, so that equal pairs never are in
+    The pairs with the smallest hashes form the validation split, so that equal pairs are never in
     different splits.
 
     Attributes:
-        share: share of the pairs that are held out for validation.
+        share: approximate share of the pairs that are held out for validation.
         seed: key of the hash function.
         rest: whether this is the training split, which has all pairs that are not held out.
         most: maximum number of distinct held-out pairs. The number is limited because each
@@ -94,14 +94,15 @@ class HeldOut:
     ) -> Iterator[tuple[str, str]]:
         """Yields the pairs of this split.
 
-        If this is the validation split, the method also prints the number of held-out pairs.
+        If this is the validation split, the method prints the number of held-out pairs to stderr
+        after the last pair.
 
         Args:
             read: function that returns all pairs. The function is called twice.
             source: name of the source, for messages.
 
         Raises:
-            UserError: one of the two splits is empty.
+            UserError: one of the two splits is empty. The error is raised after the last pair.
         """
         smallest = heapq.nsmallest(self.most, map(self._hash, read()))
         limit = min(self.share * 2**64, smallest[-1] + 1)
@@ -132,8 +133,8 @@ class Source:
 
     Attributes:
         kind: type of the source, the word before the first colon, such as "tfds".
-        location: text after the first colon, such as the name of a set, files separated by commas,
-            a language code, or "".
+        location: text after the first colon, such as the name of a dataset, files separated by
+            commas, a language code, or "".
     """
 
     kind: str
@@ -157,7 +158,8 @@ class Source:
     def has_splits(self) -> bool:
         """Whether the source has named splits.
 
-        A file without `{split}` in its name has a single split, which is called "train" or "all".
+        A file without `{split}` in its name, or a folder of a saved `Dataset`, has a single split,
+        which is called "train" or "all".
         """
         if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location:
             return True
@@ -165,7 +167,10 @@ class Source:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source."""
+        """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source.
+
+        The tuple is empty for other sources, and if the names are omitted.
+        """
         _, colon, names = self.location.rpartition(":")
         has_fields = self.kind in RECORD_KINDS and colon and names and "/" not in names
         return tuple(names.split(",")) if has_fields else ()
@@ -180,8 +185,8 @@ class Source:
     def selection(self) -> str:
         """The part of the name that selects what to read from the files of the source.
 
-        These are the field names of records, or the name of a Python function in its file. The
-        string is empty for other sources, and if this part is omitted.
+        These are the comma-separated field names of records, or the name of a Python function in
+        its module. The string is empty for other sources, and if this part is omitted.
         """
         if self.kind == "python":
             return self.location.partition(":")[2]

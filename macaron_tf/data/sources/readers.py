@@ -61,7 +61,7 @@ def stream_pairs(
         source: name of the source in one of the forms of `PAIR_FORMS`. The name of the split
             replaces `{split}` in file names, as in `text:data/{split}.en,data/{split}.de`. A file
             without `{split}` in its name has a single split, which is called "train" or "all". For
-            a TFDS set without CONFIG, the two languages determine the configuration.
+            a TFDS dataset without CONFIG, the two languages determine the configuration.
             `homeassistant` has pairs of English and another language.
         split: name of a split such as "train", or a `HeldOut` split of a file without splits. TFDS
             also accepts a slice such as "train[:10%]".
@@ -69,12 +69,13 @@ def stream_pairs(
         tfds: folder of TensorFlow Datasets, as in `open_set`.
 
     Returns:
-        Iterator of (source, target) lines in the order of the source. The lines are not cleaned and
-        have no line ends.
+        Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
+        but lines of files have no line ends.
 
     Raises:
         UserError: the source, a file, the split or a language does not exist; a file is empty or
-            malformed; two files have different numbers of lines; or a download failed.
+            malformed; two files have different numbers of lines; a Python function raised an
+            exception; or a download failed. Some of these errors are raised only by iteration.
     """
     parsed = parse_source(source, PAIR_FORMS)
     languages = (source_lang, target_lang)
@@ -100,6 +101,7 @@ def count_pairs(
 
     Returns:
         Number of pairs, or `None` if counting would require decoding or decompressing the pairs.
+        For a `tsv:` source, the result is the number of lines, which may exceed the pair count.
 
     Raises:
         UserError: the source cannot be read, or two text files have different numbers of lines.
@@ -126,8 +128,9 @@ def source_files(
     """Returns the files of a source. A changed file invalidates the caches of the source.
 
     For a Python function, the result is the file of the function's module. A change in data files
-    that the function reads therefore does not invalidate caches. The default corpus has no files. A
-    missing file of a `text:` or `tsv:` source of translation pairs raises no error here.
+    that the function reads therefore does not invalidate caches. The default corpus has no files.
+    This function does not check whether the files of a `text:` or `tsv:` source of translation
+    pairs exist.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
@@ -138,7 +141,7 @@ def source_files(
 
     Raises:
         UserError: the form of the source is unknown, no file matches a pattern, or the split, the
-            TFDS set or the `datasets:` folder does not exist.
+            TFDS dataset, the `datasets:` folder or the Python function does not exist.
     """
     paired = len(languages) == 2
     parsed = parse_source(source, PAIR_FORMS) if paired else parse_documents(source)
@@ -166,7 +169,7 @@ def source_fingerprint(
     the hash covers the SHA-256 of the wheel in place of the files.
 
     Raises:
-        UserError: a file is missing.
+        UserError: `source_files` raised the error, or a file is missing or cannot be read.
     """
     parsed = parse_source(source, PAIR_FORMS)
     files = source_files(source, split, (source_lang, target_lang), tfds)
@@ -216,8 +219,8 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
         if len(columns) != 2:
             raise UserError(
                 f"{path}, line {number} has {len(columns)} {plural('column', len(columns))} "
-                "instead of 2: separate the source text and the target text with a single "
-                f"{'comma' if is_csv(path) else 'tab'}"
+                "instead of 2: write the source text, a single "
+                f"{'comma' if is_csv(path) else 'tab'} and the target text on each line"
             )
         yield columns[0], columns[1]
     if not number:
@@ -272,11 +275,13 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
             f"{source} names {len(fields)} fields instead of 1: name one field, as in "
             f"{source.without_fields}:{fields[0]}"
         )
+    if not fields:
+        raise UserError(f"the first record of {source} has no fields: give another file")
     if len(fields) != 1:
         raise UserError(
             f"{source} does not name the field with the text, and the fields are "
             f"{join_names(fields)}: name one field, as in "
-            f"{source.without_fields}:{fields[0] if fields else 'FIELD'}"
+            f"{source.without_fields}:{fields[0]}"
         )
     error = UserError(
         f"{source} contains no text in the field {fields[0]!r}: give another field or file"
@@ -290,7 +295,7 @@ def _function_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
                 f"{source}: pair {number} is {pair!r}, but must be a pair of two strings: correct "
-                "this function"
+                "the function"
             )
         yield pair
     if not number:
@@ -317,19 +322,21 @@ def documents(
     """Reads the documents of a source in their order, one at a time.
 
     Args:
-        source: name of the source in one of the forms of `DOCUMENT_FORMS`. From a TFDS set, the
+        source: name of the source in one of the forms of `DOCUMENT_FORMS`. From a TFDS dataset, the
             field `text` or `book_text` is read, or the only text field. Files that match a pattern
             are read in the order of their names.
-        split, tfds: arguments of `stream_pairs`.
-        language: code of the language to read if the source is a TFDS set of translation pairs.
+        split: name of a split such as "train". TFDS also accepts a slice such as "train[:10%]".
+        tfds: folder of TensorFlow Datasets, as in `open_set`.
+        language: code of the language to read if the source is a TFDS dataset of translation pairs.
             Each text in this language is then a document.
 
     Returns:
         Iterator of the documents that are not blank.
 
     Raises:
-        UserError: the source, set, split, field or file does not exist. Iteration raises a
-            `UserError` for a file that is empty, damaged or not UTF-8.
+        UserError: the source, dataset, split, field or file does not exist, or a download failed.
+            Iteration raises a `UserError` for a file that is empty, damaged or not UTF-8, and for
+            a source without text.
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
@@ -349,11 +356,16 @@ def documents(
 
 
 def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
+    """Counts the records of a TFDS dataset or the files of a `text:` source.
+
+    Returns:
+        The count, which includes records with blank text, or `None` for other sources.
+    """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds)
-        return prepared.builder.info.splits[split].num_examples
+        with prepared.clear_errors():
+            return prepared.builder.info.splits[split].num_examples
     return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
 
 
@@ -362,18 +374,19 @@ def parse_documents(source: str) -> Source:
 
     Raises:
         UserError: the name has none of the forms of `DOCUMENT_FORMS`. For a `tsv:` source, the
-            message says how to read one side of translation pairs.
+            message says how to use the translation pairs for pre-training.
     """
     if source.startswith("tsv:"):
         raise UserError(
-            f"{source} contains translation pairs, not documents: give the source its two "
-            f"languages, as in ({source!r}, 'train', None, ('en', 'de'))"
+            f"{source} contains translation pairs, not documents: give a source such as "
+            "text-lines:FILE, or for pre-training on pairs name their languages in corpus.sources, "
+            f"as in ({source!r}, 'train', None, ('en', 'de'))"
         )
     return parse_source(source, DOCUMENT_FORMS, "documents")
 
 
 def _matching_files(source: Source, split: str) -> list[epath.Path]:
-    """Returns the distinct files that match the patterns of a source, in order of the patterns."""
+    """Returns the distinct files that match a source's patterns, sorted by pattern, then name."""
     paths: dict[epath.Path, None] = {}
     for pattern in map(str, source.paths(split)):
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
@@ -400,7 +413,7 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
         else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
             texts = ("\n".join(group) for _, group in groups)
-        error = UserError(f"{path} contains no text: remove the file or give another")
+        error = UserError(f"{path} contains no text: remove the file or give another file")
         yield from _not_blank(texts, error)
 
 
@@ -423,7 +436,7 @@ def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
     if len(candidates) != 1 and candidates[:1] != ["text"]:
         raise UserError(
             f"tfds:{prepared.name} has no field 'text' or 'book_text' (text fields: "
-            f"{join_names(text_fields)}): give a data set with one text field, or the language of "
+            f"{join_names(text_fields)}): give a dataset with one text field, or the language of "
             "the pairs to read"
         )
     return candidates[0]

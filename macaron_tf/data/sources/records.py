@@ -4,7 +4,7 @@
     parquet:FILE     a Parquet file, one record per row
     datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
 
-At most 64 records at a time are Python objects, so that a file may be larger than the memory.
+At most 64 records at a time are Python objects, so that a file may be larger than RAM.
 Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 """
 
@@ -30,9 +30,13 @@ class Records:
     Attributes:
         source: a `jsonl:`, `parquet:` or `datasets:` source.
         paths: files of the source.
-        fields: names of the fields of the first record.
+        fields: names of the fields of the first JSON record, or of the columns of the first file.
         class_names: dict mapping each field with class labels to the names of its classes, class 0
             first. Only files that the Hugging Face library wrote have class names.
+
+    Raises:
+        UserError: the first file is missing, damaged or a JSON Lines file without records, or a
+            package is not installed.
     """
 
     def __init__(self, source: Source, paths: Sequence[epath.Path]):
@@ -76,7 +80,7 @@ class Records:
         """Yields the texts in `fields` for each record, without the location.
 
         Raises:
-            UserError: a record is invalid (see `rows`), or a value is not a text.
+            UserError: a record is invalid (see `rows`), or a value is not a string.
         """
         for where, values in self.rows(fields):
             for field, value in zip(fields, values, strict=True):
@@ -114,7 +118,7 @@ class Records:
 
 
 def _empty_error(path) -> UserError:
-    return UserError(f"{path} contains no records: remove the file or give another")
+    return UserError(f"{path} contains no records: remove the file or give another file")
 
 
 def _value(
@@ -184,7 +188,8 @@ def _open_table(kind: str, path):
         reason = " ".join(str(error).split())[:120]
         file_type = "a Parquet file" if kind == "parquet" else "an Arrow file of a saved dataset"
         raise UserError(
-            f"{path} is damaged or not {file_type} ({reason}): write the file again"
+            f"{path} is damaged or not {file_type} ({reason}): write the file again, or give "
+            "another file"
         ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
@@ -202,7 +207,7 @@ def _select_columns(stream, columns: Sequence[str]) -> Iterator:
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:
-    """Returns the class names of each field that has Hugging Face's type `ClassLabel`."""
+    """Returns the class names of each field of Hugging Face's type `ClassLabel` or a list of it."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(text).get("info", {}).get("features", {})
     # A field with one tag per word is a list of `ClassLabel`.
@@ -244,7 +249,8 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
     """Returns the data files of a split in a `datasets:` folder.
 
     Raises:
-        UserError: the split does not exist, or `save_to_disk` did not write the folder.
+        UserError: the split does not exist, `save_to_disk` did not write the folder, or a JSON file
+            in the folder is damaged.
     """
     folder = source.path(split)
     if splits := saved_splits(source):

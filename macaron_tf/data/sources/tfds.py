@@ -1,4 +1,4 @@
-"""Access to prepared TensorFlow Datasets (TFDS) sets, and downloads on request."""
+"""Access to prepared datasets of TensorFlow Datasets (TFDS), and downloads on request."""
 
 import contextlib
 import dataclasses
@@ -25,12 +25,12 @@ _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, 
 
 @dataclasses.dataclass(frozen=True)
 class Tfds:
-    """The folder of TensorFlow Datasets, and whether missing sets may be downloaded.
+    """The folder of TensorFlow Datasets, and whether missing datasets may be downloaded.
 
     Attributes:
-        data_dir: folder of prepared sets. `None` means the folder in the environment variable
+        data_dir: folder of prepared datasets. `None` means the folder in the environment variable
             TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
-        download: whether to download and prepare a set that is missing in the folder.
+        download: whether to download and prepare a dataset that is missing in the folder.
     """
 
     data_dir: str | os.PathLike | None = None
@@ -38,20 +38,21 @@ class Tfds:
 
     @property
     def root(self) -> epath.Path:
-        """Path of the folder of prepared sets."""
+        """Path of the folder of prepared datasets."""
         folder = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         return storage.as_path(folder).expanduser()
 
 
 class PreparedSplit(NamedTuple):
-    """A split of a prepared TFDS set.
+    """A split of a prepared TFDS dataset.
 
     Attributes:
-        name: name of the set as the user wrote it.
+        name: name of the dataset in the form NAME[/CONFIG][:VERSION].
         split: name of the split, or a slice such as "train[:10%]".
-        builder: TFDS builder of the set.
-        folder: folder of the prepared set.
-        features: dict mapping the name of each field in a record to its TFDS feature.
+        builder: TFDS builder of the dataset.
+        folder: folder of the prepared dataset.
+        features: dict mapping the name of each field in a record to its TFDS feature. The dict is
+            empty if the records are not dicts of fields.
     """
 
     name: str
@@ -77,8 +78,8 @@ class PreparedSplit(NamedTuple):
     def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
         """Yields the values of `fields` in each record as texts.
 
-        A class label becomes the name of the class, or "" if the label is secret (-1). The items of
-        a sequence are joined by spaces.
+        A class label becomes the name of the class, or "" if the label is withheld (-1). The items
+        of a sequence are joined by spaces.
         """
         class_names = self.columns
 
@@ -118,20 +119,20 @@ class PreparedSplit(NamedTuple):
     def clear_errors(self) -> Iterator[None]:
         """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`.
 
-        The message names the set, the split and the folder.
+        The message names the dataset, the split and the folder.
         """
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
             raise UserError(
                 f"tfds:{self.name}: cannot read split {self.split!r} in {self.folder} "
-                f"({storage.reason(error)}): check the split or prepare the set again"
+                f"({storage.reason(error)}): check the split or prepare the dataset again"
             ) from error
 
     def empty_error(self, item: str) -> UserError:
         """Returns the error for an empty split, whose elements `item` names, as in "record"."""
         return UserError(
-            f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
+            f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give another split"
         )
 
 
@@ -142,19 +143,20 @@ def open_set(
     languages: tuple[str, str] | None = None,
     fields: Sequence[str] = (),
 ) -> PreparedSplit:
-    """Opens a split of a prepared set.
+    """Opens a split of a prepared dataset.
 
     Args:
-        name: name of the set in the form NAME[/CONFIG][:VERSION].
+        name: name of the dataset in the form NAME[/CONFIG][:VERSION].
         split: name of a split, or a slice such as "train[:10%]".
-        tfds: folder of TensorFlow Datasets and whether to download a missing set; `None` means the
-            default folder without downloads.
+        tfds: folder of TensorFlow Datasets and whether to download a missing dataset; `None` means
+            the default folder without downloads.
         languages: argument of `prepared_folder`.
         fields: names of fields that the records must have.
 
     Raises:
-        UserError: the set, its configuration, the split or a field does not exist; the set is
-            damaged; or the download failed.
+        UserError: the dataset, its configuration, the split or a field does not exist; the dataset
+            is damaged; its description names a Python class that is not allowed; the download
+            failed; or `tensorflow_datasets` is not installed.
     """
     library = import_tfds()
     may_download = tfds and tfds.download
@@ -174,27 +176,28 @@ def open_set(
         features = features if isinstance(features, library.features.FeaturesDict) else {}
     except Exception as error:  # TFDS lets errors of any type escape from its parsers
         raise UserError(
-            f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare the set again"
+            f"{folder} is not a prepared TFDS dataset ({storage.reason(error)}): prepare the "
+            "dataset again"
         ) from error
     # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {join_names(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: give a data set with this field (the "
+            f"tfds:{name} has no field {missing[0]!r}: give a dataset with this field (the "
             f"fields are {join_names(features)})"
         )
     return PreparedSplit(name, split, builder, folder, features)
 
 
 def _refuse_code(folder: epath.Path) -> None:
-    """Raises a UserError if the description of a set names a Python class that is not allowed.
+    """Raises a UserError if a dataset's description names a Python class that is not allowed.
 
     TFDS would import the module of the class, and importing a module runs its code.
     """
     for name in ("features.json", "dataset_info.json"):
         # A RecursionError is not suppressed, because TFDS might accept deeper nesting than `json`.
-        damage = storage.refuse_damage(folder / name, "prepare the set again")
+        damage = storage.refuse_damage(folder / name, "prepare the dataset again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
             json.loads((folder / name).read_bytes(), object_hook=_check_classes)
 
@@ -208,7 +211,7 @@ def _check_classes(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_config(name: str, languages: tuple[str, str]) -> str:
-    """Adds the configuration for two languages to a set's name, if that configuration exists."""
+    """Adds the configuration for two languages to a dataset's name, if TFDS has one."""
     configs = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
     candidates = ("-".join(languages), "-".join(languages[::-1]))
     base, _, version = parse_tfds(name)
@@ -217,13 +220,13 @@ def _with_config(name: str, languages: tuple[str, str]) -> str:
 
 
 def _download(name: str, tfds: Tfds) -> None:
-    """Downloads and prepares a set.
+    """Downloads and prepares a dataset.
 
     If a builder of this library fails, its downloaded files are deleted.
     """
     library, (base, config, _) = import_tfds(), parse_tfds(name)
     builder_class = _added_builders().get(base)
-    mend = "the free space and the name, or copy the prepared set there from another machine"
+    mend = "the free space and the name, or copy the prepared dataset there from another machine"
     if builder_class:
         mend = f"or {_manual_instructions(builder_class, config, tfds.root)}"
     try:
@@ -270,21 +273,22 @@ def _cause(error: Exception) -> str:
 def prepared_folder(
     name: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> epath.Path:
-    """Returns the folder of a prepared set, DATA_DIR/NAME[/CONFIG]/VERSION.
+    """Returns the folder of a prepared dataset, DATA_DIR/NAME[/CONFIG]/VERSION.
 
-    This function does not use `tfds.builder`, which may search the network for a missing set for
-    minutes.
+    This function does not use `tfds.builder`, which may search the network for a missing dataset
+    for minutes.
 
     Args:
-        name: name of the set in the form NAME[/CONFIG][:VERSION]. A name without VERSION means the
-            latest prepared version.
+        name: name of the dataset in the form NAME[/CONFIG][:VERSION]. A name without VERSION means
+            the latest prepared version. A name without CONFIG means the configuration of the
+            languages, or the only prepared configuration.
         tfds: folder of TensorFlow Datasets; `None` means the default folder.
-        languages: two language codes. If `name` has no CONFIG, these codes select a configuration
-            such as "de-en" or "en-de".
+        languages: two language codes, which select a configuration such as "de-en" or "en-de";
+            `None` means that the languages are not used.
 
     Raises:
-        UserError: the set, the configuration or the version is missing, or several configurations
-            fit and `name` has no CONFIG.
+        UserError: the dataset, the configuration or the version is missing, or several
+            configurations fit and `name` has no CONFIG.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
@@ -310,8 +314,8 @@ def prepared_folder(
         other_sets = set(_subfolders(root)) - {base, "downloads"}
         available = [f"{base}/{key}".rstrip("/") for key in prepared] or other_sets
         raise UserError(
-            f"no TFDS set {path!r} in {root}, which has {join_names(available)}: correct the name, "
-            f"give another data_dir, or {_remedy(path, root)}"
+            f"no TFDS dataset {path!r} in {root}, which has {join_names(available)}: correct the "
+            f"name, give another --data-dir, or {_remedy(path, root)}"
         )
     versions = prepared[fitting[0]]
     if version and version not in versions:
@@ -334,7 +338,7 @@ def _subfolders(folder: epath.Path) -> list[str]:
 
 
 def _remedy(name: str, root: epath.Path) -> str:
-    """Returns the end of an error message, which says how to prepare a missing set."""
+    """Returns the end of an error message, which says how to prepare a missing dataset."""
     base, config, _ = parse_tfds(name)
     if builder_class := _added_builders().get(base):
         return (
@@ -344,12 +348,12 @@ def _remedy(name: str, root: epath.Path) -> str:
         )
     if not _has_builder(name):
         return (
-            "prepare the set yourself in this folder (--data-dir), because TFDS has no builder "
-            f"{base!r} to download the set"
+            "prepare the dataset yourself in this folder (--data-dir), because TFDS has no builder "
+            f"{base!r} to download the dataset"
         )
     return (
-        'give --download, or prepare the set with: python -c "import tensorflow_datasets as tfds; '
-        f"tfds.load('{name}', data_dir='{root}')\""
+        'give --download, or prepare the dataset with: python -c "import tensorflow_datasets as '
+        f"tfds; tfds.load('{name}', data_dir='{root}')\""
     )
 
 
@@ -360,7 +364,7 @@ def _manual_instructions(builder_class: Any, config: str, root: epath.Path) -> s
 
 
 def _has_builder(name: str) -> bool:
-    """Returns whether the installed TFDS or this library has a builder for the set.
+    """Returns whether the installed TFDS or this library has a builder for a dataset.
 
     Community datasets are ignored, because listing them needs the network.
     """

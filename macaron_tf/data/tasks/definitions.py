@@ -53,7 +53,8 @@ class Task(Settings):
         score_range: lowest and highest score in regression. `None` means any number.
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts is irrelevant.
-        undecided: whether to drop examples with the class -1, on which the annotators disagreed.
+        undecided: whether to drop examples with the class -1, on which the annotators disagreed. A
+            split whose classes are all -1 keeps its examples.
         submissions: submission files, one for each test set.
         server_labels: class names in submission files. An empty tuple means class indices.
         own: whether the user's table defines the columns and the classes, see
@@ -93,7 +94,7 @@ class Task(Settings):
 
     @property
     def num_classes(self) -> int:
-        """Output size of a model's head: the number of classes, or 1 for a task without classes."""
+        """Number of classes, tags or choices, or 1 for a task without `labels`."""
         return len(self.labels) or 1
 
     @property
@@ -110,7 +111,7 @@ class Task(Settings):
         return self.labels.index(tag) if tag else 0
 
     def summary(self) -> str:
-        """Returns the columns, classes and metrics in one line.
+        """Returns the columns, up to 20 classes and the main metrics in one line.
 
         For example, the line is "text -> label: 2 classes, no, yes, judged by accuracy".
         """
@@ -141,7 +142,7 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
 
     Args:
         name: name of the task.
-        version: configuration of the TFDS set, such as "v1.1".
+        version: configuration of the dataset in TensorFlow Datasets, such as "v1.1".
         metrics: main metric, and then further metrics to report.
         options: further attributes of `Task`.
     """

@@ -33,7 +33,8 @@ def encode_pairs(
     """Encodes one or two texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     The vocabulary's `pair_separators` is the number of [SEP] between the two texts. If the
-    vocabulary has `cls_last`, rows are `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
+    vocabulary has `cls_last`, rows are `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`. If `special` is
+    False, rows are `a` or `a b`.
 
     A causal model reads `start a extract` or `start a delimiter b extract`. Its head reads the
     output at "extract", because only the last position attends to the whole row (Radford et al.
@@ -52,7 +53,8 @@ def encode_pairs(
         max_length: maximum number of ids in a row, including special ids.
         causal: whether to encode for a causal model.
         language: language code of the texts, for the vocabulary's language-specific rules.
-        special: whether to add special ids. GPT-2 classifiers of other libraries use none.
+        special: whether to add special ids. GPT-2 classifiers from other libraries use no special
+            ids.
 
     Returns:
         Dict of "token_ids" `(B, L)` int32, padded with 0 (PAD), and "segment_ids" `(B, L)` int32.
@@ -108,7 +110,7 @@ def rows_of(
     causal: bool = False,
     truncated_lengths: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Concatenates [CLS] and several parts into rows, in the layout of `encode_pairs`.
+    """Concatenates [CLS] and several parts into rows. With `cls_last`, [CLS] comes last.
 
     All ids are concatenated into one pool, from which each row gathers its ranges. The graph has 30
     operations. Concatenating ragged tensors would take 300 operations, which would dominate the
@@ -116,12 +118,13 @@ def rows_of(
 
     Args:
         parts: (ids, segment) of each part. The ids are ragged `(B, None)` int32, or a special id
-            that all rows share.
+            that all rows share. At least one part must be ragged.
+        causal: whether [MASK] replaces the special id at the end of each row.
         truncated_lengths: truncated lengths `(B,)` int64 of each ragged part. `None` means no
             truncation.
 
     Returns:
-        Dict of "token_ids" and "segment_ids", as returned by `encode_pairs`.
+        Dict of "token_ids" and "segment_ids", `(B, L)` int32 each, padded with 0.
     """
     cls = vocabulary.cls_id
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
@@ -178,14 +181,20 @@ def encode_choices(
 ) -> dict[str, tf.Tensor]:
     """Encodes pairs of a context and a choice with `encode_pairs`.
 
-    The question is joined to the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et
-    al. 2019 (RoBERTa), section 5.3). For a causal model, the question is joined to the context
+    The question is put before the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et
+    al. 2019 (RoBERTa), section 5.3). For a causal model, the question is put after the context
     instead, as in `start context question delimiter choice extract` (Radford et al. 2018, section
     3.3). A choice that is empty or white space gives a row of padding.
 
     Args:
         contexts, questions, choices: `(B,)` strings. `questions` may be `None`.
         max_length, causal: arguments of `encode_pairs`.
+
+    Returns:
+        Dict of "token_ids" and "segment_ids", as returned by `encode_pairs`.
+
+    Raises:
+        UserError: `max_length` leaves no room for one token of each text.
     """
     has_choice = has_text(choices)
     if questions is not None and causal:
@@ -203,7 +212,7 @@ def check_length(max_length: int, min_length: int, needs: str, mend: str = "") -
         max_length: maximum number of ids in a row.
         min_length: minimum number of ids that a row needs.
         needs: name of the texts in the message, such as "two texts".
-        mend: remedy other than a larger `max_length`, such as "lower max_question or ".
+        mend: remedy other than a larger `max_length`, such as "lower spans.max_question or ".
 
     Raises:
         UserError: `max_length` is less than `min_length`.
@@ -269,6 +278,9 @@ def encode_examples(
             multiple choice.
         language: language code of the texts. Multiple choice ignores `language`.
         language_id: language id of the texts, see `EncodedExamples`.
+
+    Raises:
+        UserError: there are no examples, or `max_length` leaves no room for one token of each text.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -346,7 +358,11 @@ def encode_sentences(
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
-    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
+    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`.
+
+    Raises:
+        UserError: there are no sets, or `max_length` is less than 3.
+    """
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
@@ -356,7 +372,7 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
 
 
 class Windows(NamedTuple):
-    """M overlapping windows that cover B rows. A row may be too long for a model.
+    """M windows that together cover B rows of any length, in the order of the rows.
 
     Attributes:
         ids: ragged `(M, None)`, token ids of each window.
@@ -371,7 +387,7 @@ class Windows(NamedTuple):
 def windows_over(rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int) -> Windows:
     """Cuts rows into windows that start every `stride` ids and cover all ids of a row.
 
-    A row that fits into one window gives one window.
+    A row that fits into one window gives one window. An empty row gives an empty window.
 
     Args:
         rows: ragged ids `(B, None)`.

@@ -49,15 +49,16 @@ class Examples:
     Attributes:
         texts: tuple of sequences of N texts, where `texts[t][n]` is text t of example n. In
             multiple choice, text 0 is the context, and texts 1, 2 and so on are the choices. If an
-            example has fewer choices than other examples, "" stands for each missing choice. In
-            triplets, the texts are the anchor, the positive and the negative. A sequence of more
-            than 16 MB is stored on disk as `Texts`.
+            example has fewer choices than the task allows, "" stands for each missing choice. In
+            triplets, the texts are the anchor, the positive and the negative. A sequence of 16 MB
+            or more may be a `Texts` object, which is stored on disk.
         labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
             from the user's table are float64, because such scores may have any range. `None` means
-            that the labels are missing or secret, or that the examples are triplets.
+            that the labels are missing or withheld, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
+            Without such an index, this is the index in the split. `None` for triplets and SentEval.
         groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
-            also score all answers to a question together.
+            also score all answers to a question together. `None` for all other tasks.
         questions: in multiple choice, question that the choices of each example answer. `None`
             means that the choices answer no question.
     """
@@ -77,7 +78,10 @@ class Examples:
 
     @property
     def second(self) -> Sequence[str] | None:
-        """Second text of each example, or `None` if the task has one text."""
+        """Second text of each example, or `None` if the task has one text.
+
+        In multiple choice, this is the first choice.
+        """
         return self.texts[1] if len(self.texts) > 1 else None
 
     def take(self, rows: np.ndarray) -> "Examples":
@@ -100,31 +104,36 @@ def read_examples(
 ) -> Examples:
     """Reads a split of a task.
 
-    A TFDS set has records with the fields of the task, a field `label`, and a field `idx` if the
-    task has submission files. A label of -1 is secret. For multiple choice, `Task.lists` describes
-    the fields, and `source` may name several sets, separated by commas.
+    A dataset of TensorFlow Datasets (TFDS) has records with the fields of the task, a field
+    `label`, and a field `idx` if the task has submission files. If all labels of a split are -1,
+    the labels are withheld. For multiple choice, `Task.lists` describes the fields, and `source`
+    may name several datasets, separated by commas.
 
-    All other sources are tables (see `Table`). A task on the user's own table reads TFDS sets as
-    tables, too. A table has a column for each field of the task and a column `label`, which holds a
-    score, a class name or a class index. Other columns are ignored. The label column may be missing
-    if the name of the split begins with "test" or "all".
+    All other sources are tables (see `Table`). A task on the user's own table reads TFDS datasets
+    as tables, too. A table has a column for each field of the task and a column `Task.label` with
+    scores or class names. For a task with fixed columns and classes, class indices are also
+    allowed. Other columns are ignored. If the name of the split begins with "test" or "all", the
+    label column may be missing, or empty in all rows.
 
     Args:
         task: classification, regression or multiple-choice task.
-        split, tfds: arguments of `open_set`.
+        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
+        tfds: argument of `open_set`.
         source: name of the source, in the form `tfds:NAME[/CONFIG][:VERSION]`, `tsv:FILE`,
             `jsonl:FILE`, `parquet:FILE`, `datasets:DIR` or `python:MODULE:FUNCTION`; `None` means
             the default source of the task.
-        language: code of the language to read if records have texts in several languages, as in
-            XNLI.
+        language: code of the language to read if the records of a TFDS dataset have texts in
+            several languages, as in XNLI. Multiple choice and tables ignore `language`.
 
     Returns:
         The examples. Texts from a file or a function are never empty, except for missing choices. A
-        TFDS set may have empty texts, such as some answers of MultiRC.
+        TFDS dataset may have empty texts, such as some answers of MultiRC.
 
     Raises:
-        UserError: the source or the split does not exist, a label is not one of the classes, a
-            score is not a number, or the table is invalid (see `Table.rows`).
+        UserError: the source, the split or a field does not exist; a label is not one of the
+            classes; a score is not a number or is out of range; only some labels of a split are
+            missing; a TFDS dataset has other classes than the task, too many or too few choices, or
+            no texts in `language`; or the table is invalid (see `Table.rows`).
     """
     parsed = parse_task_source(task, source, *TABLE_FORMS)
     if parsed.kind == "tfds" and not task.own:
@@ -162,14 +171,14 @@ def _columns_of_tfds(task, name, split, tfds, language) -> _Columns:
     if task.undecided and not np.all(values[_LABEL] == -1):
         values = {key: value[values[_LABEL] != -1] for key, value in values.items()}
     labels = values[_LABEL]
-    if np.all(labels == -1):  # the labels of a test set are secret
+    if np.all(labels == -1):  # the labels of a test set are withheld
         labels = None
     else:
         for record_index, label in enumerate(labels.tolist()):
             if not _is_allowed(task, label):
                 raise UserError(
                     f"tfds:{name}, split {split!r}, record {record_index} has the label {label}, "
-                    f"not {_allowed_labels(task)}: prepare the set again"
+                    f"not {_allowed_labels(task)}: prepare the dataset again"
                 )
         labels = labels.astype(np.float32 if task.regression else np.int32)
     groups = None
@@ -196,9 +205,14 @@ def _texts(values: Mapping, field: str, language: str | None, where: str) -> lis
         rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
         if language and all(language.encode() in row for row in rows):
             return decode_texts([row[language.encode()] for row in rows])
+    if language in languages:
+        raise UserError(
+            f"{where}: some records have no text in {language!r} in the field {field!r}: give "
+            "another language in --languages, or another split"
+        )
     raise UserError(
         f"{where}: {field!r} has the languages {', '.join(sorted(languages))}, but --languages "
-        f"names {repr(language) if language else 'none'}: give a language that all records have"
+        f"names {repr(language) if language else 'none'}: give one of the languages"
     )
 
 
@@ -206,16 +220,16 @@ def _check_classes(task: Task, name: str, classes: tuple[str, ...]) -> None:
     if classes != task.labels:
         raise UserError(
             f"tfds:{name} has the classes {', '.join(classes) or 'none'}, but the task "
-            f"{task.name!r} has {', '.join(task.labels) or 'none'}: give a data set with the "
+            f"{task.name!r} has {', '.join(task.labels) or 'none'}: give a dataset with the "
             "classes of the task in the same order"
         )
 
 
 def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _Columns:
-    """Reads multiple-choice examples from one or several TFDS sets.
+    """Reads multiple-choice examples from one or several TFDS datasets.
 
     Args:
-        names: names of the sets, separated by commas.
+        names: names of the datasets, separated by commas.
     """
     several = len(task.lists) == 3  # each record has several questions
     example_fields = (
@@ -233,9 +247,9 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
                         f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
-                        f"{len(task.second)}: give another data set, or prepare this set again"
+                        f"{len(task.second)}: give another dataset, or prepare this dataset again"
                     )
-                # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
+                # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
                 choice_texts = [text.strip() or "-" for text in decode_texts(choices)]
                 missing = len(task.second) - len(choice_texts)
                 rows.append((*decode_texts([first, *question]), *choice_texts, *[""] * missing))
@@ -244,8 +258,8 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
     is_secret = set(labels) == {-1}
     if -1 in labels and not is_secret:
         raise UserError(
-            f"tfds:{names}, split {split!r} has both secret (-1) and known labels: prepare the set "
-            "again"
+            f"tfds:{names}, split {split!r} has both withheld (-1) and known labels: prepare the "
+            "dataset again"
         )
     names = (*task.first, *task.question, *task.second)
     texts = {
@@ -304,12 +318,16 @@ def _columns_of_table(task: Task, table: Table) -> _Columns:
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
     """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
     is_filled = [bool(choice.strip()) for choice in choices]
-    missing = "" if sum(is_filled) > 1 else "fewer than two choices have text"
-    if answer is not None and not missing and not is_filled[answer]:
-        missing = f"the correct choice {task.labels[answer]!r} is empty"
-    if missing:
+    if sum(is_filled) < 2:
         names = ", ".join(task.second)
-        raise UserError(f"{where}: {missing}: fill in the columns {names}")
+        raise UserError(
+            f"{where}: fewer than two choices have text: fill in two or more of the columns {names}"
+        )
+    if answer is not None and not is_filled[answer]:
+        raise UserError(
+            f"{where}: the correct choice {task.labels[answer]!r} is empty: fill in the column "
+            f"{task.second[answer]}, or correct the label"
+        )
 
 
 def _distinct_indices(items: Sequence) -> list[int]:
@@ -391,6 +409,9 @@ def read_triplets(source: str, split: str) -> Examples:
         source: name of the source, in the form `tsv:FILE`, `jsonl:FILE`, `parquet:FILE` or
             `datasets:DIR`.
         split: name of the split.
+
+    Raises:
+        UserError: `source` has another form, or the table is invalid (see `Table.rows`).
     """
     table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLE_FORMS), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
@@ -410,11 +431,13 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             out.
 
     Returns:
-        Dict mapping the name of each set, such as "STS12", to its pairs with scores.
+        Dict mapping the name of each set ("STS12" to "STS16", "STSb" and "SICK-R") to its pairs
+        with scores.
 
     Raises:
-        UserError: the folder has none of the sets, two files of a set have different numbers of
-            lines, a line has too few columns, or a score is not a number from 0 to 5.
+        UserError: the folder has none of the sets, a file of scores is missing, two files of a set
+            have different numbers of lines, a line has too few columns, or a score is not a number
+            from 0 to 5.
     """
     root, rows_by_set = as_path(folder).expanduser(), {}
     for name in (f"STS{year}" for year in range(12, 17)):

@@ -1,7 +1,7 @@
 """Tasks on the user's own table: detection of columns and classes, and held-out examples.
 
-For example, `TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")` returns the
-columns and classes of a file.
+For example, `TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")` returns
+settings with the columns and classes of a file.
 """
 
 import collections
@@ -42,23 +42,24 @@ class TableSettings(Settings):
     """Columns and classes of a table for the tasks classify, regress, tag and choose.
 
     Attributes:
-        text: column of the text. Several columns are joined by spaces. By default it is `text`,
-            `text_a`, `sentence`, `sentence1`, `premise` or `question1`. For the task tag, it may
-            also be `tokens` or `words`. For the task choose, it is `context`, `text`, `article`,
-            `passage` or `premise`. If the table has no column with these names, the default is the
-            only column besides the label and the choices.
+        text: column of the text. Several columns are joined by spaces. The default is the only
+            column of the table among `text`, `text_a`, `sentence`, `sentence1`, `premise` and
+            `question1`. In the task tag, `tokens` and `words` are also possible. In the task
+            choose, the possible names are `context`, `text`, `article`, `passage` and `premise`. If
+            the table has no column with these names, the default is the only column besides the
+            label and the choices. A table with several such columns needs this setting.
         text_b: column of a second text, or of a question that the choices answer in the task
-            choose. If `text` is not set, the default matches the text column: `text_b`,
-            `sentence2`, `hypothesis` or `question2`, or `question` in the task choose. If `text` is
-            set, the default is no second text.
+            choose. If `text` is not set, the default is the column that matches the text column, if
+            the table has it: `text_b`, `sentence2`, `hypothesis` or `question2`, or `question` in
+            the task choose. If `text` is set, the default is no second text.
         choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
             leave some choices empty.
         label: column of the class, the score or the tags. The default is `label`, or `tags` in the
             task tag if the table has no column `label`.
         classes: names of the classes or tags, class 0 first. By default the names come from the
-            TensorFlow Datasets set, the Parquet file or the saved Hugging Face set. If the source
-            has no names, the default is the sorted labels of the training table, and 1, 2 and so on
-            for the task choose.
+            dataset of TensorFlow Datasets, the Parquet file or the saved Hugging Face dataset. If
+            the source has no names, the default is the sorted labels of the training table, and 1,
+            2 and so on for the task choose.
         usual_tag: tag to predict for words without a token, such as a zero-width space, if the tags
             do not include O. The default is the most frequent tag of the training table.
         mean: mean of the scores in regression. The model learns (score - mean) / deviation. The
@@ -66,7 +67,7 @@ class TableSettings(Settings):
         deviation: standard deviation of the scores in regression. The default is computed from the
             training table.
         held_out: share of the examples that are held out for validation if the file name has no
-            {split}, or if the data set has no validation split.
+            {split}, or if the dataset has no validation split.
         seed: seed for drawing the held-out examples.
     """
 
@@ -92,27 +93,27 @@ class TableSettings(Settings):
             )
 
     def check_task(self, task: Task) -> None:
-        """Checks that columns and classes are set only if `task` is a task on the user's table.
+        """Checks that only a task on the user's own table has settings of its columns and classes.
 
         Raises:
-            UserError: a column or the classes are set for another task, or choices are set for a
-                task other than choose.
+            UserError: a setting other than `held_out` and `seed` is set for another task, or
+                `choices` is set for a task other than choose.
         """
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
             if getattr(self, name) not in ((), None) and not task.own:
                 raise self.error(
                     f"{name} applies only to the tasks classify, regress, tag and choose, because "
-                    f"{task.name} has fixed columns and classes: leave {name} out"
+                    f"{task.name} has fixed columns and classes: leave table.{name} out"
                 )
         if self.choices and task.kind != "choice":
             raise self.error(
                 f"choices={self.choices!r} applies only to the task choose, not to {task.name}: "
-                "leave choices out"
+                "leave table.choices out"
             )
 
     def described(self, task: Task) -> Task:
-        """Returns a copy of `task` with the columns and classes of these settings.
+        """Returns a copy of `task` with the columns, classes and other values of these settings.
 
         In the task tag, the metric is accuracy if the tags mark no entities. A task with fixed
         columns and classes is returned unchanged.
@@ -130,21 +131,23 @@ class TableSettings(Settings):
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
         """Returns a copy of these settings in which missing values come from a training table.
 
-        Missing column names come from the header. Missing classes come from the data set, or from
+        Missing column names come from the header. Missing classes come from the dataset, or from
         the labels of the examples. For the task choose, missing classes are 1, 2 and so on if the
-        data set has no class names. For the task tag, a missing `usual_tag` is the most frequent
+        dataset has no class names. For the task tag, a missing `usual_tag` is the most frequent
         tag, unless there is a tag O. For the task regress, a missing `mean` or `deviation` is
         computed from the scores. Settings that have a value are kept. For a task with fixed columns
         and classes, these settings are returned unchanged.
 
         Args:
             task: task for which the table is read.
-            source: name of the source, whose split "train" is read; `None` means the default source
-                of the task.
+            source: name of the source, whose split "train" is read. A task on the user's own table
+                has no default source, and therefore needs a name.
             tfds: access to TensorFlow Datasets.
 
         Raises:
-            UserError: a column cannot be found, or the labels do not fit the task.
+            UserError: `source` is `None` or cannot be read; a column cannot be found; a label is
+                empty or invalid; there are fewer than two different labels, or, for the task
+                classify, too many; or the numbers of choices and classes differ.
         """
         if not task.own:
             return self
@@ -171,8 +174,8 @@ class TableSettings(Settings):
             scores = read_examples(described, "train", tfds, source).labels.astype(np.float64)
             if np.ptp(scores) == 0 and not self.deviation:
                 raise UserError(
-                    f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples with "
-                    "different scores"
+                    f"{source}: all scores are {scores[0]:g} in {len(scores):,} "
+                    f"{plural('example', len(scores))}: give examples with different scores"
                 )
             mean = float(scores.mean()) if self.mean is None else self.mean
             deviation = self.deviation or float(scores.std())
@@ -227,20 +230,24 @@ class TableSettings(Settings):
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
-        # Reading one row raises a UserError if a column is missing or the table has no example.
-        next(iter(table.rows((*text, *text_b, *choices, label), (*choices, label))))
+        # Reading one row raises a UserError if a column is missing.
+        rows = table.rows((*text, *text_b, *choices, label), (*choices, label))
+        if next(iter(rows), None) is None:
+            raise UserError(f"{table.path} contains no examples: give a table with examples")
         columns = dict(text=text, text_b=text_b, choices=choices, label=label)
         return dataclasses.replace(self, **columns)
 
     def held_out_mask(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
-        """Draws the held-out examples, stratified by class or score, and prints their number.
+        """Draws the held-out examples, stratified by class or score.
+
+        The method prints their number to stderr.
 
         The examples are shuffled and then sorted by label. From every 1 / `held_out` consecutive
         examples, one example is drawn.
 
         Args:
-            labels: N labels. A NumPy array of classes or scores is sorted. A list with the tags of
-                each sentence is not sorted.
+            labels: N labels. If this is not a NumPy array of classes or scores, but a list with
+                the tags of each sentence, the examples are not sorted.
             source: name of the source, for messages.
 
         Returns:
@@ -253,7 +260,7 @@ class TableSettings(Settings):
         order_keys, choice_keys = np.random.default_rng(self.seed).random((2, total))
         sort_labels = labels if isinstance(labels, np.ndarray) else np.zeros(total)
         order = np.lexsort((order_keys, sort_labels))
-        # parts[i]: stratum of sorted example i; one example of each stratum is drawn.
+        # strata[i]: stratum of sorted example i. One example of each stratum is drawn.
         strata = np.floor(np.arange(total) * self.held_out).astype(int)
         starts = np.unique(strata, return_index=True)[1][: int(total * self.held_out)]
         is_held_out = np.zeros(total, bool)

@@ -77,8 +77,8 @@ class Template:
             )
         if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
             raise UserError(
-                f"words={self.words!r} has an empty or repeated word: give a different word for "
-                "each class"
+                f"the list of answer words {[*self.words]} (--words) has an empty or repeated "
+                "word: give a different word for each class"
             )
 
     def query(self, first: str, second: str | None = None) -> str:
@@ -112,8 +112,8 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
     if len(template.words) != task.num_classes:
         raise UserError(
             f"the task {task.name!r} has {task.num_classes} classes, but the template has "
-            f"{len(template.words)} {plural('word', len(template.words))}: give one word for each "
-            f"of {', '.join(task.labels)}"
+            f"{len(template.words)} {plural('word', len(template.words))}: give one word (--words) "
+            f"for each of {', '.join(task.labels)}"
         )
     if examples.labels is None:
         raise UserError(f"the examples of {task.name!r} have no labels: give a split with labels")
@@ -127,12 +127,14 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
 def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]:
     """Builds prompts for questions about a context with free-text answers.
 
+    An unanswerable question has the answer "".
+
     Args:
         questions: questions with contexts and known answers.
         style: key of `QUESTIONS`.
 
     Raises:
-        UserError: the correct answers are secret.
+        UserError: the correct answers are withheld.
     """
     prefix = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
     if questions.labels is None:
@@ -148,7 +150,9 @@ def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]
 
 
 def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
-    """Builds summarization prompts "TEXT TL;DR:", as in GPT-2 (Radford et al. 2019, section 3.6).
+    """Builds summarization prompts as in GPT-2 (Radford et al. 2019, section 3.6).
+
+    A prompt is the text, and then "TL;DR:" in a line of its own.
 
     Args:
         pairs: (text, summary) pairs. Pairs with an empty side are left out.
@@ -162,8 +166,8 @@ def translation_prompts(
     """Builds translation prompts "SENTENCE =", as in GPT-2 (Radford et al. 2019, section 3.7).
 
     With the style "gpt3", a zero-shot prompt is instead "Q: What is the LANGUAGE translation of
-    SENTENCE A:", where LANGUAGE is the target language, such as "German" (Brown et al. 2020,
-    appendix G).
+    SENTENCE A:" (Brown et al. 2020, appendix G). LANGUAGE is the English name of the target
+    language, such as "German", or its code if the name is not in `_LANGUAGES`.
 
     Args:
         pairs: (sentence, translation) pairs. Pairs with an empty side are left out.
@@ -188,16 +192,17 @@ def _non_empty(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
 def read_last_words(source: Source, split: str) -> list[Prompt]:
     """Reads prompts for last-word prediction (LAMBADA, Paperno et al. 2016).
 
-    Each line of the file is a passage. Its last word is the answer, and PASSAGE below is the rest
-    of the line. A few-shot prompt is "PASSAGE ____ . ->", so that the solved examples show that the
-    answer is a single word (Brown et al. 2020, section 3.1.2). A zero-shot prompt is "PASSAGE".
+    Each line of the file is a passage, except that blank lines are skipped. The last word of the
+    line is the answer, and PASSAGE below is the rest of the line. A few-shot prompt is "PASSAGE
+    ____ . ->", so that the solved examples show that the answer is a single word (Brown et al.
+    2020, section 3.1.2). A zero-shot prompt is "PASSAGE".
 
     Args:
         source: source in the form `lambada:FILE`.
         split: name of the split, which replaces `{split}` in FILE.
 
     Raises:
-        UserError: a line has fewer than two words, or the file is empty.
+        UserError: a line has a single word, or the file cannot be read or has no passages.
     """
     path = source.path(split)
     prompts = []
@@ -206,9 +211,9 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
         if context:
             prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
         elif word:
-            raise UserError(f"{path}, line {number} has fewer than two words: remove the line")
+            raise UserError(f"{path}, line {number} has a single word: remove the line")
     if not prompts:
-        raise UserError(f"{path} is empty: give a file with one passage per line")
+        raise UserError(f"{path} has no passages: give a file with one passage per line")
     return prompts
 
 
@@ -223,8 +228,9 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
         style: key of `QUESTIONS`.
 
     Raises:
-        UserError: the table has a single choice, an answer is not the number of a choice, or the
-            table is invalid (see `Table.rows`).
+        UserError: the table has a single choice column, the choice columns are not numbered from 1
+            without gaps, an answer is not the number of a choice, or the table is invalid (see
+            `Table.rows`).
     """
     table = Table(source, split)
     choices = table.choices

@@ -41,7 +41,7 @@ class Questions:
         questions: text of each question.
         contexts: context of each question.
         labels: correct answers of each question. An unanswerable question has an empty tuple.
-            `None` means that the answers are secret.
+            `None` means that the answers are withheld, as in some test sets.
     """
 
     ids: list[str]
@@ -65,16 +65,18 @@ def read_questions(
 
     Args:
         task: task with the kind "spans".
-        split, tfds: arguments of `open_set`.
+        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
+        tfds: argument of `open_set`.
         source: name of the source. `None` means the default source of the task.
-            `tfds:NAME[/CONFIG][:VERSION]` is a TFDS set with the fields of SQuAD. `squad:FILE` is a
-            JSON file in the format of SQuAD 1.1 or 2.0. Answers may be missing if the name of the
-            split begins with "test" or "all".
+            `tfds:NAME[/CONFIG][:VERSION]` is a dataset of TensorFlow Datasets with the fields of
+            SQuAD. `squad:FILE` is a JSON file in the format of SQuAD 1.1 or 2.0, and the split name
+            replaces `{split}` in FILE. If the name of the split begins with "test" or "all", the
+            file may lack the answers to all questions.
 
     Raises:
-        UserError: the source, the split or a field does not exist, the split has no questions, a
-            question id is repeated, or an answer is missing or not at the given position in the
-            context.
+        UserError: the source, the split or a field does not exist; the file cannot be read or is
+            not in SQuAD's format; the split has no questions; a question is empty; a question id is
+            repeated; or an answer is missing, empty or not at the given position in the context.
     """
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
@@ -121,7 +123,11 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
             "remove the question, or use the task squad2"
         )
     for text, start in row.answers:
-        if not text.strip() or row.context[start : start + len(text)] != text or start < 0:
+        if not text.strip():
+            raise UserError(
+                f"{where} has an empty answer: correct its 'text', or remove the answer"
+            )
+        if row.context[start : start + len(text)] != text or start < 0:
             raise UserError(
                 f"{where}: the answer {text[:40]!r} is not at character {start} of the context: "
                 "correct 'answer_start', which counts characters from 0"
@@ -141,7 +147,8 @@ def _file_rows(path) -> Iterator[_Row]:
     """Yields the questions of a JSON file in SQuAD's format.
 
     Raises:
-        UserError: the file is not JSON, or a field is missing or has the wrong type.
+        UserError: the file cannot be read or is not JSON, a field is missing or has the wrong type,
+            or a question is empty.
     """
     try:
         document = parse_json(storage.read_bytes(path), object)
@@ -220,30 +227,34 @@ def encode_questions(
 ) -> tuple[dict[str, tf.Tensor], WindowPositions]:
     """Encodes questions and contexts as windows `[CLS] question [SEP] context [SEP]`.
 
-    A long context gives several overlapping windows. With a vocabulary whose `cls_last` is True,
-    windows are `context [SEP] question [SEP] [CLS]`, as in XLNet.
+    A context that is too long for one window gives several windows, which overlap if `stride` is
+    less than their number of context tokens. The vocabulary's `pair_separators` is the number of
+    [SEP] between the two texts. With a vocabulary whose `cls_last` is True, windows are `context
+    [SEP] question [SEP] [CLS]`, as in XLNet.
 
     Args:
         vocabulary: vocabulary that encodes the texts.
         questions, contexts: `(N,)` strings.
         max_length: maximum number of ids per window, including special ids.
-        stride: number of context tokens between the starts of two consecutive windows.
+        stride: number of context tokens between the starts of two consecutive windows. The stride
+            is shorter if a window has room for fewer context tokens.
         max_question: maximum number of tokens per question. Longer questions are truncated.
 
     Returns:
-        The M windows and their positions. The windows are a dict of "token_ids" `(M, L)` int32,
-        padded with 0, and "segment_ids" `(M, L)` int32. Segment ids are 1 in the second text and
-        its [SEP], 2 at a final [CLS], and 0 elsewhere.
+        The M windows in the order of the questions, and their positions. The windows are a dict of
+        "token_ids" `(M, L)` int32, padded with 0, and "segment_ids" `(M, L)` int32. Segment ids are
+        1 in the second text and its [SEP], 2 at a final [CLS], and 0 elsewhere.
 
     Raises:
-        UserError: `max_length` leaves no room for a context token.
+        UserError: `max_length` leaves no room for a context token beside a question of
+            `max_question` tokens.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code; Yang et al. 2019
     (XLNet), the released code.
     """
     num_special = 2 + vocabulary.pair_separators
     needs = f"questions of {max_question} tokens"
-    check_length(max_length, max_question + num_special + 1, needs, "lower max_question or ")
+    check_length(max_length, max_question + num_special + 1, needs, "lower spans.max_question or ")
     question_ids = vocabulary.encode(questions)[:, :max_question]  # (N, None)
     # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.
     distinct, context_index = tf.unique(contexts)
@@ -270,12 +281,13 @@ def encode_questions(
 class EncodedQuestions(EncodedExamples):
     """Tokenized questions as M rows, one row per window.
 
-    The labels `(M, 2)` are the first and last position of the answer in the window. If the window
-    does not contain the whole answer, both positions are 0, which is the position of [CLS].
+    The labels `(M, 2)` int32 are the indices of the answer's first and last token among the logits
+    of `EncoderSpanReader`. If the window does not contain the whole answer, or the question is
+    unanswerable, both indices are 0, which is the index of [CLS].
 
     Attributes:
-        positions: mapping from positions in the windows to characters in the contexts. The arrays
-            `starts` and `ends` are int32.
+        positions: mapping from positions in the windows to characters in the contexts. The ragged
+            tensors `starts` and `ends` are int32.
     """
 
     positions: WindowPositions
@@ -297,6 +309,9 @@ def encode_question_examples(
         vocabulary: vocabulary that encodes the texts.
         examples: questions of the split.
         max_length, stride, max_question: arguments of `encode_questions`.
+
+    Raises:
+        UserError: there are no questions, or `max_length` is too small (see `encode_questions`).
     """
 
     def encode(part: slice) -> tuple:
@@ -324,16 +339,12 @@ def encode_question_examples(
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """Finds the first and last token of the first correct answer in each window.
+    """Computes the labels `(M, 2)` int32 of `EncodedQuestions`.
 
     Args:
         examples: questions with known answers.
         positions: result of `encode_questions` for all questions.
-        limits: `(M,)`, position after the last context token of each window.
-
-    Returns:
-        `(M, 2)` int32 positions. Both are 0, the position of [CLS], if the window does not contain
-        the whole answer.
+        limits: `(M,)`, index after the last context token of each window among the logits.
     """
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()

@@ -1,6 +1,6 @@
 """Storage of texts and token ids: in memory up to 16 MB, and in temporary files beyond 16 MB.
 
-A fine-tuning set can therefore be larger than the memory. Only text offsets, row lengths and labels
+A fine-tuning table can therefore be larger than the RAM. Only text offsets, row lengths and labels
 always stay in memory.
 """
 
@@ -39,7 +39,7 @@ class _Pool:
 
     def flush(self) -> None:
         folder = cache_directory()
-        mend = "make room, or set MACARON_TF_CACHE to a folder on another disk"
+        mend = "free disk space, or set MACARON_TF_CACHE to another folder"
         with storage.clear_errors(f"cannot write into {folder}", mend):
             if self._file is None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ class _Pool:
 
 
 class Texts(Sequence):
-    """A growing sequence of texts. If the texts exceed 16 MB, they are stored on disk."""
+    """A growing sequence of texts. Texts of 16 MB or more are stored on disk."""
 
     def __init__(self):
         self._pool, self._ends, self._rows = _Pool(), array.array("q", [0]), None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
-        """Returns the texts as a list, or as `Texts` on disk if the texts exceed 16 MB."""
+        """Returns the texts as a list, or as `Texts` on disk if they take 16 MB or more."""
         stored = cls()
         for text in texts:
             stored.append(text)
@@ -104,7 +104,7 @@ class Texts(Sequence):
 
 
 class GrowingRows:
-    """A growing sequence of rows of token ids. If the ids exceed 16 MB, they are stored on disk."""
+    """A growing sequence of rows of token ids. Ids of 16 MB or more are stored on disk."""
 
     def __init__(self, vocabulary_size: int):
         self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)

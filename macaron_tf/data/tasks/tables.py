@@ -47,22 +47,29 @@ class Table:
 
     The source has one of these forms:
 
-    - `tsv:FILE` is a tab-separated file, or a CSV file if its name ends in `.csv`. The first line
-      is the header.
+    - `tsv:FILE` is a tab-separated file, or a CSV file if `.csv` is one of the suffixes of its
+      name. The first line is the header.
     - `python:MODULE:FUNCTION` is a Python function. `FUNCTION(split)` returns one dict per example,
       which maps column names to texts or numbers.
     - `tfds:NAME` is a dataset of TensorFlow Datasets. Its texts may be empty.
     - `jsonl:FILE`, `parquet:FILE` and `datasets:DIR` have records, whose fields are the columns.
+
+    In FILE and DIR, the split name replaces `{split}`.
 
     Attributes:
         split: name of the split.
         path: path of the file or name of the source, for messages.
         header: names of the columns.
         class_names: dict mapping each column with class labels to the names of its classes, class 0
-            first. Tab-separated files and functions have no class names.
-        keeps_quotes: whether quotation marks around a text are kept as part of the text. Only
-            tab-separated files keep quotation marks, except for a text with doubled quotation marks
-            (see `table_rows`).
+            first. Only datasets of TensorFlow Datasets, and files that the Hugging Face library
+            wrote, have class names.
+        keeps_quotes: whether the file is tab-separated, so that quotation marks around a text are
+            part of the text. A text with doubled quotation marks is an exception (see
+            `table_rows`).
+
+    Raises:
+        UserError: the source or the split does not exist or cannot be read, or the function of a
+            `python:` source fails.
     """
 
     keeps_quotes = False
@@ -98,15 +105,18 @@ class Table:
     def choices(self) -> tuple[str, ...]:
         """Names of the columns `choice1`, `choice2` and so on, in numerical order.
 
+        The tuple is empty if there are no such columns.
+
         Raises:
-            UserError: a column is missing or occurs twice.
+            UserError: a number from 1 to the number of these columns is missing or occurs twice.
         """
         names = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
         names.sort(key=lambda name: int(name[6:]))
         if names != [f"choice{n}" for n in range(1, len(names) + 1)]:
             raise UserError(
                 f"{self._header_where}: the choice columns are {', '.join(names)}, but must be "
-                f"choice1 to choice{len(names)}: number the choices from 1 without gaps"
+                f"{', '.join(f'choice{n}' for n in range(1, len(names) + 1))}: number the choices "
+                "from 1 without gaps"
             )
         return tuple(names)
 
@@ -119,12 +129,13 @@ class Table:
 
         Args:
             columns: names of the columns to read.
-            may_be_empty: names of columns whose texts may be empty.
+            may_be_empty: names of columns whose texts may be empty. In a dataset of TensorFlow
+                Datasets, all texts may be empty.
 
         Raises:
             UserError: a column is missing or occurs twice, a line has too few or too many columns,
-                a text is empty, or a file has no rows. The message names the file, the line and the
-                column.
+                a text is empty, a value of a record is neither text nor a number, a class index is
+                out of range, or a file has no rows.
         """
         mend = f"give the table each of the columns {', '.join(columns)} once"
         mend += ", with a single tab between columns" * self.keeps_quotes
@@ -206,7 +217,7 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
         if not -1 <= value < len(classes):
             raise UserError(
                 f"{where}: {column!r} is {value}, but there are {len(classes)} classes: give an "
-                f"index from 0 to {len(classes) - 1}, or -1 for a secret class"
+                f"index from 0 to {len(classes) - 1}, or -1 for a withheld class"
             )
         return classes[value] if value >= 0 else ""
     if not isinstance(value, str | int | float):
@@ -221,7 +232,8 @@ def _function_rows(source: Source, split: str) -> tuple[list[str], list[tuple[st
     """Reads examples by calling the Python function of a source.
 
     Returns:
-        The column names, and a list with the location and the texts of each example.
+        The column names of the first example, and a list with the location and the texts of each
+        example. Both lists are empty if there are no examples.
     """
     function = find(source.location)
     records = call_user_code(source.location, lambda: [*map(dict, function(split))])

@@ -34,8 +34,8 @@ class TaggedSentences:
 
     Attributes:
         words: words of each sentence.
-        labels: `(words,)` int32 tag indices for each sentence. `None` means that the tags
-            are unknown.
+        labels: for each sentence, `(words,)` int32 tag indices. `None` means that the tags are
+            unknown.
     """
 
     words: list[list[str]]
@@ -56,23 +56,25 @@ def read_tagged(
     """Reads a split of a tagging task, and converts IOB1 tags to IOB2.
 
     Args:
-        split, tfds: arguments of `open_set`.
+        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
+        tfds: argument of `open_set`.
         source: source of the sentences, in one of the notations below. `None` means the default
             source of the task.
 
             - `tfds:NAME[/CONFIG][:VERSION]` has records with words in `tokens` and class indices
               in `ner`.
-            - `conll:FILE` has one word per line, see `Source.path`. The first column is the word
-              and the last column is the tag, or the columns are in CoNLL-U order. Columns are
-              separated by tabs, or by spaces if the line has no tabs. An empty line ends a
-              sentence. A comment such as `# id 1` may precede a sentence.
+            - `conll:FILE` has one word per line, and the split name replaces `{split}` in FILE. The
+              first column is the word and the last column is the tag, or the columns are in CoNLL-U
+              order. Columns are separated by tabs, or by spaces if the line has no tabs. An empty
+              line ends a sentence. A comment such as `# id 1` may precede a sentence.
             - `tsv:FILE` and the other notations of `TABLE_FORMS` name a `Table`. A text cell has
               the words of a sentence, and the label cell has one tag per word, separated by spaces.
               For a task on the user's own table, `tfds:NAME` also is a `Table`.
 
     Raises:
-        UserError: the source, split or a field does not exist, or a tag is not in `task.labels`.
-            The message names the file and the line.
+        UserError: the source, split or a field does not exist; a TFDS dataset has other tags than
+            the task; a tag is not in `task.labels`; or the file or table is invalid (see
+            `sentences_of`).
     """
     parsed = parse_task_source(task, source, *TAG_FORMS)
     if parsed.kind == "tfds" and not task.own:
@@ -106,8 +108,9 @@ def sentences_of(
         source: a `conll:` file or a table.
 
     Raises:
-        UserError: the word count and the tag count of a table row differ, or a `conll:` file has no
-            sentence.
+        UserError: the source cannot be read; a table is invalid (see `Table.rows`), or one of its
+            rows has different numbers of words and tags; or a `conll:` file has no sentence, a line
+            with only one column, or numbers instead of words.
     """
     if source.kind == "conll":
         path, sentence = source.path(split), None
@@ -156,7 +159,8 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 def scheme_of(tags: Iterable[str]) -> str | None:
     """Returns the prefix letters of the entity tagging scheme without O, such as "BIES" for BIOES.
 
-    Returns `None` if the tags do not mark entities, or if their scheme is not in `_SCHEMES`.
+    Returns `None` if the tags do not mark entities, or if their scheme is not in `_SCHEMES`. If all
+    tags are O, or there are no tags, the scheme is "BI".
     """
     matches = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
     letters = {match[1] for match in matches if match}
@@ -169,9 +173,9 @@ def scheme_of(tags: Iterable[str]) -> str | None:
 def strays_among(counts: Mapping[str, int]) -> list[str]:
     """Returns the tags that are probably mistakes, such as a single `0` for O.
 
-    The tags that occur three times or more determine the tagging scheme. Tags outside this scheme
-    are mistakes. If more than half of the distinct tags are outside, the tags do not mark entities,
-    and the list is empty.
+    The entity tags that occur three times or more, or all entity tags if none is so frequent,
+    determine the tagging scheme. Tags outside this scheme are mistakes. If more than half of the
+    distinct tags are outside, the tags do not mark entities, and the list is empty.
 
     Args:
         counts: dict that maps each tag to its number of occurrences.
@@ -190,7 +194,7 @@ def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list,
     if set(names) != set(task.labels):
         raise UserError(
             f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
-            f"has {', '.join(task.labels)}: give a data set with the tags of the task"
+            f"has {', '.join(task.labels)}: give a dataset with the tags of the task"
         )
     for words, tags in zip(columns.values[_WORD_FIELD], columns.values[_TAG_FIELD], strict=True):
         yield decode_texts(words), [names[tag] for tag in tags], ()
@@ -230,7 +234,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
                     "word from its tag with a tab or a space, and put an empty line after each "
                     "sentence"
                 )
-            # In CoNLL-U, ids such as 1-2 and 1.1 are no words.
+            # In CoNLL-U, lines with ids such as 1-2 and 1.1 are not words.
             if not word_column or row[0].isdecimal():
                 sentence.append((row[word_column], row[tag_column], f"{path}, line {number}"))
 
@@ -267,10 +271,11 @@ class WordPositions(NamedTuple):
 def encode_words(
     vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
 ) -> tuple[dict[str, tf.Tensor], WordPositions]:
-    """Encodes sentences as M windows `[CLS] tokens [SEP]`, which overlap by half.
+    """Encodes sentences as M windows `[CLS] tokens [SEP]`.
 
-    A word is tagged in the window in which its first token is nearest to the middle. If the
-    vocabulary has `cls_last`, windows are `tokens [SEP] [CLS]`.
+    A sentence that is too long for one window gives several windows, which overlap by half. A word
+    is tagged in the window in which its first token is nearest to the middle. If the vocabulary has
+    `cls_last`, windows are `tokens [SEP] [CLS]`.
 
     Args:
         words: ragged strings `(N, words)`.
@@ -314,7 +319,8 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     Args:
         logits: outputs of the tagger `(M, L, C)` for M windows of L ids and C tags.
         positions: positions of W words.
-        outside: tag index of words without a token, see `Task.outside`.
+        outside: index of the tag that words without a token get with probability 1, see
+            `Task.outside`.
     """
     has_piece = positions.rows >= 0
     # Position 0 always exists, because even a sentence without tokens has a window.
@@ -346,7 +352,11 @@ def encode_tagged(
     examples: TaggedSentences,
     max_length: int,
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences."""
+    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences.
+
+    Raises:
+        UserError: there are no sentences, or `max_length` is less than 3.
+    """
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)

@@ -20,8 +20,9 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
     """Converts examples to (source, target) lines for a text-to-text model.
 
     A source is the task name, and then each field name and its text, as in "mrpc sentence1: ...
-    sentence2: ...". A target is the name of the class, or a score rounded to a multiple of 0.2,
-    such as "3.8". If the examples have no labels, all targets are "".
+    sentence2: ...". If a classification task has two texts, their field names are in alphabetical
+    order, as in the code of T5. A target is the name of the class, or a score rounded to a multiple
+    of 0.2, such as "3.8". If the examples have no labels, all targets are "".
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
@@ -37,7 +38,7 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
     """Converts questions to (source, target) lines for a text-to-text model.
 
     A source is "question: ... context: ...", and a target is the first correct answer. The target
-    is "" if a question is unanswerable or the answers are secret.
+    is "" if a question is unanswerable or the answers are withheld.
     """
     labels = questions.labels or [()] * len(questions)
     rows = zip(questions.questions, questions.contexts, labels, strict=True)
@@ -49,7 +50,7 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 
 
 def _prefixes(task: Task) -> tuple[str, str, bool]:
-    """Returns two prefixes for the texts in a source line, and whether to swap the texts.
+    """Returns the prefixes of the two texts in a source line, and whether to swap the texts.
 
     The code of T5 sorts the fields of GLUE by name, so that the hypothesis of MNLI precedes its
     premise. If the texts are swapped, the first prefix belongs to the second text of the task. For
@@ -107,11 +108,13 @@ def answer_text(task: Task, label: float) -> str:
 def read_answer(task: Task, text: str) -> int | float | None:
     """Parses an answer text of a model.
 
-    In a class name, case, spaces and punctuation are ignored, because tokenization and
-    detokenization may change a name such as "not_equivalent". In a score, spaces are ignored.
+    Only the ASCII letters and digits of a class name are compared, without case, because
+    tokenization and detokenization may change a name such as "not_equivalent". A score is a decimal
+    number such as "-3.8", in which white space is ignored.
 
     Returns:
-        The class index or the score; `None` if the text is neither a class name nor a number.
+        The class index, or the score in regression. `None` means that the text is not a class name
+        of the task, or is not a number in regression.
     """
     if task.regression:
         number = "".join(text.split())
@@ -124,15 +127,16 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     """Parses N answer texts of a model into predictions for the metrics.
 
     In classification, a text that is not a class name counts as a prediction of a wrong class. If
-    Matthews' correlation is the metric, the text becomes the class -1 instead, as in T5's released
-    code. With wrong classes, a model that never answers with a class name would have a strong
-    negative correlation. In regression, a text that is not a number becomes the minimum score, or 0
-    if the scores have no minimum, and scores outside the range are clipped.
+    Matthews' correlation is a main metric, the text becomes the class -1 instead, as in T5's
+    released code. With wrong classes, a model that never answers with a class name would have a
+    strong negative correlation. In regression, a text that is not a number becomes the minimum
+    score, or 0 if the scores have no minimum, and scores outside the range are clipped.
 
     Args:
         task: task whose classes or scores the texts name.
         texts: N answer texts.
-        labels: `(N,)` correct classes or scores, which determine the wrong classes.
+        labels: `(N,)` correct classes, from which the wrong classes are computed. Regression does
+            not use `labels`.
 
     Returns:
         `(N,)` predicted classes or scores.

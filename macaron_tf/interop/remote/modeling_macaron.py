@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 class MacaronConfig(PretrainedConfig):
-    """Configuration of a model. Its attributes are the keys of `SETTINGS`.
+    """Configuration of a Macaron model. The attributes of the object are the keys of `SETTINGS`.
 
     The attribute `layers` contains a list of sub-layers for each layer. A sub-layer is a dict with
     these keys:
@@ -266,8 +266,8 @@ class SwishRNN(nn.Module):
     """SwishRNN layer (Lei et al. 2022): `((C + b_c) * gate(x W2 + b_s)) W3 + b_3`.
 
     C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1, where k is the
-    setting `distance`. The recurrence consists of k independent chains, so one step of the loop
-    advances all chains. R is the inner width.
+    setting `distance` and `Swish(z) = sigmoid(alpha z + beta) z`. The recurrence consists of k
+    independent chains, so one step of the loop advances all chains. R is the inner width.
     """
 
     def __init__(self, config, settings):

@@ -72,7 +72,7 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
 
     The function draws positions with replacement, and skips repeated positions and positions that
     are not maskable, until the row has enough tokens. All sets of this size are then equally
-    likely. This rejection sampling takes a fifth of the time of sorting one random number per
+    likely. This rejection sampling can take a fifth of the time of sorting one random number per
     token.
 
     Args:

@@ -72,7 +72,8 @@ class MaskingConfig(Settings):
     def check(self):
         if self.mask + self.random > 1:
             raise self.error(
-                f"mask={self.mask} and masking.random={self.random} must add up to 1 or less"
+                f"mask={self.mask} and masking.random={self.random} must add up to 1 or less: "
+                "lower masking.mask or masking.random"
             )
 
     def positions(self, length: int) -> int:
@@ -112,10 +113,10 @@ def mask_tokens(
 ) -> Batch:
     """Masks tokens of a batch. Equal seeds mask the same tokens on every device.
 
-    Let n be the number of tokens in a row, without special tokens. Then `max(1, round(rate n))`
-    tokens are masked (`ceil` instead of `round` with `config.round_up`), or fewer if only whole
-    words may be chosen. BERT's released code also counts [CLS] and [SEP] in n, so it sometimes
-    masks one token more.
+    Let n be the number of tokens in a row, without special tokens. If n is above 0, then `max(1,
+    round(rate n))` tokens are masked (`ceil` instead of `round` with `config.round_up`), or fewer
+    if only whole words may be chosen. BERT's released code also counts [CLS] and [SEP] in n, so it
+    sometimes masks one token more.
 
     Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
     from the whole vocabulary, but this library would treat a drawn [PAD] as padding.
@@ -139,6 +140,9 @@ def mask_tokens(
           number of masked tokens in the batch divided by the number of rows that are not all
           padding, or 0 for a row of padding. Rows on different replicas that share the batch
           therefore have equal weights.
+
+    Raises:
+        ValueError: L is not static.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1; the references of
     `MaskingConfig`.

@@ -26,22 +26,22 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"packing": "tight"}, "packing='tight' must be one of 'doc_text'"),
         (
             {"packing": "sentence_pair"},
-            "packing='sentence_pair' cannot be combined with pairs='none'",
+            "packing='sentence_pair' cannot be combined with corpus.pairs='none'",
         ),
         (
             {"pairs": "sentence_order", "packing": "full_text"},
-            "'full_text' cannot be combined with pairs='sentence_order': give one of segment_pair",
+            "'full_text' cannot be .*'sentence_order': set corpus.packing to one of segment_pair",
         ),
         ({"sentence_splitter": "axe"}, "sentence_splitter='axe' must be one of 'tensorflow_text'"),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have a"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
-            "neither weights nor language_alpha can be combined with packing='full_sentences'",
+            "neither weights nor corpus.language_alpha can be .* corpus.packing='full_sentences'",
         ),
         (
             {"sources": (GERMAN,), "language_alpha": 0.5, "packing": "full_text"},
-            "neither weights nor language_alpha can be combined with packing='full_text'",
+            "neither weights nor corpus.language_alpha can be .* corpus.packing='full_text'",
         ),
         ({"sources": (GERMAN,), "language_alpha": 1.5}, "language_alpha=1.5 must be a number"),
         ({"sources": (GERMAN,), "language_alpha": -0.1}, "language_alpha=-0.1"),
@@ -49,13 +49,13 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"language_alpha": 0.5}, "language_alpha is set, but the sources have no languages"),
         (
             {"sources": (dataclasses.replace(GERMAN, weight=1.0),), "language_alpha": 0.5},
-            "weights and language_alpha cannot be combined: remove",
+            "weights and corpus.language_alpha cannot be combined: remove",
         ),
         ({"batch_alpha": 0.7}, "batch_alpha=0.7 works only for running text from sources with a"),
         ({"sources": (GERMAN,), "batch_alpha": 0.7, "pairs": "sentence_order"}, "batch_alpha=0.7"),
         (
             {"sources": (BOTH,), "pairs": "sentence_order"},
-            "translation pairs cannot be combined with pairs=",
+            "translation pairs cannot be combined with corpus.pairs=",
         ),
         ({"sources": (ENGLISH, GERMAN), "pairs": "next_sentence"}, "allows only one language"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),

@@ -330,7 +330,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
     refuses(
-        "batch_size is 3, but must be even",
+        "an update reads 3 rows, but must read an even number",
         stream_dataset,
         stream_corpus,
         "train",

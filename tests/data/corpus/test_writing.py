@@ -307,9 +307,9 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
 def test_another_folder_is_asked_for(make, texts, vocabulary):
     make()
     for message, settings in {
-        "was prepared with sequence_length=16, not 32": {"sequence_length": 32},
-        "prepared with seed=0, not 1": {"seed": 1},
-        "was prepared with sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
+        "was prepared with corpus.sequence_length=16, not 32": {"sequence_length": 32},
+        "prepared with corpus.seed=0, not 1": {"seed": 1},
+        "was prepared with corpus.sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
         "have changed since the command began to prepare the corpus": {
             "sources": (f"text:{texts}/b/*.txt",)
         },
@@ -350,7 +350,7 @@ def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
     corpus = make(sources=(f"jsonl:{tmp_path}/a.jsonl:en",))
     moved = make(sources=(f"jsonl:{tmp_path}/b.jsonl:en",))
     assert moved.fingerprint == corpus.fingerprint
-    refuses("prepared with sources=.*:en", make, sources=(f"jsonl:{tmp_path}/b.jsonl:de",))
+    refuses("prepared with corpus.sources=.*:en", make, sources=(f"jsonl:{tmp_path}/b.jsonl:de",))
 
 
 def test_damage_is_named(make, out):
@@ -400,7 +400,7 @@ def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
     (out / "progress.json").write_bytes(whole)
     (out / "train-00002.tfrecord").write_bytes(b"")
     refuses(r"train-00002\.tfrecord is missing or damaged: remove", make)
-    refuses("prepared with seed=0, not 7", make, seed=7)
+    refuses("prepared with corpus.seed=0, not 7", make, seed=7)
 
 
 def test_a_folder_that_cannot_be_written(make, tmp_path):

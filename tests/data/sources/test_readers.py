@@ -138,10 +138,15 @@ def test_both_directions_and_slices(tfds):
 @pytest.mark.parametrize(
     ("source", "split", "languages", "message"),
     [
-        ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*no builder 'nope'"),
-        ("tfds:opus/medical", "train", ("en", "de"), r"the set with: .*load\('opus/medical'"),
-        ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS set .*/xx' .*de-en, .*fr-en"),
-        ("tfds:mnist/xx", "train", ("en", "de"), "no TFDS set 'mnist/xx' .*which has mnist:"),
+        (
+            "tfds:nope",
+            "train",
+            ("en", "de"),
+            r"no TFDS dataset 'nope' .*multi30k.*no builder 'nope'",
+        ),
+        ("tfds:opus/medical", "train", ("en", "de"), r"the dataset with: .*load\('opus/medical'"),
+        ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS dataset .*/xx' .*de-en, .*fr-en"),
+        ("tfds:mnist/xx", "train", ("en", "de"), "no TFDS dataset 'mnist/xx' .*which has mnist:"),
         ("tfds:multi30k", "train", ("en", "xx"), "configuration for en and xx: .*de-en, fr-en"),
         (
             "tfds:multi30k/de-en:9.9.9",
@@ -161,7 +166,7 @@ def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
 
 
 def test_a_folder_without_any_set(tmp_path):
-    with pytest.raises(UserError, match=r"has nothing.*prepare the set with: python -c"):
+    with pytest.raises(UserError, match=r"has nothing.*prepare the dataset with: python -c"):
         read_set(Tfds(tmp_path), "tfds:wmt14_translate/de-en")
 
 
@@ -201,9 +206,9 @@ def test_a_damaged_set(tfds_dir, tmp_path):
     record.write_bytes(record.read_bytes()[:1000])
     refuses("cannot read split 'validation'", read_set, Tfds(tmp_path), "tfds:multi30k")
     (folder / "features.json").write_text("{")
-    refuses("not a prepared TFDS set", read_set, Tfds(tmp_path), "tfds:multi30k")
+    refuses("not a prepared TFDS dataset", read_set, Tfds(tmp_path), "tfds:multi30k")
     (folder / "dataset_info.json").unlink()
-    refuses("no TFDS set .* give --download", read_set, Tfds(tmp_path), "tfds:multi30k/de-en")
+    refuses("no TFDS dataset .* give --download", read_set, Tfds(tmp_path), "tfds:multi30k/de-en")
 
 
 def test_forms_of_text(files):
@@ -250,9 +255,9 @@ def test_real_sets(tfds):
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         (
             "tsv:pairs.tsv",
-            "not documents: give the source its two languages, as in .'tsv:pairs",
+            "not documents: give a source .* in corpus.sources, as in .'tsv:pairs",
         ),
-        ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
+        ("tfds:nothing_of_the_kind", "no TFDS dataset 'nothing_of_the_kind'"),
         ("tfds:pg19", "no split 'night': give one of train"),
     ],
 )

@@ -129,7 +129,9 @@ def test_scores_and_questions_with_several_answers(tfds):
 def test_tfds_errors(tfds, tmp_path):
     cola = TASKS["cola"]
     refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds)
-    refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", Tfds(tmp_path))
+    refuses(
+        "no TFDS dataset 'glue/cola' in .*tfds.load", read_examples, cola, "train", Tfds(tmp_path)
+    )
     with pytest.raises(UserError, match="no field 'sentence1': .*the fields are idx, label, s"):
         read_examples(TASKS["rte"], "train", tfds, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, but the task 'mrpc'"):
@@ -213,7 +215,7 @@ def test_choices_of_official_records(tmp_path):
     assert found.questions is None
     secret = {**ENDING, "label": -1}
     assert read("hellaswag", endings, secret, split="test").labels is None
-    refuses("has both secret", read, "hellaswag", endings, ENDING, secret)
+    refuses("has both withheld", read, "hellaswag", endings, ENDING, secret)
     stories = [{**ENDING, "endings": ["a", "b"], "label": label} for label in (1, 2)]
     assert read("story_cloze", endings, *stories).labels.tolist() == [0, 1]
     names = tfds.ClassLabel(names=["choice1", "choice2"])
@@ -241,8 +243,8 @@ def test_the_fields_of_choices_are_those_of_the_official_builders():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text: fill in"),
-        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice 'C' is empty"),
+        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text: fill in two"),
+        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice 'C' is empty: fill in the column c"),
         ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
         ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
     ],

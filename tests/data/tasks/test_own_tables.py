@@ -81,7 +81,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
             "60 different labels",
         ),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
-        (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
+        (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all scores are 2 in 2 examples"),
         (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag for 2 words:"),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
         (
@@ -93,7 +93,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
-            "are choice1, choice3, but must be choice1 to choice2",
+            "are choice1, choice3, but must be choice1, choice2: number",
         ),
         (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which of the columns 'x', 'y', 'choice1'"),
     ],

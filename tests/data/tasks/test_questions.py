@@ -47,7 +47,7 @@ def test_places_count_characters(tmp_path):
         message = f"a.json, question 'q1': the answer 'Rome'.* {start} of"
         refuses(message, read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", (" ", 1)))
-    refuses("the answer ' ' is not", read_questions, SQUAD, "train", source=source)
+    refuses("'q1' has an empty answer: correct", read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
     refuses("1 question id.* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
     # An unpaired surrogate does not shift the other positions.

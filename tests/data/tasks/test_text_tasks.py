@@ -161,7 +161,7 @@ def test_passages_whose_last_word_is_asked(tmp_path):
     assert [p.answers for p in prompts] == [("apple",), ("him",)]
     assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
     file.write_bytes(gzip.compress(b"he\n"))
-    refuses("fewer than two words", read_last_words, Source("lambada", str(file)), "all")
+    refuses("has a single word", read_last_words, Source("lambada", str(file)), "all")
 
 
 def test_pairs_are_asked_as_the_papers_of_gpt_2_and_3_ask_them():

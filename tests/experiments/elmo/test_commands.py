@@ -246,7 +246,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
         (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
         (
             ["train", "elmo_tiny", new, *UNREAD],
-            "training.beta_1 has no effect here, because only training.optimizer=adam uses",
+            "training.beta_1 has no effect in this recipe, because only training.optimizer=adam",
         ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],

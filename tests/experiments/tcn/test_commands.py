@@ -124,11 +124,11 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(short)], "'validdata' contains no piece with at least two frames"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
-            "model.embedding_dropout has no effect here, because only a model with token ids",
+            "model.embedding_dropout has no effect in this recipe, because only a model with token",
         ),
         (
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
-            "model.spatial_dropout has no effect here, because only mixer=tcn uses this setting",
+            "model.spatial_dropout has no effect in this recipe, because only mixer=tcn uses",
         ),
         (
             ["adding", "--data", tunes],
