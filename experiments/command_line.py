@@ -402,7 +402,8 @@ INIT_NONE = together(
 )
 VOCABULARY = path_argument(
     "--vocabulary DIR",
-    "folder of a saved vocabulary to use (default: train a new vocabulary on the corpus)",
+    "folder of a saved vocabulary to use (default: the vocabulary in the output folder; if there "
+    "is none, train a new vocabulary on the corpus)",
 )
 SAMPLING = together(
     count(
@@ -423,9 +424,10 @@ DEVICES = together(
         "devices",
         argument(
             "--strategy",
-            "devices to compute on. cpu: the CPU; one_gpu: the first GPU; mirrored: all GPUs of "
-            "this machine; multi_worker: the devices of all processes that the environment "
-            "variable TF_CONFIG lists; tpu: a TPU (default: one_gpu, or cpu if there is no GPU)",
+            "devices to compute on. 'cpu': the CPU; 'one_gpu': the first GPU; 'mirrored': all GPUs "
+            "of this machine; 'multi_worker': the devices of all processes that the environment "
+            "variable TF_CONFIG lists; 'tpu': a TPU (default: 'one_gpu', or 'cpu' if there is no "
+            "GPU)",
             choices=STRATEGIES,
         ),
         count(
@@ -435,11 +437,11 @@ DEVICES = together(
         ),
         argument(
             "--tpu NAME",
-            "name of the TPU for --strategy tpu (default: local, which means the TPU of this TPU "
+            "name of the TPU for --strategy tpu (default: 'local', which means the TPU of this TPU "
             "VM)",
         ),
-        text="The batches do not depend on the number of devices. Without dropout, the results do "
-        "not depend on the number of devices either.",
+        text="The batches do not depend on the number of devices. Without dropout, the results "
+        "with any number of devices are the same up to rounding.",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
@@ -448,15 +450,16 @@ ENGINE = group(
     argument(
         "--engine",
         "Keras backend for training. A run can be resumed with the other backend, because both "
-        "backends write the same checkpoints. With jax, --strategy multi_worker also detects the "
-        "processes of a TPU slice or a SLURM job (default: tensorflow)",
+        "backends write the same checkpoints. With 'jax', --strategy multi_worker also detects the "
+        "processes of a TPU slice or a SLURM job (default: 'tensorflow')",
         choices=ENGINES,
     ),
     argument(
         "--mesh AXES",
         "device mesh for --engine jax, as the number of devices along each axis, such as "
-        "data=4,model=2; the axis data splits batches, and the axis model splits weights (default: "
-        "data=1; with --strategy multi_worker, data=N for the N devices of all processes)",
+        "data=4,model=2; the axis 'data' splits batches, and the axis 'model' splits weights "
+        "(default: data=1; with --strategy multi_worker, data=N for the N devices of all "
+        "processes)",
     ),
 )
 CALLBACKS = together(

@@ -57,6 +57,9 @@ def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
     Args:
         path: path of the file; `None` means stdin.
         flag: flag that gives `path`, for error messages.
+
+    Raises:
+        UserError: the file cannot be read.
     """
     if path is None:
         yield sys.stdin.buffer
@@ -110,6 +113,10 @@ def answer_lines(
         output_path: file for the answers; `None` means stdout.
         answer: function that returns the answers to a chunk of lines as one text. Its arguments are
             the lines and the line number of the first line, counted from 1.
+
+    Raises:
+        UserError: a file cannot be read or written, or a line is not valid. The message about a
+            line names the input file and the line number.
     """
     first_number = 1
     with opened_input(input_path) as lines, opened_output(output_path) as out:

@@ -73,7 +73,7 @@ class Recipe(Settings):
         """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
 
         For example, `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`
-        changes the learning rate and keeps the other training settings.
+        changes the model and the learning rate, and keeps the other training settings.
         """
         return _changed(self, values)
 
@@ -382,7 +382,7 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *other_recipes: Recipe) -> None:
-    """Raises a `UserError` if a setting has no effect in any of the recipes.
+    """Raises a `UserError` if none of the recipes uses a setting.
 
     Args:
         recipe: the recipe.
@@ -525,7 +525,8 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
         setting: the whole value of `--set`, for the error message.
 
     Raises:
-        UserError: there is no such field, or `path` names a section.
+        UserError: there is no such field, `path` names a section, or `path` continues after a field
+            that is not a section.
     """
     name, _, subpath = path.partition(".")
     hints = hints_of(cls)

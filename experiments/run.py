@@ -177,7 +177,8 @@ class Run(abc.ABC):
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes the vocabulary, data.json, model.json, code.json and recipe.json.
 
-        `macaron_tf.load` reads model.json, but not recipe.json. The fields of model.json are:
+        `macaron_tf.load` builds the network from model.json, without the recipe. The fields of
+        model.json are:
 
             {"kind": "pretraining",       kind of the recipe
              "network": {...},            output of keras.saving.serialize_keras_object
@@ -325,7 +326,11 @@ def _read_data_record(path: epath.Path) -> dict[str, typing.Any]:
 
 
 def read_kind(path: str | os.PathLike) -> str:
-    """Returns the kind of recipe that a run was trained with, such as "translation"."""
+    """Returns the kind of recipe that a run was trained with, such as "translation".
+
+    Raises:
+        UserError: recipe.json cannot be read, or has no kind.
+    """
     text = _read_recipe_text(storage.as_path(path), "a `train` command")
     try:
         return parse_json(text, kind=str)["kind"]

@@ -54,7 +54,7 @@ def grid(
         tasks: names of the tasks.
         out: folder of the grid.
         arguments: further arguments of the command.
-        log: file to which the command's output is appended; `None` means stdout.
+        log: file to which the command's output is appended; `None` means stdout and stderr.
     """
     command("finetune", "grid", *tasks, str(out), *arguments, log=log)
     return read_json(out / "grid.json", combinations=list)["combinations"]

@@ -93,8 +93,8 @@ def train_run(
         earlier.check_data(data.fingerprint)
     if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
         print(
-            "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 is several times "
-            "slower than float32: give --set training.dtype_policy=float32",
+            "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
+            "times slower than float32: give --set training.dtype_policy=float32",
             file=sys.stderr,
         )
     # This seed determines the initial weights, dropout, masks and the order of batches.
@@ -180,8 +180,8 @@ def train_pairs(
         sample: format string for a printed example, whose three fields are the source, target and
             generated text.
         strategy: distribution strategy.
-        batches: function that makes the training batches; see `RunData`. `None` means the batches of
-            `data`.
+        batches: function that makes the training batches; see `RunData`. `None` means the batches
+            of `data`.
         options: arguments `initialize`, `note` and `callbacks` of `train_run`.
 
     Raises:

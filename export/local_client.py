@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from export.base_client import Client, ClientError, missing_signature
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.errors import UserError, first_line
-from macaron_tf.io.serving import as_json, failed_check
+from macaron_tf.io.serving import as_json, cause_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,8 +34,8 @@ class LocalClient(Client):
             self._model = ExportedModel(path)
         except Exception as error:  # TensorFlow raises exceptions of any class, see `ExportedModel`
             raise UserError(
-                f"{path} cannot be loaded ({first_line(error):.200}): export the model again, with "
-                "the installed version of TensorFlow"
+                f"{path} cannot be loaded ({first_line(error, cause_of(error)):.200}): export the "
+                "model again, with the installed version of TensorFlow"
             ) from error
         if self._model.warning is not None:
             print(f"warning: LiteRT is not used: {self._model.warning}", file=sys.stderr)
@@ -65,6 +65,5 @@ class LocalClient(Client):
         try:
             outputs = self._model.run(signature, arrays)
         except tf.errors.InvalidArgumentError as error:
-            message = failed_check(error.message) or first_line(error)
-            raise ClientError(message, "INVALID_ARGUMENT") from None
+            raise ClientError(cause_of(error), "INVALID_ARGUMENT") from None
         return {name: as_json(name, array) for name, array in outputs.items()}

@@ -111,9 +111,9 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         newest = pathlib.Path(versions[-1][1], "saved_model.pb")
         try:
             saved = saved_model_pb2.SavedModel.FromString(newest.read_bytes())
+            definitions = dict(saved.meta_graphs[0].signature_def)
         except Exception as error:  # protobuf's exceptions have no common base class
             raise UserError(f"{newest} is damaged ({error}): export the model again") from error
-        definitions = dict(saved.meta_graphs[0].signature_def)
         for key in definitions.keys() & {*options.signatures}:
             names.append(name if key == _DEFAULT else f"{name}.{key}")
             target = repository / names[-1]

@@ -15,7 +15,9 @@ from etils import epath
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, first_line, parse_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
+from macaron_tf.interop.encoder_families import FAMILIES as ENCODER_FAMILIES
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
+from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.interop.vocabularies import refuse_lower_case
@@ -330,9 +332,14 @@ def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> P
         return read_keras_hub(folder)
     if parsed.library == MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    if (folder / "modules.json").is_file() and pooling:
+    has_modules = (folder / "modules.json").is_file()
+    if has_modules and pooling:
         return read_sentence_transformer(folder, lower_case)
-    model_type = config.get("model_type")
+    if config and not has_modules:  # another folder may contain the modules' `config.json`
+        model_types = (*ENCODER_FAMILIES, *LANGUAGE_FAMILIES, "xlnet", *FAMILIES)
+        source = ForeignConfig(config, str(config_path))
+        source.choice("model_type", {name: name for name in model_types})
+    model_type = str(config.get("model_type"))
     if model_type in LANGUAGE_FAMILIES or model_type in FAMILIES or model_type == "xlnet":
         refuse_lower_case(lower_case, parsed.argument)
     if model_type in LANGUAGE_FAMILIES:

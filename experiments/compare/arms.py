@@ -67,7 +67,7 @@ class Arm:
         return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
-        """Returns the arm with some settings and fields replaced.
+        """Returns a copy of the arm with some settings and fields replaced.
 
         Args:
             settings: settings to add, as `path=value`. A setting replaces an earlier setting with
@@ -158,8 +158,7 @@ class Trainer(abc.ABC):
         the setting has no effect.
 
         Raises:
-            UserError: a setting of an arm has no effect, or a setting of `--set` has no effect in
-                any arm.
+            UserError: a setting of an arm has no effect, or no arm uses a setting of `--set`.
         """
         for arm in arms:
             recipe = self.recipe(arm)
@@ -171,8 +170,8 @@ class Trainer(abc.ABC):
                 refuse_unread(recipe, [setting])
             if names:
                 print(
-                    f"--set {setting} is not applied to {', '.join(names)}, because the setting "
-                    "has no effect there"
+                    f"--set {setting} is skipped for {', '.join(names)}, in which the setting has "
+                    "no effect"
                 )
 
     def recipe(self, arm: Arm) -> Recipe:

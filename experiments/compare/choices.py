@@ -214,7 +214,7 @@ class Tuning:
         arm, width: name and width of the arm.
         scores: dict mapping a learning rate to a list with the score of each tuning seed; `None`
             means that the run diverged.
-        picked: learning rate with the best mean score.
+        picked: learning rate with the best mean score, among the rates at which no run diverged.
     """
 
     arm: str

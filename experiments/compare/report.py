@@ -229,8 +229,8 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
     """Tests, for each arm, whether its score difference from the first arm changes with the width.
 
     The trend of an arm is the slope of this difference over log2 of the width. In other words, the
-    trend is the change of the difference when the width doubles. If the verdict at a width is
-    undecided for a reason, such as chance level, the trend is not tested and has the same reason.
+    trend is the change of the difference when the width doubles. If the verdict at some width is
+    "no verdict", the trend is not tested and gets the verdict "no verdict" for the same reason.
 
     Returns:
         A dict mapping the name of an arm to the verdict on its trend.

@@ -99,7 +99,7 @@ class Pretraining(Trainer):
 
         Raises:
             UserError: a task of `--tasks` is unknown, a flag needs `--tasks`, or a corpus cannot be
-                opened or prepared.
+                opened or prepared or does not fit its recipe.
         """
         if not self.options.tasks:
             self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
@@ -342,6 +342,9 @@ class Finetuning(Trainer):
 
         The model of the recipe is a default, which `finetune grid` replaces with the model of
         `init`.
+
+        Raises:
+            UserError: the arm does not set `init`, or the preset or a setting is not valid.
         """
         selected, settings = self._split_settings(self.settings(arm), ("init", "preset", "source"))
         if "init" not in selected:

@@ -50,8 +50,8 @@ def read_sets(
         tfds: access to TensorFlow Datasets.
 
     Raises:
-        UserError: `task` is `TRIPLETS`, which has no default source, and `source` is `None`. Or the
-            examples cannot be read.
+        UserError: the examples cannot be read, or `source` is `None` although `TRIPLETS` has no
+            default source.
     """
     if task is TRIPLETS:
         if not source:

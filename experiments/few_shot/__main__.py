@@ -58,7 +58,7 @@ main = cli.single_program(
     ),
     cli.path_argument(
         "--task TASK",
-        "tasks to evaluate on, such as sst2, squad or lambada:FILE",
+        "tasks to evaluate on, such as 'sst2', 'squad' or lambada:FILE",
         nargs="+",
         required=True,
     ),
@@ -81,8 +81,8 @@ main = cli.single_program(
     ),
     cli.argument(
         "--normalization",
-        "score of an answer choice. token: the mean log-likelihood of its tokens; sum: the sum of "
-        "the log-likelihoods of its tokens (default: token)",
+        "score of an answer choice. 'token': the mean log-likelihood of its tokens; 'sum': the sum "
+        "of the log-likelihoods of its tokens (default: 'token')",
         choices=("token", "sum"),
         default="token",
     ),
@@ -93,8 +93,9 @@ main = cli.single_program(
     ),
     cli.argument(
         "--prompts",
-        'format of prompts for questions and translations. plain means "Question: ... Answer:". '
-        'gpt2 and gpt3 mean "Q: ... A:", as in the GPT-2 and GPT-3 papers (default: plain)',
+        "format of prompts for questions and translations. For questions, 'plain' means "
+        "\"Question: ... Answer:\", and 'gpt2' and 'gpt3' mean \"Q: ... A:\", as in the GPT-2 and "
+        "GPT-3 papers (default: 'plain')",
         choices=("plain", "gpt2", "gpt3"),
         default="plain",
     ),

@@ -168,9 +168,14 @@ def read_task(
             `jsonl:`, `parquet:` or `datasets:`), `summarization`, `summarization:FROM-TO:SOURCE` or
             `translation:FROM-TO:SOURCE`. SOURCE is a source of text pairs.
         tfds: access to TensorFlow Datasets.
-        template: prompt template that replaces the default template of a classification task.
+        template: prompt template that replaces the default template of a classification task;
+            `None` means the default template.
         style: style of questions and translations, a key of
             `macaron_tf.data.tasks.prompts.QUESTIONS`.
+
+    Raises:
+        UserError: the task is unknown, `template` is set for a task without classes, or the
+            examples cannot be read.
     """
     source, separator = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
     has_table = source.kind in ("lambada", "tsv", *RECORD_KINDS) and source.location
@@ -231,6 +236,8 @@ def read_task(
 def _read_pair_task(source: Source, tfds: Tfds | None, style: str, separator: str) -> PromptTask:
     """Reads a summarization or translation task from text pairs.
 
+    The name `summarization` alone means the default examples of this task.
+
     Args:
         source: parsed name of the task, of the form `KIND:FROM-TO:SOURCE`.
         tfds: access to TensorFlow Datasets.
@@ -276,12 +283,16 @@ def _questions_and_pool(source: Source, read: Callable) -> tuple[list[Prompt], l
     """Reads the questions to evaluate, and the examples from which shots are drawn.
 
     If the source has splits, the questions are the validation split and the examples are the
-    training split. Otherwise, every fourth prompt is an example.
+    training split. Otherwise, every fourth prompt is an example, and the other prompts are
+    questions.
 
     Args:
         source: source of the examples.
         read: function that returns the prompts of a split. Its arguments are the source and the
             name of the split.
+
+    Raises:
+        UserError: there are no questions or no examples, or their numbers of choices differ.
     """
     if source.has_splits:
         questions, pool = read(source, "validation"), read(source, "train")
@@ -378,9 +389,10 @@ def limit_questions(task: PromptTask, max_questions: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """Returns the scores of random guessing and of always predicting the most frequent answer.
+    """Returns the scores of random guessing and of always giving the pool's most frequent answer.
 
-    The result is a dict with the keys "chance" and "majority". The scores are fractions.
+    The result is a dict with the keys "chance" and "majority". For tasks without choices, the
+    chance level is 0.
     """
     if task.answer_type == "choice":
         labels, pool_labels = (
@@ -443,9 +455,10 @@ class Asker:
                 row are skipped.
 
         Returns:
-            A dict of metrics. "score" is a fraction, "shown" is the mean number of examples before
-            a question, and "cut" is the fraction of questions whose beginning was truncated. Other
-            keys depend on the task, such as "perplexity" for last-word prediction.
+            A dict of metrics. "score" is the main metric, such as a fraction of correct answers.
+            "shown" is the mean number of examples before a question. "cut" is the fraction of
+            questions whose beginning was truncated. Other keys depend on the task, such as
+            "perplexity" for last-word prediction.
         """
         # The training text of this package's own models has no line breaks.
         keep_line_breaks = bool(task.separator) and self.pretrained.trained_length is None
@@ -565,7 +578,7 @@ def _query(prompt: Prompt, zero_shot: bool) -> str:
 def evaluate(
     pretrained: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
 ) -> list[dict]:
-    """Evaluates a model on all tasks, numbers of shots and seeds.
+    """Evaluates a model on every combination of task, number of shots and seed.
 
     Args:
         pretrained: the model.

@@ -87,8 +87,9 @@ class FinetuningRecipe(EpochRecipe):
     """All settings of a fine-tuning run.
 
     An epoch counts examples, even if a long example is split into several rows, as in BERT's
-    released code. In classification, texts longer than `max_length` are truncated. In question
-    answering and tagging, long contexts and sentences are read in overlapping windows.
+    released code. In classification and multiple choice, texts longer than `max_length` are
+    truncated. In question answering and tagging, long contexts and sentences are read in
+    overlapping windows.
 
     Attributes:
         head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
@@ -100,7 +101,8 @@ class FinetuningRecipe(EpochRecipe):
             `None` means the model's first language.
         languages: the model's languages, in the order of its language embeddings.
         language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
-            model is fine-tuned for classification; see `AuxiliaryLanguageObjective`.
+            model is fine-tuned for classification or multiple choice; see
+            `AuxiliaryLanguageObjective`.
         words: settings of the network on top of ELMo's vectors.
     """
 

@@ -21,6 +21,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tcn.run import SequenceRecipe
 from macaron_tf.cli.arguments import path_argument, single_program
+from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_atomic
 from macaron_tf.plug_ins import check_allowed, is_import_path
@@ -49,18 +50,25 @@ def table(rows: list[dict]) -> str:
     """Formats a Markdown table of chip-hours.
 
     Args:
-        rows: rows of a JSON file that `tpu_check` wrote without `--mesh`. The table leaves out rows
-            with a failed check, and TCN recipes, whose steps are not counted in tokens.
+        rows: rows of a JSON file that `tpu_check` wrote. The table leaves out rows with a failed
+            check, rows with a mesh of several cores, which may share a micro-batch, and TCN
+            recipes, whose steps are not counted in tokens.
     """
-    recipes = {row["recipe"]: _recipe(row["recipe"]) for row in rows if row["ok"]}
+    rows = [row for row in rows if row["ok"] and _num_cores(row) == 1]
+    recipes = {row["recipe"]: _recipe(row["recipe"]) for row in rows}
     lines = [
         _cells(row, recipes[row["recipe"]])
         for row in rows
-        if row["ok"] and not isinstance(recipes[row["recipe"]], SequenceRecipe)
+        if not isinstance(recipes[row["recipe"]], SequenceRecipe)
     ]
     names = ["recipe", "updates", "tokens per update", "tokens per core and step", "ms per step"]
     names += ["slice", "chips", "steps per update", "hours", "chip-hours"]
     return "\n".join([*studies.table(names, lines), ""])
+
+
+def _num_cores(row: dict) -> int:
+    """Returns the number of cores in a row's mesh; a row of the TensorFlow engine has no mesh."""
+    return math.prod(parse_mesh(row.get("mesh") or "data=1").values())
 
 
 def _recipe(name: str) -> Recipe:

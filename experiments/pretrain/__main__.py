@@ -56,7 +56,7 @@ main = cli.program(
         cli.count(
             "--processes N",
             "number of processes that tokenize the corpus and pack the tokens into rows, at most "
-            "one per CPU core. Each process takes 0.5 GB of memory. The prepared files do not "
+            "one per CPU core. Each process takes 0.5 GB of RAM. The prepared files do not "
             "depend on the number of processes (default: 1)",
             1,
         ),

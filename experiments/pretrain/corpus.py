@@ -53,10 +53,10 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
     """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
-    The function takes one document from each source in turn. If `corpus.language_alpha` is set, it
-    instead samples documents from the monolingual sources, with the sampling weights of the
-    languages. Words in rare languages are then split into fewer subword pieces (Conneau and Lample
-    2019, section 3.1).
+    The function takes one document from each source in turn. If `corpus.language_alpha` is set, the
+    function instead samples documents from the monolingual sources (from all sources if there are
+    none), with the sampling weights of the languages. Words in rare languages are then split into
+    fewer subword pieces (Conneau and Lample 2019, section 3.1).
     """
     corpus, max_documents = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -82,7 +82,7 @@ def prepare_corpus(
     vocabulary: PieceVocabulary | None = None,
     **options,
 ) -> PretrainingCorpus:
-    """Opens the corpus of a recipe, or prepares the corpus if the corpus does not exist.
+    """Prepares the corpus of a recipe, or opens the corpus if it is already prepared.
 
     Without `vocabulary_dir` and `vocabulary`, the function uses the vocabulary in `out`. If `out`
     has no vocabulary, the function trains a vocabulary.
@@ -95,6 +95,10 @@ def prepare_corpus(
         tfds: access to TensorFlow Datasets.
         vocabulary: an existing vocabulary.
         options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
+
+    Raises:
+        UserError: the folder contains another corpus or vocabulary, the sources cannot be read, or
+            the vocabulary needs the language of each line.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]

@@ -92,8 +92,8 @@ class PretrainingRecipe(Recipe):
         memory_length: with `"segment_language"` and `"permutation_language"`, number of positions
             in earlier rows that attention can see.
         bidirectional: with `"permutation_language"`, whether to read every text in both
-            directions, as XLNet does. The second half of each batch then has the texts of the
-            first half in reverse order.
+            directions, as XLNet does. Half of the rows of an update then read the texts of the
+            other rows backward.
         isolate_documents: whether attention stays within a document if several documents share a
             row, as with `corpus.packing="full_text"` or `"full_sentences"`. Positions and
             recurrent states then restart with every document. [SEP] marks the end of a document.

@@ -106,6 +106,11 @@ def train_recipe(
             depends on the number of workers.
         start: pre-trained model that `recipe.init` names; `None` means random weights.
         callbacks: Keras callbacks and profiling from the command line.
+
+    Raises:
+        UserError: the corpus does not fit the recipe, an option is not allowed with the objective,
+            a shard or the data service fails, or the folder has another run.
+        Diverged, Interrupted: see `train_run`.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
@@ -225,7 +230,10 @@ def _batches(
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
-    """Makes the validation batches of a corpus, with the same masks in every validation."""
+    """Makes the validation batches of a corpus, with the same masks in every validation.
+
+    `recipe.validation_batches` limits the number of batches.
+    """
     if recipe.builtin_objective.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:

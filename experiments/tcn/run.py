@@ -25,9 +25,10 @@ class SequenceRecipe(Recipe):
             `--set`.
         sources: sources of the training documents of `wikitext` and `lambada`, which must fit in
             memory; see `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: maximum number of words in the vocabulary of `wikitext` and `lambada`.
-        held_out: interval between held-out documents in `wikitext`. With 50, every 50th document is
-            used for validation. `lambada` trains on all documents.
+        vocabulary_size: maximum number of words in the vocabulary of `wikitext` and `lambada`,
+            including <UNK>, <S> and </S>.
+        held_out: interval between held-out documents in `wikitext`. With 50, the first document and
+            every 50th document after it are used for validation. `lambada` trains on all documents.
     """
 
     kind = "sequence"
@@ -74,6 +75,9 @@ class SequenceRecipe(Recipe):
             settings: settings to replace, as `path=value`. The setting `model.widths` applies only
                 to the TCN.
             vocab_size: vocabulary size of the data; `None` if the data are not token ids.
+
+        Raises:
+            UserError: `mixer` or a setting is not valid.
         """
         tcn = override(self, settings)
         if mixer == "tcn":

@@ -228,7 +228,7 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     The list of test pieces is empty if the file has no test pieces.
 
     Raises:
-        UserError: the file is missing, is damaged, or has no suitable pieces.
+        UserError: `path` is not set, or the file is missing, is damaged, or has no suitable pieces.
     """
     if not path:
         raise UserError("--data is missing: give the .mat file with the pieces of music")
@@ -267,7 +267,7 @@ def padded(pieces: Sequence[np.ndarray], indices: np.ndarray) -> dict[str, np.nd
 
     Returns:
         A dict of `inputs (B, L, 88)`, `targets (B, L, 88)` and `weight (B, L)`, where L + 1 is the
-        length of the longest piece. `weight` is 1 at frames and 0 at padding.
+        length of the longest piece in the batch. `weight` is 1 at frames and 0 at padding.
     """
     chosen = [pieces[index] for index in indices]
 
@@ -296,8 +296,8 @@ def text_data(
         recipe: the `SequenceRecipe`.
 
     Raises:
-        UserError: the validation or test text has a symbol that does not occur in the training
-            text.
+        UserError: the training or validation text is missing, or the validation or test text has a
+            symbol that does not occur in the training text.
     """
     symbols = {
         split: [
@@ -335,7 +335,7 @@ def _digest(symbols: Iterable[str]) -> str:
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
-    """Reads the lines of FOLDER/SPLIT.txt.gz or FOLDER/SPLIT.txt.
+    """Reads the lines of FOLDER/SPLIT.txt.gz or, if this file is missing, FOLDER/SPLIT.txt.
 
     The result is empty if the split is "test" and the file is missing or has no text.
 
@@ -372,7 +372,8 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
         streams: maximum number of streams. A short text has fewer streams, so that a window fits.
         window: pair of the window length L and the number of scored positions at the end of a
             window. The other positions were scored in earlier windows and serve as context. All
-            positions of the first window are scored, and the last window may have fewer.
+            positions of the first window are scored. The last window may have fewer scored
+            positions.
 
     Returns:
         Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1 at
@@ -455,7 +456,7 @@ def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
         recipe: the `SequenceRecipe`, whose `sources` name the books.
 
     Raises:
-        UserError: no validation passage is left.
+        UserError: no validation passage is left, or the passages or books cannot be read.
     """
     lines = {split: _lines(options.data, split) for split in ("dev", "test")}
     word_splits = read_word_splits(recipe, options.tfds, _normalize_book_text)

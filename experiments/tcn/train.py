@@ -203,7 +203,8 @@ def _task_metrics(model: FitModel, dataset) -> dict[str, float]:
 def table(task: Task, rows: list[dict]) -> list[str]:
     """Formats a Markdown table with a row for each model.
 
-    Scores, update counts and training times are means over the seeds.
+    Scores, update counts and training times are means over the seeds. Scores of several seeds also
+    have a standard deviation.
     """
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")

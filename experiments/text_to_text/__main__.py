@@ -36,7 +36,7 @@ sources of examples:
   file names the columns of the task and `label`. For squad, --source is tfds:NAME or squad:FILE.
   For summarization and translation, --source is a source of text pairs; `experiments.translate
   train --help` lists the forms. The name of a file must contain {split}, which stands for train or
-  validation. --set fields="('en','de')" names the two fields of a TensorFlow Datasets set.
+  validation. --set fields="('en','de')" names the two fields in a dataset of TensorFlow Datasets.
 """
 
 _INIT = cli.path_argument(
@@ -71,8 +71,8 @@ main = cli.program(
         cli.EXAMPLES,
         cli.argument(
             "--split",
-            "split to score, such as test (default: validation, which stands for the first "
-            "validation split of the task, such as validation_matched of mnli)",
+            "split to score, such as 'test' (default: 'validation', which stands for the first "
+            "validation split of the task, such as 'validation_matched' of mnli)",
             default="validation",
         ),
         cli.checkpoint(),
@@ -89,9 +89,9 @@ main = cli.program(
         ),
         cli.argument(
             "--task NAME",
-            "name of the task for all input lines, such as sst2. The flag is required if the files "
-            "of the model do not name a task (default: the task that the model was trained for; "
-            "for a model trained for several tasks, the name at the start of each line)",
+            "name of the task for all input lines, such as 'sst2'. The flag is required if the "
+            "files of the model do not name a task (default: the task that the model was trained "
+            "for; for a model trained for several tasks, the name at the start of each line)",
         ),
         cli.path_argument(
             "--input FILE",

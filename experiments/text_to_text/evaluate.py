@@ -72,7 +72,7 @@ class TextPairs:
             tfds: access to TensorFlow Datasets.
 
         Raises:
-            UserError: the split has no labels, as the test sets of GLUE.
+            UserError: the split cannot be read, or has no labels, like the test splits of GLUE.
         """
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
@@ -117,7 +117,8 @@ class TextPairs:
             answers: generated answers, one for each pair.
 
         Returns:
-            Dict mapping metric name to value. The key "score" has the value of the main metric.
+            Dict mapping metric name to value. The value of "score" is the main metric or, for GLUE
+            and SuperGLUE, the mean of the task's metrics.
         """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
@@ -135,7 +136,10 @@ class TextPairs:
 
 
 def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
-    """Raises a `UserError` if the vocabulary cannot represent the answers of a task.
+    """Raises a `UserError` if the model cannot generate the answers of a task.
+
+    This happens if the vocabulary cannot represent an answer, or if `max_tokens` is too small. The
+    function does not check tasks whose answers are free text or spans.
 
     Args:
         name: name of the task.

@@ -193,6 +193,9 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         start: pre-trained model.
         init: value of `--init`.
         source: source of the examples; `None` means the default source of the task.
+
+    Raises:
+        UserError: the task is unknown, or has no default source although `source` is `None`.
     """
     training = TrainingConfig(
         max_steps=2_000,
@@ -288,6 +291,10 @@ def open_run(
         location: a model, in a form that `macaron_tf.load` accepts.
         checkpoint: checkpoint of a run, see `Run.load_network`.
         task: name of the task; `None` means the task that the model was trained for.
+
+    Raises:
+        UserError: the model was trained for other tasks, does not record its task although `task`
+            is `None`, is not an encoder-decoder, or has no vocabulary.
     """
     located = locate(location)
     if not located.without_recipe:

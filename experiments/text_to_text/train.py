@@ -29,6 +29,9 @@ def read_init(location: str) -> Start:
 
     Args:
         location: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
+
+    Raises:
+        UserError: the model cannot be read, is not a T5 or BART, or has no vocabulary.
     """
     return start_of(location, load(location), ["writer"])
 

@@ -140,13 +140,13 @@ main = cli.program(
         ),
         cli.argument(
             "--source-language NAME",
-            "name of the source language in the data, such as 'en' or 'en_US' (default: the setting "
-            "data.source_language of the run)",
+            "name of the source language in the data, such as 'en' or 'en_US' (default: the "
+            "setting data.source_language of the run)",
         ),
         cli.argument(
             "--target-language NAME",
-            "name of the target language in the data, such as 'de' or 'de_DE' (default: the setting "
-            "data.target_language of the run)",
+            "name of the target language in the data, such as 'de' or 'de_DE' (default: the "
+            "setting data.target_language of the run)",
         ),
         cli.yes_or_no(
             "--lowercase",

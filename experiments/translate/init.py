@@ -41,8 +41,8 @@ _MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")
 class TranslationStart:
     """Initialization of a translation model with random weights.
 
-    Unless the user gives a vocabulary, a vocabulary is trained on the recipe's text, jointly for the
-    source and the target language. Subclasses copy pre-trained weights instead.
+    Unless the user gives a vocabulary, a vocabulary is trained on the recipe's text, jointly for
+    the source and the target language. Subclasses copy pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.

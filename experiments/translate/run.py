@@ -263,8 +263,8 @@ class TranslationRun(Run):
             backward: whether to translate from the target language to the source language.
 
         Raises:
-            UserError: `backward` is `True`, but the run was not trained with `unsupervised=True`, or
-                the checkpoint cannot be read.
+            UserError: `backward` is `True`, but the run was not trained with `unsupervised=True`,
+                or the checkpoint cannot be read.
         """
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages

@@ -12,6 +12,7 @@ import os
 import sys
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 
@@ -26,9 +27,12 @@ def ops_outside_core(path: str) -> dict[str, int]:
 
     Raises:
         OSError: `saved_model.pb` cannot be read.
+        DecodeError: `saved_model.pb` is damaged.
     """
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
+    if not model.meta_graphs:
+        raise DecodeError("the file contains no graph")
     counts = collections.Counter()
     functions = set()
     for meta in model.meta_graphs:
@@ -50,10 +54,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("version", help="folder of an exported model version, such as OUT/1")
+    version = parser.parse_args().version
     try:
-        op_counts = ops_outside_core(parser.parse_args().version)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        op_counts = ops_outside_core(version)
+    except (OSError, DecodeError) as error:
+        print(
+            f"error: {version} has no readable saved_model.pb ({error}): give the folder of an "
+            "exported model version, or export the model again",
+            file=sys.stderr,
+        )
         return 2
     for name, count in op_counts.items():
         print(f"{count:5d}  {name}")

@@ -1,18 +1,11 @@
 """Errors of requests, with the same gRPC codes and HTTP statuses as in TensorFlow Serving."""
 
-import re
-
 from grpc import StatusCode as Code
 
-from macaron_tf.io.serving import failed_check
+from macaron_tf.io.serving import cause_of
 
 # Maximum message length in characters. TensorFlow's errors may quote a line of 100,000 characters.
 MAX_MESSAGE = 1000
-# Parts of TensorFlow's messages to remove: node names, values and stack traces.
-_PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
-_TRACE = re.compile(
-    r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
-)
 # Maps HTTP statuses to gRPC codes. All other codes have status 500.
 _HTTP_STATUSES = {
     400: (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE),
@@ -94,26 +87,12 @@ def from_exception(error: BaseException) -> ServingError:
     """Converts an exception to a `ServingError`.
 
     A `ServingError` is returned unchanged. TensorFlow's exceptions keep their code, and only the
-    cause of the error remains of their message (see `_cause`). All other exceptions become
+    cause of the error remains of their message (see `cause_of`). All other exceptions become
     INTERNAL.
     """
     if isinstance(error, ServingError):
         return error
     code = getattr(error, "error_code", None)
     if isinstance(code, int):
-        message = _cause(str(getattr(error, "message", error))) or type(error).__name__
-        return ServingError(_CODE_OF.get(code, Code.UNKNOWN), message)
+        return ServingError(_CODE_OF.get(code, Code.UNKNOWN), cause_of(error))
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-
-
-def _cause(message: str) -> str:
-    """Extracts the cause from an error message of TensorFlow.
-
-    The cause is the message of a failed assertion. Without a failed assertion, the cause is the
-    message of the first error, without stack traces.
-    """
-    if (cause := failed_check(message)) is not None:
-        return cause
-    if "\nNode: " in message:  # the line with the node's name ends the stack traces
-        message = message.rpartition("\nNode: ")[2].partition("\n")[2]
-    return _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()

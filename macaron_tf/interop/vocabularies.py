@@ -52,8 +52,8 @@ def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> N
     """
     if lower_case is not None:
         raise UserError(
-            "lower_case (--[no-]lower-case) applies only to WordPiece files that do not say whether "
-            f"text is lower-cased, unlike {location}: leave lower_case out"
+            "lower_case (--[no-]lower-case) applies only to WordPiece files that do not say "
+            f"whether text is lower-cased, unlike {location}: leave lower_case out"
         )
 
 

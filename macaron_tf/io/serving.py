@@ -11,6 +11,11 @@ import numpy as np
 # Patterns for error messages of `macaron_tf.tasks.base.require`.
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
 _ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
+# Parts of TensorFlow's messages to remove: node names, values and stack traces.
+_PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
+_TRACE = re.compile(
+    r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
+)
 
 MODEL_FILE = "saved_model.pb"
 EXTRA, RECORD = "assets.extra", "export.json"  # a version's folder for extra files; its record
@@ -88,6 +93,22 @@ def failed_check(message: str) -> str | None:
     """
     match = _ASSERTION.search(message)
     return match[1] if match else None
+
+
+def cause_of(error: BaseException) -> str:
+    """Extracts the cause from the message of an error that TensorFlow may have raised.
+
+    The cause is the message of a failed check. Without a failed check, the cause is the message of
+    the first error, without stack traces. If the message is empty, the cause is the name of the
+    error's class.
+    """
+    message = str(getattr(error, "message", error))
+    if (check := failed_check(message)) is not None:
+        return check or type(error).__name__
+    if "\nNode: " in message:  # the line with the node's name ends the stack traces
+        message = message.rpartition("\nNode: ")[2].partition("\n")[2]
+    cause = _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()
+    return cause or type(error).__name__
 
 
 def failed_rows(message: str) -> set[int]:

@@ -42,12 +42,13 @@ class Model(Recording, keras.Model):
     `model.export()` and `tf.saved_model.save` use the inputs of the model's first call, with any
     batch size and length. If the first call passed a tensor instead of a dict, the exported model
     takes a tensor too. A model that was never called is exported with a dict of the required
-    inputs, which are ids `(B, L)`.
+    inputs, which are ids.
 
     Attributes:
         input_names: dict mapping the name of an input to alternative names. `None` means that
             `call` gets its argument unchanged.
         num_required: number of required inputs, which are the first inputs in `input_names`.
+        ids_rank: rank of the first required input. A second required input has the rank 2.
         encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
             no such part.
         encoder_decoder: part of the model that gets pre-trained encoder-decoder weights. `None`
@@ -60,7 +61,8 @@ class Model(Recording, keras.Model):
 
     takes_ids = True
     input_names: ClassVar[Mapping[str, tuple[str, ...]] | None] = ENCODER_INPUTS
-    num_required: ClassVar[int] = 1
+    num_required: int = 1
+    ids_rank: int = 2
     encoder = encoder_decoder = pooler = language_head = None
     _first_inputs: tuple = ()
     _first_is_tensor = False
@@ -149,8 +151,8 @@ class Model(Recording, keras.Model):
     def _signature(self, make_spec) -> Any:
         inputs = self._first_inputs
         if not inputs:
-            names = [*self.input_names][: self.num_required]
-            inputs = [(name, (None, None), "int32") for name in names]
+            ranks = zip([*self.input_names][: self.num_required], (self.ids_rank, 2), strict=False)
+            inputs = [(name, (None,) * rank, "int32") for name, rank in ranks]
         specs = {name: make_spec(shape, dtype, name) for name, shape, dtype in inputs}
         return next(iter(specs.values())) if self._first_is_tensor else specs
 

@@ -54,6 +54,7 @@ class TokenLevelModel(TaskModel):
         super().__init__(config, **kwargs)
         if isinstance(config, WordEncoderConfig):
             self.encoder = WordEncoder(config, name="encoder")
+            self.ids_rank = 3
         elif isinstance(config, EncoderDecoderConfig):
             self.encoder_decoder = EncoderDecoder(config)
         else:
@@ -140,6 +141,8 @@ class EncoderChooser(TaskModel):
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """
+
+    ids_rank = 3
 
     def __init__(
         self,
@@ -361,6 +364,7 @@ class CausalClassifier(CausalReader):
         **kwargs,
     ):
         super().__init__(config, num_classes, head_dropout, **kwargs)
+        self.num_required = 2 if symmetric else 1
 
     def rows(self, inputs):
         token_ids = inputs["token_ids"]
@@ -385,6 +389,8 @@ class CausalChooser(CausalReader):
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
+
+    ids_rank = 3
 
     def __init__(self, config: EncoderConfig, head_dropout: float = 0.1, **kwargs):
         super().__init__(config, 1, head_dropout, **kwargs)

@@ -78,8 +78,8 @@ class Trace(keras.callbacks.Callback):
     """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
 
     The trace contains only those of the updates that this session makes. With `steps_per_call`
-    above 1, the trace contains whole calls of the graph. The trace comes from JAX's profiler on Keras's JAX backend, and
-    otherwise from TensorFlow's profiler.
+    above 1, the trace contains whole calls of the graph. The trace comes from JAX's profiler on
+    Keras's JAX backend, and otherwise from TensorFlow's profiler.
     """
 
     def __init__(self, folder: str, first: int, last: int):

@@ -293,7 +293,7 @@ def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys)
     gate = "model.rnn_gate=sigmoid"
     arguments = ["bert_tiny", "b=bert_tiny:model.block=swish_rnn", "--seeds", "1", *flags(study[0])]
     assert compare([str(tmp_path), *arguments, "--set", gate]) == 0
-    said = f"--set {gate} is not applied to bert_tiny, because the setting has no effect there\n"
+    said = f"--set {gate} is skipped for bert_tiny, in which the setting has no effect\n"
     assert capsys.readouterr().out.count(said) == 1
     # Two arms run at once, so their order is not fixed.
     assert {pathlib.Path(call[3]).name: gate in call for call in calls} == {

@@ -295,7 +295,8 @@ def test_sources_of_ones_own(outside, capsys):
     assert "raised KeyError: 'no more'" in capsys.readouterr().err
 
 
-def test_a_preset_of_ones_own(outside, ran):
+def test_a_preset_of_ones_own(outside, ran, refused):
+    refused(main, ["recipes", "./mine.py"], "./mine.py is a recipe of your own: edit its file")
     (outside / "mine.py").write_text(
         "from experiments.finetune.run import preset\n\n"
         "def slow(task):\n    return preset('bert', task).changed(epochs=9.0)\n"

@@ -93,7 +93,7 @@ def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, m
     assert "tensorflow-serving-api" in caplog.text and not (tmp_path / "2").exists()
 
 
-def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path):
+def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path, monkeypatch, capsys):
     path = pathlib.Path(servable_module.__file__).parents[1] / "deploy" / "check_ops.py"
     spec = importlib.util.spec_from_file_location("check_ops", path)
     check_ops = importlib.util.module_from_spec(spec)
@@ -105,3 +105,12 @@ def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path):
     module.fold = tf.function(tensorflow_text.case_fold_utf8, input_signature=signature)
     tf.saved_model.save(module, str(tmp_path / "folding"))
     assert list(check_ops.ops_outside_core(str(tmp_path / "folding"))) == ["CaseFoldUTF8"]
+
+    monkeypatch.setattr(sys, "argv", ["check_ops.py", str(tmp_path / "folding")])
+    for damage in (b"damaged", b"", None):
+        file = tmp_path / "folding" / "saved_model.pb"
+        file.write_bytes(damage) if damage is not None else file.unlink()
+        assert check_ops.main() == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {tmp_path}/folding has no readable saved_model.pb (")
+        assert error.count("\n") == 1

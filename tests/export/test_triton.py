@@ -62,9 +62,11 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
             ports = ["--http-port", str(free_port()), flag, port]
             refused(triton.main, [f"{toy_versions}", *ports], f"{flag} {port} cannot be opened on")
     (tmp_path / "cut" / "1").mkdir(parents=True)
-    (tmp_path / "cut" / "1" / "saved_model.pb").write_bytes(b"\xff\xff")
     folders = {"cut": f"{tmp_path}/cut"}
-    refuses(r"saved_model.pb is damaged", triton.write_repository, folders, tmp_path, options("a"))
+    for damaged in (b"\xff\xff", b""):
+        (tmp_path / "cut" / "1" / "saved_model.pb").write_bytes(damaged)
+        write = triton.write_repository
+        refuses(r"saved_model.pb is damaged", write, folders, tmp_path, options("a"))
 
 
 def test_a_bad_row_costs_the_requests_joined_with_it_one_run(monkeypatch):

@@ -19,9 +19,10 @@ import pytest
 import tensorflow as tf
 
 from export.client import RestClient
+from export.local_client import LocalClient
 from export.server import versions
 from export.server.config import ServerConfig
-from export.server.errors import ServingError
+from export.server.errors import ServingError, from_exception
 from export.server.model_server import ModelServer
 from export.server.models import ServedModel
 from export.server.versions import VersionManager, find_versions
@@ -298,6 +299,18 @@ def test_nothing_loaded_yet_is_unavailable(tmp_path):
     with pytest.raises(ServingError, match="not loaded yet") as caught:
         manager.acquire()
     assert caught.value.http_status == 503
+
+
+def test_a_failed_load_is_reported_by_its_cause_alone(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        number = tf.strings.to_number(tf.constant("abc"))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="\nNode: ") as caught:
+            session.run(number)
+    cause = "StringToNumberOp could not correctly convert string: abc"
+    assert from_exception(caught.value).message == cause
+    [weights] = (write(tmp_path) / "variables").glob("*.data-*")
+    weights.write_bytes(b"")
+    refuses(r"cannot be loaded \(Read less bytes", LocalClient, str(tmp_path), "toy")
 
 
 def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):

@@ -219,7 +219,8 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"config": {"model_type": "mpnet"}}, "'mpnet', but only 'bert', 'distilbert', 'roberta'"),
+        ({"config": {"model_type": "mpnet"}}, "'mpnet', but only bert, distilbert, roberta"),
+        ({"config": {"model_type": ["bert"]}}, r"\['bert'\], but only bert, distilbert, roberta"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
         ({"config": {"is_decoder": True}}, "is_decoder=True"),
         ({"config": {"pad_token_id": 1}}, "pad_token_id=1"),
@@ -350,6 +351,8 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
         ),
         ({"pooling": TWO}, "to cls_token and max_tokens, but must set it to exactly one"),
         ({"pooling": {"pooling_mode_cls_token": False}}, "sets the pooling to nothing"),
+        ({"pooling": {"pooling_mode": 5}}, "sets the pooling to 5, but must"),
+        ({"pooling": {"pooling_mode": [["cls"], 5]}}, r"to \['cls'\] and 5, but must"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
         ({"sentence": {"max_seq_length": "9"}}, "max_seq_length='9'"),
     ],
@@ -360,6 +363,9 @@ def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
 
 def test_missing_files_of_modules_are_named(tmp_path):
     read_sentence(tmp_path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/modules.json").write_text('[{"path": 1}]')
+    refuses("each with a path", read_encoder, tmp_path / "more")
     for file, reason in (
         ("1_Pooling/config.json", r"1_Pooling/config\.json, which sets the pooling, is missing"),
         ("modules.json", r"because it has no modules\.json"),

@@ -11,6 +11,7 @@ import macaron_tf
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
+from macaron_tf.interop import import_encoder_decoder
 from macaron_tf.models import (
     CausalClassifier,
     EncoderConfig,
@@ -21,7 +22,7 @@ from macaron_tf.models import (
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text import PairVocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary, byte_alphabet
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.harness import numpy_of, refuses
 from tests.interop.toys import noise
@@ -200,10 +201,25 @@ def test_what_has_no_place_is_one_sentence(make, reason, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_two_vocabularies_are_refused(tmp_path):
+def test_two_vocabularies_and_xlm_s_are_refused(tmp_path):
     made, own = sequence_model("pre-norm"), sentencepiece(False, "bpe")
     made = dataclasses.replace(made, vocabulary=PairVocabulary(own, own))
     refuses("has no counterpart among", made.save_pretrained, tmp_path / "out", FORMAT)
+    for made in (sequence_model("pre-norm"), language_model()):
+        made = dataclasses.replace(made, vocabulary=MosesPairVocabulary(["a", "b"], []))
+        reason = r"'moses_bpe' \(XLM\) has a counterpart only among"
+        refuses(reason, made.save_pretrained, tmp_path / "out", FORMAT)
+
+
+def test_an_unknown_model_type_is_named(tmp_path):
+    """`load` names the types of all its readers."""
+    refuses("lacks the field model_type", import_encoder_decoder, {}, {})
+    for model_type in ("mbart", ["t5"]):
+        fields = {"model_type": model_type}
+        refuses("but only t5, bart", import_encoder_decoder, {}, fields)
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        reason = "but only bert, .*, openai-gpt, gpt2, llama, xlnet, t5, .* can be used"
+        refuses(reason, macaron_tf.load, f"hugging-face:{tmp_path}")
 
 
 def opened(kind: str, place):

@@ -1,5 +1,6 @@
 """Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -65,6 +66,28 @@ def classifier(**changes) -> EncoderClassifier:
 def language_model(**changes) -> LanguageModel:
     changes = {"causal": True, "norm": "pre", "num_segments": 0, **changes}
     return built(LanguageModel, config(**{"rnn_step_sizes": (1, 2), **changes}), noise=0.3)
+
+
+def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
+    """DistilBERT's pooler has a ReLU. A regression model's own scores are standardized."""
+    network = built(EncoderClassifier, config(), 1, pooler_activation="relu", noise=0.2)
+    labelled = {"task": {"mean": 2.5, "deviation": 1.5}}
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, labelled=labelled))
+    expected = 1.5 * numpy_of(network(pairs())) + 2.5
+    np.testing.assert_allclose(task(pairs()), expected, atol=1e-5)
+    task.save_to_preset(str(tmp_path / "task"))
+    again = keras_hub.models.TextClassifier.from_preset(str(tmp_path / "task"))
+    np.testing.assert_allclose(again(pairs()), expected, atol=1e-5)
+    found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}").network
+    assert found.pooler_activation == "relu"
+    np.testing.assert_allclose(found(pairs()), expected, atol=1e-5)
+    task.backbone.save_to_preset(str(tmp_path / "backbone"))
+    assert macaron_tf.load(f"keras-hub:{tmp_path / 'backbone'}").pooler is None
+    task_of(network, activation="sigmoid").save_to_preset(str(tmp_path / "sigmoid"))
+    refuses("activation='sigmoid'", macaron_tf.load, f"keras-hub:{tmp_path / 'sigmoid'}")
+    other = Pretrained(network, languages=("en", "de"), language="de")
+    refuses("language is 'de', but", task_of, other)
+    assert task_of(dataclasses.replace(other, language="en"))
 
 
 @pytest.mark.parametrize("changes", [{"block": "macaron"}, {}, {"summary": "last"}])

@@ -131,8 +131,8 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
         assert read.network.head_options == {"activation": name, "epsilon": epsilon}
 
 
-def tokenizer():
-    return keras_hub.models.BertTokenizer(vocabulary=WORDS, lowercase=True)
+def tokenizer(lowercase=True, **options):
+    return keras_hub.models.BertTokenizer(vocabulary=WORDS, lowercase=lowercase, **options)
 
 
 @pytest.mark.parametrize("task", ["BertMaskedLM", "BertTextClassifier"])
@@ -224,6 +224,10 @@ def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
         (lambda: config.write_text('{"class_name": "T5Backbone"}'), r"no model\.weights\.h5"),
         ((tmp_path / "model.weights.h5").touch, "T5Backbone', but only BertBackbone"),
         (lambda: config.write_text('{"class_name": "BertBackbone"}'), r"lacks tokenizer\.json"),
+        (
+            lambda: tokenizer(lowercase=False, strip_accents=True).save_to_preset(str(tmp_path)),
+            "strip_accents=True, but only False",
+        ),
     ):
         change()
         refuses(reason, interop.read_keras_hub, tmp_path)

@@ -40,6 +40,9 @@ def test_chip_hours_are_updates_times_steps_times_chips():
     v5e = ROW | {"topology": "v5e:2x2"}
     assert "| v5litepod-32 | 32 | 1 | 50.0 | 1,600 |" in chip_hours.table([v5e])
     assert len(chip_hours.table([ROW | {"ok": False}]).splitlines()) == 2
+    # A row of cores that share a micro-batch is left out. The JAX engine writes data=1 by default.
+    for mesh, lines in (("data=2,model=2", 2), ("data=1", 3), (None, 3)):
+        assert len(chip_hours.table([ROW | {"mesh": mesh}]).splitlines()) == lines
 
 
 def test_elmo_counts_words_and_tcn_is_left_out():

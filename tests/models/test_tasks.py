@@ -5,6 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf import models
 from macaron_tf.layers import BLOCKS
@@ -214,6 +215,24 @@ MASKED = {
     "pretraining": (models.PretrainingEncoder, (ENCODER, True), (2, 8), 2),
     "language_model": (models.LanguageModel, (CONFIG,), (2, 8), 2),
 }
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "shape"),
+    [
+        (models.EncoderChooser, (ENCODER,), (2, 2, 6)),
+        (models.CausalChooser, (CONFIG,), (2, 2, 6)),
+        (models.EncoderSpanReader, (WORDS,), (2, 6, 5)),
+        (models.CausalClassifier, (CONFIG, 3, 0.0, True), (2, 6)),
+    ],
+)
+def test_a_model_that_was_never_called_is_exported_with_its_ids(kind, arguments, shape, tmp_path):
+    model, segments = built(kind, *arguments), np.int32([[0, 0, 0, 0, 1, 1]] * 2)
+    given = {"token_ids": ids(*shape), "segment_ids": segments}
+    given = dict([*given.items()][: model.num_required])
+    model.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    np.testing.assert_allclose(served.serve(given), numpy_of(model(given)), atol=1e-5)
 
 
 @pytest.mark.parametrize("case", MASKED)
