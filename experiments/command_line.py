@@ -383,9 +383,9 @@ RUN_TO_TRAIN = path_argument(
 )
 LOWER_CASE = yes_or_no(
     "--lower-case",
-    "whether to lower-case the input text. The flag is needed only if the model was trained by "
-    "another library and its files do not record whether text is lower-cased (default: the setting "
-    "in the model's files)",
+    "whether the pre-trained model lower-cases text; required if another library trained the model "
+    "and its files do not record this setting, and not allowed otherwise (default: the setting in "
+    "the model's files)",
 )
 INIT_NONE = together(
     argument(

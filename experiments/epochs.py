@@ -17,6 +17,7 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
+from macaron_tf.interop.vocabularies import refuse_lower_case
 from macaron_tf.loading import load
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Count, Dropout
@@ -142,6 +143,7 @@ def read_init(
     if location == NOTHING:
         if not model or not vocabulary:
             raise UserError("--init none needs --model NAME and --vocabulary DIR: give both")
+        refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
             raise UserError(
                 f"--model {model} needs pre-trained weights: give --init RUN instead of --init none"

@@ -213,7 +213,10 @@ def run(options: argparse.Namespace) -> None:
             print(f"{listed:28} {documentation(listed)[0].splitlines()[0]}")
         return
     if is_import_path(name):
-        raise UserError(f"{name} is a recipe of your own: edit its file, or name a built-in recipe")
+        raise UserError(
+            f"this command prints only built-in recipes, but {name} is your own: edit its file, or "
+            "name a built-in recipe"
+        )
     print(as_typed(source_code(name, load(name, recipe_class))), end="")
 
 

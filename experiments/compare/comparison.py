@@ -118,8 +118,9 @@ def _train_all(
             rate.
 
     Returns:
-        A dict mapping (arm, seed) to the results of the run; see `Trainer.row`. The results are
-        `None` if the run diverged and `is_compared` is false.
+        A dict mapping (arm, seed) to the results of the run (see `Trainer.row`), with those of
+        `Trainer.extra_scores` if `is_compared` is true. The results are `None` if the run diverged
+        and `is_compared` is false.
 
     Raises:
         Diverged: a run diverged and `is_compared` is true.

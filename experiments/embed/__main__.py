@@ -38,7 +38,9 @@ SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
                               of the set in the printed results
 
 ENCODER and FROM, a model to apply or to start from:
-  RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`
+  RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`.
+                     CHECKPOINT is average, best, last or the number of a training step (default:
+                     the first of average, best and last that exists)
   hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
                      weights and the tokenizer of a BERT, DistilBERT, RoBERTa, XLM, XLM-R, ALBERT,
                      ELECTRA or ModernBERT

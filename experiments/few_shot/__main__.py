@@ -64,7 +64,7 @@ main = cli.single_program(
     ),
     cli.count(
         "--shots K",
-        "numbers K of solved examples in a prompt (default: 0 1 4 16)",
+        "numbers of in-context examples per prompt, each evaluated separately (default: 0 1 4 16)",
         [0, 1, 4, 16],
         minimum=0,
         nargs="+",

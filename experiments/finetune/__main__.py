@@ -50,7 +50,9 @@ and then falls linearly to 0.
 
 FROM, the model to start from:
   RUN[@CHECKPOINT]   folder of a pre-training or fine-tuning run, or folder written by the method
-                     `Pretrained.save_pretrained`. From an ELMo run, the command trains an LSTM that
+                     `Pretrained.save_pretrained`. CHECKPOINT is average, best, last or the number
+                     of a training step (default: the first of average, best and last that
+                     exists). From an ELMo run, the command trains an LSTM that
                      reads ELMo's frozen word vectors. With --set words.elmo_place=none, the command
                      trains the LSTM without ELMo's vectors, as a baseline
   hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the

@@ -44,6 +44,11 @@ def run(options: argparse.Namespace) -> None:
         if options.init:
             start = _read_start(options.init, options.lower_case)
             recipe = recipe.changed(**start.settings)
+    if options.lower_case is not None and not start:
+        raise UserError(
+            "--[no-]lower-case applies only to the model of --init: leave it out, or give --set "
+            f"vocabulary.lower_case={options.lower_case}"
+        )
     recipe = override(recipe, options.set, PretrainingRun.saved_training(path))
     refuse_unread(recipe, options.set)
     # Checks the settings before the data are read, which may take minutes. With --corpus, `resume`

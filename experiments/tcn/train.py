@@ -25,7 +25,8 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains the models of a task and writes the report OUT/TASK.md.
 
     Complete runs are not trained again. OUT/TASK.json has the results of all runs, and OUT/TASK.png
-    shows the validation curves.
+    shows the validation curves. With `--resume`, the command only resumes the given run and prints
+    its results.
     """
     if options.resume:
         return _resume(options)

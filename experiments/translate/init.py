@@ -45,7 +45,7 @@ class TranslationStart:
     the source and the target language. Subclasses copy pre-trained weights instead.
 
     Attributes:
-        init: pre-trained model with its vocabulary; `None` means random weights.
+        init: pre-trained model of a subclass, with its vocabulary. In this class, `init` is `None`.
     """
 
     init: Start | None = None

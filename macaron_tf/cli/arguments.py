@@ -273,7 +273,7 @@ def checkpoint(
 
 TRUST_CODE = switch(
     "--trust-code",
-    "allow running the Python code that a model folder contains or names, such as a custom block "
-    "(default: run only code that the command line names, or that is named in a folder which you "
-    "saved yourself on this computer; refuse other code)",
+    "allow running the Python modules that a model folder contains or names, such as a custom "
+    "block; check first that you trust the author of the folder (default: run only code that is "
+    "named on the command line or in a folder that you saved on this computer)",
 )

@@ -107,13 +107,15 @@ def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
 
 
 class _Functions:
-    """Functions that decode with a network, for any number of texts and any cache length.
+    """Functions that decode with a network, for any cache length.
+
+    Encoding and decoding steps take any number of texts, and prefill takes one.
 
     Attributes:
         caches: shape of each state tensor for one text, with -1 for the cache length.
-        sizes: lengths of prompt parts for which there are prefill functions. The list is empty for
-            an encoder-decoder. The list is also empty for a language model with a recurrence, which
-            reads prompts token by token, because padding would change its state.
+        sizes: lengths of the prompt chunks that the prefill functions read, at most the network's
+            maximum length. The list is empty for an encoder-decoder, and for a language model with
+            a recurrence: prefill passes no padding mask, so padding would change its state.
     """
 
     def __init__(self, network: LanguageModel | EncoderDecoder):

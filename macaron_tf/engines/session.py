@@ -74,8 +74,9 @@ class SessionModel:
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
         """Returns a function that runs a signature's graph in the calling thread.
 
-        By default, TensorFlow runs operations in a thread pool. Waking up the pool takes 0.1 ms or
-        more.
+        The function takes the inputs, and returns a list of the outputs, each in the alphabetical
+        order of their names. By default, TensorFlow runs operations in a thread pool. Waking up the
+        pool takes 0.1 ms or more.
         """
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].name for name in sorted(signature.inputs))

@@ -381,8 +381,8 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     }
     if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
         raise UserError(
-            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}, but only the "
-            "same scaling in all layers can be read: give another model"
+            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}, but must have "
+            "the same scaling in all layers: give another model"
         )
     return {
         "attention_windows": windows,

@@ -122,7 +122,7 @@ def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarra
 
 
 def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
-    """Reads a SentencePiece model.
+    """Reads a SentencePiece model file, or builds a model without pieces from `tokenizer.json`.
 
     Returns:
         The model, and a list of all pieces and added tokens in the order of the Hugging Face ids.

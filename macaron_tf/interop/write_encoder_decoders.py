@@ -125,7 +125,7 @@ def _with_supported_values(config: EncoderDecoderConfig) -> EncoderDecoderConfig
 
 
 def _unsupported_setting(family: Family, config: EncoderDecoderConfig) -> str:
-    """Returns the setting that a family does not support, or "" if there is no such setting.
+    """Returns the setting of `config` that a family does not support, or "" if it supports all.
 
     The result is "logits_bias=True" or "tied=False".
     """

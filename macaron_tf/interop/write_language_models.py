@@ -188,9 +188,9 @@ def _is_framed(model: Pretrained) -> bool:
 def _hugging_face_ids(model: Pretrained) -> np.ndarray:
     """Returns an int array with the Hugging Face id for each id of the model.
 
-    The id is -1 for a token that the Hugging Face vocabulary lacks. In GPT-2, the same token begins
-    and ends a text. If [CLS] and [SEP] have different embeddings after training, [CLS] gets a new
-    id above all other ids. If a classifier reads special tokens that the Hugging Face vocabulary
+    The id is -1 for a token that the Hugging Face vocabulary lacks. In GPT-2, BOS ([CLS]) and EOS
+    ([SEP]) are one token. If their embeddings differ after training, BOS gets a new id above all
+    other ids. If a classifier reads special tokens that the Hugging Face vocabulary
     lacks, these tokens also get new ids.
     """
     if model.ids is None:

@@ -124,7 +124,8 @@ def _is_installed(origin: str | None) -> bool:
 def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     """Finds the file of a module, and the files of the user's modules that this module imports.
 
-    The search includes indirect imports, but only files in the root folder of the first module.
+    The search includes indirect imports, but only of files below the root folder. The root folder
+    is the folder of `FILE.py`, or the folder that contains the top-level package.
 
     Args:
         import_path: user code, as `package.module:Name` or `FILE.py:Name`.

@@ -72,7 +72,10 @@ class Parameters:
     group: int
 
     def scores(self, query, key, key_mask, queries, keys):
-        """Computes base-2 attention scores `(Q, K)` of a block of queries and a block of keys.
+        """Computes masked attention scores times log2(e), `(Q, K)`, of two blocks.
+
+        Hidden keys and keys outside `reach` have the score MASKED_SCORE, and keys after the end of
+        the sequence PADDING_SCORE.
 
         Args:
             query: block of queries, `(Q, d)`.

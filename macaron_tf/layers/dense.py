@@ -126,6 +126,6 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
     def matrix(self, dtype):
-        """Returns the kernel `(D, units)` in a float dtype. An int8 kernel is dequantized."""
+        """Returns the kernel `(D, units)` in the float dtype `dtype`, dequantized if it is int8."""
         kernel = ops.cast(ops.convert_to_tensor(self.kernel), dtype)
         return kernel / self.kernel_scale if self.quantization_mode == "int8" else kernel

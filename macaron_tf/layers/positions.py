@@ -98,13 +98,13 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
 
     A distance is the key position minus the query position. Each small distance has a separate
     bucket. In causal attention, a distance is small if its absolute value is below num_buckets / 2.
-    If `bidirectional`, the limit is num_buckets / 4. Larger distances share buckets of logarithmic
-    width.
+    If `bidirectional`, the limit is num_buckets / 4. Larger distances share buckets of equal width
+    on a logarithmic scale.
 
     Args:
         num_buckets: number of buckets.
         max_distance: distance from which all distances share the last bucket.
-        bidirectional: whether later keys have separate buckets.
+        bidirectional: whether later keys have separate buckets. If false, their bucket is 0.
 
     Returns:
         Bucket indices, `(2 max_distance + 1,)` int32.

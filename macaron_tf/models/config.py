@@ -301,8 +301,8 @@ class EncoderConfig(StackConfig):
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r} cannot be combined with parallel branches, because the "
-                "branches share one norm: set sharing='all' or sharing='none'"
+                f"sharing={self.sharing!r} cannot be combined with parallel branches (& in the "
+                "scheme), because the branches share one norm: set sharing='all' or sharing='none'"
             )
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.

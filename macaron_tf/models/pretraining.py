@@ -139,7 +139,10 @@ class PretrainingEncoder(Model):
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Computes the logits of class 0 (segments in order) and class 1: `(B, L, D) -> (B, 2)`.
+        """Computes the logits of two classes: `(B, L, D) -> (B, 2)`.
+
+        In class 0, the segments are in order. In class 1, they are swapped, or the second segment
+        is from another text.
 
         Raises:
             ValueError: the model has no sentence-pair head.

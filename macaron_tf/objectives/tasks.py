@@ -81,7 +81,7 @@ class TaskObjective(Objective):
 
         Args:
             logits: the network's output, float32.
-            batch: dict of `label` and `weight (B,)`.
+            batch: dict of `weight (B,)` and `label`, whose shape the subclass documents.
 
         Returns:
             Losses, weights and correctness (0 or 1), all `(B,)` or `(B, L)` float32. Correctness is

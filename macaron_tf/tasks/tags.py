@@ -28,8 +28,8 @@ class Tags(LabelledTask):
 
     The input of the signature `serving_default` is `text (B,)` strings, with words separated by
     white space. The longest sentence has W words. The outputs are `words (B, W)` and `tags (B, W)`
-    strings, padded with "", and `probabilities (B, W)` float32, the probability of each tag, padded
-    with 0. A sentence that is longer than a row is split into windows.
+    strings, padded with "", and `probabilities (B, W)` float32, the probability of the predicted
+    tags, padded with 0. A sentence that is longer than a row is split into windows.
 
     The method `outputs` returns one array of tag probabilities `(W, C)` per sentence, where C is
     the number of tags and W is the number of words in this sentence.

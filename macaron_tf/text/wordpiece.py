@@ -182,8 +182,8 @@ class WordPieceVocabulary(PieceVocabulary):
 
         SentencePiece's BPE trainer learns the merges. Hugging Face's `tokenizers` breaks ties at
         random, so that two runs on six novels gave two different vocabularies. tensorflow_text's
-        learner took 150 s for the 21,000 words of these novels and returned 5,900 pieces instead of
-        the requested 8,000.
+        learner took 150 s for the 21,000 distinct words of these novels and returned 5,900 pieces
+        instead of the requested 8,000.
 
         Args:
             lines: training text.

@@ -45,7 +45,7 @@ class FitModel(TrainedModel, keras.Model):
         objective: function `objective(network, batch, training)` that returns a dict of scalar
             float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of predicted tokens
             or examples) are required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become
-            metrics, see `metrics_from_sums`. The objective must add the layers' regularization
+            metrics (see `metrics_from_sums`). The objective must add the layers' regularization
             losses to `"loss_sum"`, and must not have trainable weights.
         config: training settings; `None` means the defaults. `fit` uses only `steps_per_call` and
             the settings for accumulation, clipping, moving average and skipped updates. The
@@ -55,7 +55,7 @@ class FitModel(TrainedModel, keras.Model):
             update trains all variables.
 
     Attributes:
-        per_worker_data: whether each worker process provides its own batches, see `distributed`.
+        per_worker_data: whether each worker process provides its own batches (see `distributed`).
 
     Raises:
         Diverged: `fit` has skipped `max_skipped_updates` consecutive updates.

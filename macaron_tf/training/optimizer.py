@@ -101,11 +101,12 @@ class FusedAdam(keras.optimizers.Adam):
     fifteen times. Keras's update still runs on JAX, where XLA fuses the operations, and in the
     scope of a distribution strategy, where a variable has several copies.
 
-    The arguments are the same as for `keras.optimizers.Adam`, but `amsgrad` is not supported.
+    The arguments are the same as for `keras.optimizers.Adam`. With `amsgrad`, Keras's update runs.
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        if keras.backend.backend() != "tensorflow" or tf.distribute.has_strategy():
+        is_fused = keras.backend.backend() == "tensorflow" and not self.amsgrad
+        if not is_fused or tf.distribute.has_strategy():
             return super().update_step(gradient, variable, learning_rate)
         index = self._get_variable_index(variable)
         step = ops.cast(self.iterations + 1, variable.dtype)

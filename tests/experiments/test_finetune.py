@@ -359,6 +359,10 @@ MISTAKES = [
     ("train sst2 OUT OWN --init /nowhere", "/nowhere has no readable model.json"),
     ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
+    (
+        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model bert_tiny --lower-case",
+        "TOY/vocabulary: leave lower_case out",
+    ),
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
     (

@@ -188,8 +188,8 @@ def test_refusals(own):
 
     refuses("sgd has no argument 'momentun': give one of .*'momentum'", make, "sgd(momentun=0.9)")
     refuses("must not set clipnorm: set training.clip_norm", make, "lion(clipnorm=1.0)")
-    refuses("write NAME", make, "sgd(0.9)")
-    refuses("write NAME", make, "sgd(momentum=open('x'))")
+    refuses("give every argument with its name", make, "sgd(0.9)")
+    refuses("give every argument with its name", make, "sgd(momentum=open('x'))")
     refuses("lion raised ValueError", make, "lion(beta_1=0)")
     refuses("'adam' must be given without arguments", make, "adam(beta_1=0.8)")
     refuses("averages the weights by itself", make, "schedule_free_adamw", ema_decay=0.9)

@@ -11,7 +11,12 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizer import WarmupSchedule, make_optimizer, make_schedule
+from macaron_tf.training.optimizer import (
+    FusedAdam,
+    WarmupSchedule,
+    make_optimizer,
+    make_schedule,
+)
 from macaron_tf.variables import declare
 from tests import walk
 from tests.harness import refuses, rejects
@@ -138,6 +143,18 @@ def test_equals_a_numpy_loop(weight_decay, decay_vectors):
         return numpy_adam(start, gradients, config, decayed)
 
     assert_updates(config, [rng.normal(size=(3, 2)), rng.normal(size=2)], expected)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_the_fused_adam_is_kerass(amsgrad):
+    learned = []
+    for cls in (FusedAdam, keras.optimizers.Adam):
+        variable = keras.Variable([1.0, -2.0, 3.0])
+        optimizer = cls(0.1, amsgrad=amsgrad)
+        for gradient in ([1.0, 2.0, -3.0], [0.1, 0.0, 0.2], [0.0, 0.1, 0.1]):
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        learned.append(keras.ops.convert_to_numpy(variable))
+    np.testing.assert_allclose(*learned, rtol=1e-5)
 
 
 def test_sparing_vectors_needs_the_variables():

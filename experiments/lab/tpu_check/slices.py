@@ -228,7 +228,8 @@ def _cells(name: str, measurement: tuple[int, float] | None) -> tuple[int, list[
     Args:
         name: name of the model.
         measurement: measured row length and activation bytes; `None` means that the model was not
-            measured.
+            measured. If the equations cover the model, a measurement at another row length than
+            theirs is ignored.
     """
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
     by_formula = isinstance(config, (EncoderConfig, EncoderDecoderConfig))

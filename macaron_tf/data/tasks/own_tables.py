@@ -86,7 +86,10 @@ class TableSettings(Settings):
 
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
-            raise self.error(f"classes={self.classes!r} must be at least two different names")
+            raise self.error(
+                f"classes={self.classes!r} must be two or more names without repetition: add a "
+                "class, or remove the repetition"
+            )
         if self.usual_tag and self.classes and self.usual_tag not in self.classes:
             raise self.error(
                 f"usual_tag={self.usual_tag!r} must be one of {', '.join(self.classes)}"

@@ -229,6 +229,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
             [*begin, "--corpus", corpus, "--vocabulary", corpus],
             "the corpus already has a vocabulary: leave --vocabulary out",
         ),
+        ([*begin, "--no-lower-case"], "applies only to the model of --init: leave it out, or give"),
         ([*begin, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
