@@ -361,7 +361,7 @@ MISTAKES = [
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model bert_tiny --lower-case",
-        "TOY/vocabulary: leave lower_case out",
+        "unlike --vocabulary",
     ),
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
