@@ -53,7 +53,12 @@ def test_each_reason_of_removal_is_counted():
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
-    refuses("max_length=8 is less than min_length=9", CleaningConfig, min_length=9, max_length=8)
+    refuses(
+        "max_length=8 is less than data.cleaning.min_length=9",
+        CleaningConfig,
+        min_length=9,
+        max_length=8,
+    )
     # A ratio equal to the maximum is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]

@@ -65,6 +65,6 @@ def test_what_cannot_be_scored_is_refused(network, vocabulary):
     scorer = TextScorer(network, vocabulary, window=6)
     for pairs, words in (([([5], [])], "0 tokens"), ([([], [5] * 6)], "6 tokens")):
         refuses(words, scorer.score, pairs)
-    refuses("text to score is empty", scorer.text_ids, " \n")
+    refuses("text to score has no words", scorer.text_ids, " \n")
     refuses("stride=6", scorer.score_text, scorer.text_ids(TEXT), 6)
-    refuses("CLS", TextScorer, network, vocabulary, window=1)
+    refuses("window=1 leaves no room", TextScorer, network, vocabulary, window=1)

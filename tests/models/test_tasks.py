@@ -371,7 +371,9 @@ def test_vectors_are_float32_under_every_policy():
 
 def test_bad_arguments_are_named():
     for text in ("u,w", "", "u,u", "u;v"):
-        with pytest.raises(ValueError, match=r"concatenation='.*give u, v, \|u-v\|, u\*v, each"):
+        with pytest.raises(
+            ValueError, match=r"concatenation='.*give one or more of u, v, \|u-v\|, u\*v, each"
+        ):
             models.SiameseEncoder(SENTENCES, concatenation=text)
     with pytest.raises(ValueError, match="num_classes is 0, so the model cannot score pairs"):
         built(models.SiameseEncoder, SENTENCES).pair_logits(normal(1, 16), normal(1, 16))

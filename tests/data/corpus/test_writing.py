@@ -172,7 +172,11 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
         (
-            ("tsv:x.tsv", None, "tsv:x.tsv contains translation pairs, not documents: give the"),
+            (
+                "tsv:x.tsv",
+                None,
+                "tsv:x.tsv contains translation pairs, not documents: give a source",
+            ),
             (
                 f"text:{tmp_path}/blank.txt",
                 None,
