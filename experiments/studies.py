@@ -14,12 +14,14 @@ import os
 import pathlib
 import queue
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -37,6 +39,7 @@ from macaron_tf.training.progress import VALIDATION, read_lines
 _COLUMNS = 3  # panels in a row of a figure
 _TICKS = 8  # maximum number of values on a logarithmic axis at which every value gets a tick
 _ROOT = pathlib.Path(__file__).parents[1]  # the repository, or the folder of an installed wheel
+_running: set[subprocess.Popen] = set()  # processes of `command` that have not ended
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
@@ -85,12 +88,16 @@ def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> No
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
+        _running.add(process)
         try:
-            status = process.wait()
-        except KeyboardInterrupt:
+            with _exit_on_sigterm():
+                status = process.wait()
+        except (KeyboardInterrupt, SystemExit):
             process.terminate()  # lets training save a checkpoint; `subprocess.run` kills at once
             process.wait()
             raise
+        finally:
+            _running.remove(process)
     if status:
         last_line = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
         reason = f"read its error message {f'in {log}' if log else 'above'}"
@@ -98,6 +105,23 @@ def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> No
             reason = f"{last_line.removeprefix('error: ')}; see {log}"
         line = f"python -m experiments.{module} {shlex.join(arguments)}"
         raise UserError(f"`{line}` failed: {reason}")
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM raise SystemExit, so that the processes of `command` are stopped too.
+
+    The context has no effect outside the main thread, or if SIGTERM already has a handler.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def flags(name: str, *values: str | None) -> list[str]:
@@ -150,7 +174,7 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
     """Runs tasks in several threads. On Linux, each thread uses its own part of the CPUs.
 
     If a task raises an exception, the function cancels the tasks that have not begun, waits for the
-    running tasks, and raises the exception.
+    running tasks, and raises the exception. Ctrl-C and SIGTERM also end the processes of `command`.
 
     Args:
         jobs: number of threads.
@@ -179,6 +203,7 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
     progress = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
         progress or contextlib.nullcontext(),
+        _exit_on_sigterm(),
         concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
     ):
         futures = {pool.submit(timed, task): text for text, task in tasks.items()}
@@ -191,8 +216,11 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
                     minutes = (len(tasks) - done) / jobs * statistics.mean(durations)
                     estimate = f"; at most {minutes:.0f} min left"
                 print(f"[{done}/{len(tasks)}] {futures[finished]}{estimate}", flush=True)
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                for process in tuple(_running):
+                    process.terminate()
             raise
     return [future.result()[0] for future in futures]
 

@@ -3,7 +3,12 @@
 import argparse
 import itertools
 import json
+import os
 import pathlib
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -128,6 +133,25 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, cap
     assert slides([*arguments, "--set", "training.max_steps=6"]) == 2 and not calls
     # Files are read in parallel, so the error may name any of them.
     assert "-1.json was made with --set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_killed_study_stops_its_commands(number, tmp_path):
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\nexec sleep 100\n")
+    (tmp_path / "python").chmod(0o755)
+    code = (
+        f"import sys; from experiments import studies; sys.executable = '{tmp_path}/python'\n"
+        "studies.run_tasks(2, {name: lambda: studies.command('x') for name in 'abc'})"
+    )
+    study = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    started = tmp_path / "started"
+    while not started.exists() or len(started.read_text().split()) < 2:
+        assert study.poll() is None
+        time.sleep(0.05)
+    study.send_signal(number)
+    assert study.wait(60) != 0
+    processes = started.read_text().split()
+    assert len(processes) == 2 and not any(map(os.path.exists, map("/proc/{}".format, processes)))
 
 
 @pytest.mark.parametrize("known", [systems.ENCODERS, systems.DECODERS])
