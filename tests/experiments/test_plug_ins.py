@@ -262,7 +262,11 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
         (RECIPES + "def two(): pass", "./own.py:two", "NoneType, but must return a value of"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
         ("def f(): return 1", "own:g", "own does not define 'g': write own:f"),
-        ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),
+        (
+            "from experiments.recipes.translation import demo",
+            "./own.py:demo",
+            "of type TranslationRecipe",
+        ),
         ("", "bert_tinny", "perhaps you meant 'bert_tiny'"),
     ],
 )

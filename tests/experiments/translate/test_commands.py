@@ -106,7 +106,9 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
     refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
     keep = "data.normalization_rule=identity"
     fresh = ["train", "demo", tmp_path / "run", "--vocabulary", out]
-    refused(main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was trained")
+    refused(
+        main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was not trained"
+    )
     assert not (tmp_path / "run").exists()
     ran(main, "vocabulary", "demo", tmp_path / "kept", *settings, "--set", keep)
     kept = PieceVocabulary.load(tmp_path / "kept")
