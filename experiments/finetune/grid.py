@@ -31,7 +31,7 @@ from experiments.finetune.train import (
     result_of,
     train_recipe,
 )
-from experiments.recipe import override, refuse_argument_settings
+from experiments.recipe import override, refuse_argument_settings, unread
 from experiments.run import write_json
 from experiments.studies import cell, table, values
 from macaron_tf.data.example_batches import ExampleBatches
@@ -229,15 +229,26 @@ def _cells(
 ) -> Iterator[Cell]:
     """Yields a `Cell` for each combination of model, task and settings.
 
+    A setting of `--set` that only some of the tasks or models use, such as `spans.max_question`,
+    applies to those only.
+
     Args:
         options: parsed options of the command.
         inits: dict mapping the name of a table row to the model to start from.
         data: dict mapping a task to its data. If a task is missing, the recipes for this task have
             no update counts.
     """
-    for (model, init), task in itertools.product(inits.items(), options.tasks):
+
+    def configured(init: Start, task: str, settings: list[str]) -> FinetuningRecipe:
         recipe = preset(options.preset, get_task(task, own=True))
-        recipe = configure(recipe, init, options.source, options.set)
+        return configure(recipe, init, options.source, settings)
+
+    combined = list(itertools.product(inits.items(), options.tasks))
+    recipes = [configured(init, task, options.set) for (_, init), task in combined]
+    used = {one for one in options.set if not all(unread(recipe, [one]) for recipe in recipes)}
+    for ((model, init), task), recipe in zip(combined, recipes, strict=True):
+        ignored = used & unread(recipe, options.set).keys()
+        recipe = configured(init, task, [one for one in options.set if one not in ignored])
         training = recipe.training
         for rate, batch_size, epochs, seed in itertools.product(
             options.learning_rates or [training.learning_rate],
