@@ -230,7 +230,8 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     """
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]
-    assert main([*command, *flags(settings(german_text, 4, **GERMAN))]) == 0
+    german = {**GERMAN, "training.warmup_steps": 2}
+    assert main([*command, *flags(settings(german_text, 4, **german))]) == 0
     pretrained = PretrainingRun.open(starts["bart"]).load_network()
     opened = TranslationRun.open(run)
     first = opened.load_network("last")
@@ -244,7 +245,7 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
         f"{projection}/bias",
     }
     # The second stage resumes from the first, and trains all weights.
-    assert main([*command, *flags(settings(german_text, 8, **GERMAN))]) == 0
+    assert main([*command, *flags(settings(german_text, 8, **german))]) == 0
     assert "resuming after step 4" in capsys.readouterr().out
     last = opened.load_network("last")
     for weight, before in zip(last.weights, first.weights, strict=True):
