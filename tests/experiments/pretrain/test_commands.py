@@ -100,7 +100,10 @@ def test_one_command_pre_trains_every_family(recipe, changes, least, source, tmp
 
     ALBERT and MacaronBERT also learn their sentence-pair tasks.
     """
-    settings = flags([*toy_settings(source), *changes])
+    toys = toy_settings(source)
+    if recipe == "gmlp_tiny":
+        toys.remove("model.attention_dropout=0.0")
+    settings = flags([*toys, *changes])
     assert main(["train", recipe, str(tmp_path / "run"), *settings]) == 0
     first, *_, last = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert last["loss"] < first["loss"]

@@ -105,10 +105,10 @@ def test_mlm_and_tlm_take_turns_update_by_update(translated):
 @pytest.mark.slow
 def test_a_resumed_run_in_turns_is_the_uninterrupted_one(translated, sources, tmp_path):
     corpus, whole, parts = translated[1], tmp_path / "whole", tmp_path / "parts"
-    assert train("xlm_tiny", whole, corpus.folder, settings(sources)) == 0
+    assert train("xlm_tiny", whole, str(corpus.folder), settings(sources)) == 0
     for steps in (3, 8):
         more = [*settings(sources), f"training.max_steps={steps}"]
-        assert train("xlm_tiny", parts, corpus.folder, more) == 0
+        assert train("xlm_tiny", parts, str(corpus.folder), more) == 0
     one, other = [(run / "metrics.jsonl").read_text().splitlines() for run in (whole, parts)]
     assert one[-1] == other[-1] and len(one) == 9
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
