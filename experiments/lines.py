@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from macaron_tf.cli.program import decoded
-from macaron_tf.errors import TextError, UserError
+from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.io import paths as storage
 
 CHUNK = 256  # maximum number of lines that are answered together
@@ -123,12 +123,10 @@ def answer_lines(
         for chunk in arriving(decoded(lines)):
             try:
                 answers = answer(chunk, first_number)
-            except UserError as error:
+            except (LineError, TextError) as error:
                 problem = str(error)
                 if isinstance(error, TextError):
                     problem = f"line {first_number + error.number - 1}: {error.reason}"
-                if not problem.startswith("line "):
-                    raise
                 raise UserError(f"{input_path or 'standard input'}, {problem}") from error
             out.write(answers.encode())
             out.flush()

@@ -25,6 +25,10 @@ class UserError(Exception):
         super().__init__(as_typed(str(sentence)))
 
 
+class LineError(UserError):
+    """Error for a line of the input. The message begins with "line" and the line number."""
+
+
 class TextError(UserError):
     """Error for an input text that a model does not accept.
 

@@ -335,19 +335,17 @@ def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> P
     has_modules = (folder / "modules.json").is_file()
     if has_modules and pooling:
         return read_sentence_transformer(folder, lower_case)
+    readers = {
+        **dict.fromkeys(LANGUAGE_FAMILIES, read_language_model),
+        "xlnet": read_xlnet,
+        **dict.fromkeys(FAMILIES, read_encoder_decoder),
+    }
     if config and not has_modules:  # another folder may contain the modules' `config.json`
-        model_types = (*ENCODER_FAMILIES, *LANGUAGE_FAMILIES, "xlnet", *FAMILIES)
         source = ForeignConfig(config, str(config_path))
-        source.choice("model_type", {name: name for name in model_types})
-    model_type = str(config.get("model_type"))
-    if model_type in LANGUAGE_FAMILIES or model_type in FAMILIES or model_type == "xlnet":
+        source.choice("model_type", {name: name for name in (*ENCODER_FAMILIES, *readers)})
+    if reader := readers.get(str(config.get("model_type"))):
         refuse_lower_case(lower_case, parsed.argument)
-    if model_type in LANGUAGE_FAMILIES:
-        return read_language_model(folder)
-    if model_type == "xlnet":
-        return read_xlnet(folder)
-    if model_type in FAMILIES:
-        return read_encoder_decoder(folder)
+        return reader(folder)
     return read_encoder(folder, lower_case)
 
 

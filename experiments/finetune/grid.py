@@ -244,10 +244,13 @@ def _cells(
         return configure(recipe, init, options.source, settings)
 
     combined = list(itertools.product(inits.items(), options.tasks))
-    recipes = [configured(init, task, options.set) for (_, init), task in combined]
-    used = {one for one in options.set if not all(unread(recipe, [one]) for recipe in recipes)}
-    for ((model, init), task), recipe in zip(combined, recipes, strict=True):
-        ignored = used & unread(recipe, options.set).keys()
+    unread_sets = [
+        set(unread(configured(init, task, options.set), options.set))
+        for (_, init), task in combined
+    ]
+    nowhere_read = set.intersection(*unread_sets)  # `check_recipe` refuses these settings
+    for ((model, init), task), unread_here in zip(combined, unread_sets, strict=True):
+        ignored = unread_here - nowhere_read
         recipe = configured(init, task, [one for one in options.set if one not in ignored])
         training = recipe.training
         for rate, batch_size, epochs, seed in itertools.product(

@@ -270,17 +270,13 @@ def check_corpus(
     wanted, prepared = recipe.corpus, corpus.config
     for name in ("sequence_length",) if any_pairs else ("sequence_length", "pairs"):
         value, prepared_value = getattr(wanted, name), getattr(prepared, name)
-        if value != prepared_value and any_pairs:
-            raise UserError(
-                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the run was "
-                f"trained with {name}={value!r}: prepare another corpus with "
-                f"corpus.{name}={value!r}"
-            )
         if value != prepared_value:
+            owner, remedy = "recipe has", f", or give --set corpus.{name}={prepared_value!r}"
+            if any_pairs:
+                owner, remedy = "run was trained with", f" with corpus.{name}={value!r}"
             raise UserError(
-                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the recipe has "
-                f"{name}={value!r}: prepare another corpus, or give "
-                f"--set corpus.{name}={prepared_value!r}"
+                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the {owner} "
+                f"{name}={value!r}: prepare another corpus{remedy}"
             )
     if any_pairs and wanted.paired != prepared.paired:
         of_corpus, of_run = ("with", "without") if prepared.paired else ("without", "with")

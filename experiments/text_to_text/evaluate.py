@@ -25,7 +25,7 @@ from macaron_tf.data.tasks.text_tasks import (
     read_answer,
     read_answers,
 )
-from macaron_tf.errors import UserError
+from macaron_tf.errors import LineError, UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.language import rouge
@@ -209,7 +209,7 @@ def predict(options: argparse.Namespace) -> None:
     def answer(lines: list[str], first: int) -> str:
         without_tab = [n for n, line in enumerate(lines, first) if is_pair and "\t" not in line]
         if without_tab:
-            raise UserError(
+            raise LineError(
                 f"line {without_tab[0]} has no tab: separate the two texts of {task} by a tab"
             )
         sources = frame_lines(task, tf.constant(lines)).numpy()

@@ -211,8 +211,9 @@ def _picklable(error: Exception) -> Exception:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        if isinstance(error, UserError):
-            return UserError(str(error))
-        copy = RuntimeError("".join(traceback.format_exception_only(type(error), error)).strip())
-        copy.add_note(traceback.format_exc())
+        copy = UserError(error)
+        if not isinstance(error, UserError):
+            copy = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in error.__notes__:
+            copy.add_note(note)
         return copy

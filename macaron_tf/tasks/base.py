@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.decoding.sampling import Prompts, State
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import LineError, UserError, plural
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 
@@ -71,7 +71,7 @@ class TaskKind(abc.ABC):
             first: line number of the first line, for error messages.
 
         Raises:
-            UserError: a line has a wrong number of columns.
+            LineError: a line has a wrong number of columns.
         """
         names = self.texts
         if len(names) == 1:
@@ -79,7 +79,7 @@ class TaskKind(abc.ABC):
         rows = [line.split("\t") for line in lines]
         for line_number, row in enumerate(rows, first):
             if len(row) != len(names):
-                raise UserError(
+                raise LineError(
                     f"line {line_number} has {len(row)} {plural('column', len(row))}, but must "
                     f"have {len(names)}: write {', '.join(names)}, separated by tabs"
                 )
