@@ -404,10 +404,12 @@ class Pretrained:
                 f"out to keep {self.config.scheme!r}"
             )
         self.require_floats()
-        classifier = EncoderClassifier(config, num_classes, head_dropout)
+        pooler = self.network.pooler or self.pooler
+        activation = pooler and pooler.get_config()["activation"]
+        classifier = EncoderClassifier(config, num_classes, head_dropout, activation)
         classifier.build()
         classifier.encoder.set_weights(self.encoder.get_weights())
-        if pooler := self.network.pooler or self.pooler:
+        if pooler:
             classifier.pooler.set_weights(pooler.get_weights())
         return classifier
 

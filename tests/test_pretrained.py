@@ -91,6 +91,18 @@ def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path)
     refuses("pairs is of type EncoderDecoder, .*: load an encoder", translator.classifier, 2)
 
 
+def test_a_new_classifier_keeps_the_activation_of_the_pooler(tmp_path):
+    config = macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1)
+    model = macaron_tf.models.EncoderClassifier(config, 2, 0.0, "relu")
+    model.build()
+    model.save(tmp_path / "relu.keras")
+    classifier = macaron_tf.load(tmp_path / "relu.keras").classifier(3)
+    hidden = numpy_of(model.encoder(ROWS))
+    np.testing.assert_array_equal(
+        numpy_of(classifier.pooler(hidden)), numpy_of(model.pooler(hidden))
+    )
+
+
 def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
     again = macaron_tf.load(saved)
     check_same(bert, again)

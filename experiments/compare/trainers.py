@@ -45,7 +45,8 @@ from macaron_tf.tasks.classification import Classification
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
-_COUNTED_ROWS = 16_384  # number of corpus rows in which tokens are counted
+# Maximum number of corpus rows in which tokens are counted. Counting takes about 2 s.
+_COUNTED_ROWS = 1 << 20
 _NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
 
 
@@ -187,7 +188,8 @@ class Pretraining(Trainer):
 
         def counts(split: str) -> np.ndarray:
             token_counts = np.zeros(vocabulary.size)
-            rows = corpus.dataset(split, 1024, None, repeat=False, drop_remainder=False)
+            # Shuffled rows, because the first rows of a corpus may come from a single source.
+            rows = corpus.dataset(split, 1024, seed=0, repeat=False, drop_remainder=False)
             for batch in rows.take(_COUNTED_ROWS // 1024):
                 # The first token of a row is not predicted, so it does not count.
                 ids = batch["token_ids"].numpy()[:, 1:].ravel()

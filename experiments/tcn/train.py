@@ -11,8 +11,9 @@ from etils import epath
 from experiments import registry, studies
 from experiments.recipe import refuse_argument_settings, refuse_unread
 from experiments.run import write_json
+from experiments.tcn.data import TaskData
 from experiments.tcn.run import SequenceRecipe, SequenceRun
-from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
+from experiments.tcn.tasks import MODELS, TASKS, Task
 from experiments.train_run import RunData, evaluate_model, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage

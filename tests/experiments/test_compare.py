@@ -3,6 +3,7 @@
 Fast tests use fake commands, and slow tests train on toy languages.
 """
 
+import argparse
 import itertools
 import json
 import math
@@ -17,16 +18,18 @@ import pytest
 
 import macaron_tf
 from experiments import registry, studies
+from experiments.compare import trainers
 from experiments.compare.__main__ import main as compare
 from experiments.compare.arms import Arm
 from experiments.compare.comparison import _parse_arms
 from experiments.compare.report import Study, trends_of
 from experiments.compare.trainers import Finetuning, Pretraining
 from experiments.pretrain.corpus import prepare_corpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
 from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import flags
+from tests.experiments.pretraining_toy import flags, prepare, toy_settings
 from tests.experiments.study_toy import TUNE, is_figure, rows_of, write_scores
 
 
@@ -225,6 +228,23 @@ def test_a_validation_alone_and_guessing_are_drawn(tmp_path, monkeypatch):
     assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == [
         "guessing", "one", "many",
     ]  # fmt: skip
+
+
+def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch):
+    for index, letter in enumerate("aab"):  # the first rows contain only the letter a
+        (tmp_path / f"{index}.txt").write_text("\n".join([f"{letter} {letter} ."] * 1500))
+    settings = toy_settings(f"text:{tmp_path}/*.txt")
+    settings += ["corpus.sequence_length=8", "vocabulary.size=11"]
+    corpus = PretrainingCorpus.open(prepare("bert_tiny", str(tmp_path / "corpus"), settings))
+    assert corpus.rows() > 1500
+    options = argparse.Namespace(tasks=[], data_dir=None, download=False)
+    trainer = Pretraining(options)
+    trainer.corpora, trainer.objectives = {"bert": corpus}, {"masked_language"}
+    level, _ = trainer.chance_level([])
+    # Probabilities of a, b and the full stop: 4/9, 2/9 and 3/9
+    assert level == pytest.approx(-sum(p * math.log(p) for p in (4 / 9, 2 / 9, 3 / 9)), abs=0.02)
+    monkeypatch.setattr(trainers, "_COUNTED_ROWS", 1024)
+    assert trainer.chance_level([])[0] == pytest.approx(level, abs=0.02)
 
 
 def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(

@@ -13,14 +13,8 @@ import pytest
 
 from experiments import registry
 from experiments.few_shot.__main__ import main as few_shot
-from experiments.few_shot.evaluate import (
-    Asker,
-    PromptTask,
-    baselines,
-    draw_shots,
-    evaluate,
-    read_task,
-)
+from experiments.few_shot.evaluate import Asker, evaluate
+from experiments.few_shot.tasks import PromptTask, baselines, draw_shots, read_task
 from experiments.generate.__main__ import main
 from experiments.generate.writing import open_model
 from experiments.pretrain.__main__ import main as pretrain

@@ -254,7 +254,8 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                 missing = len(task.second) - len(choice_texts)
                 rows.append((*decode_texts([first, *question]), *choice_texts, *[""] * missing))
                 label = label.decode() if isinstance(label, bytes) else str(label)
-                labels.append(-1 if label == "-1" else _parse_label(task, label, where))
+                place = f" in field {fields[-1]!r}"
+                labels.append(-1 if label == "-1" else _parse_label(task, label, where, place))
     is_secret = set(labels) == {-1}
     if -1 in labels and not is_secret:
         raise UserError(
@@ -282,6 +283,7 @@ def _columns_of_table(task: Task, table: Table) -> _Columns:
     may_be_empty = (task.label, *(task.second if choices else ()))
     columns, labels = [Texts() for _ in fields], array.array("d")
     quoted, first_quoted, unlabelled = 0, "", ""
+    place = f" in column {task.label!r}"
     for where, row in table.rows((*fields, task.label) if reads_labels else fields, may_be_empty):
         for column, text in zip(columns, row, strict=False):
             column.append(text)
@@ -289,7 +291,7 @@ def _columns_of_table(task: Task, table: Table) -> _Columns:
             quoted, first_quoted = quoted + 1, first_quoted or where
         answer = None
         if reads_labels and (needs_labels or row[-1].strip()):
-            answer = _parse_label(task, row[-1].strip(), where)
+            answer = _parse_label(task, row[-1].strip(), where, place)
             labels.append(answer)
         else:
             unlabelled = unlabelled or where
@@ -303,7 +305,7 @@ def _columns_of_table(task: Task, table: Table) -> _Columns:
             file=sys.stderr,
         )
     if labels and unlabelled:
-        _parse_label(task, "", unlabelled)  # raises a UserError
+        _parse_label(task, "", unlabelled, place)  # raises a UserError
     texts = {field: column.list_if_small() for field, column in zip(fields, columns, strict=True)}
     count, groups = len(columns[0]), None
     if task.grouped:  # equal texts get the same paragraph index or question index
@@ -336,7 +338,7 @@ def _distinct_indices(items: Sequence) -> list[int]:
     return [indices[item] for item in items]
 
 
-def _parse_label(task: Task, text: str, where: str) -> int | float:
+def _parse_label(task: Task, text: str, where: str, place: str = "") -> int | float:
     label = math.nan if task.regression else -1
     if task.regression:
         with contextlib.suppress(ValueError):
@@ -350,7 +352,7 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(
-        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: "
+        f"{where}: {shown}{place} is not {_allowed_labels(task)}: "
         "correct the label or remove the example"
     )
 

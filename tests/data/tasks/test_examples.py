@@ -206,7 +206,7 @@ def test_choices_of_official_records(tmp_path):
         ["a dog", "sleeps", "x"], ["a cat", "eats", "y"], ["-", "", "z"], ["I", "", ""],
     ]  # fmt: skip
     broken = {**RACE[1], "answers": ["E"]}
-    refuses("record 0: 'E' in column 'label' is not one of the", read, "race", race, broken)
+    refuses("record 0: 'E' in field 'answers' is not one of the", read, "race", race, broken)
     broken = {**RACE[1], "options": [["x"]]}
     refuses("record 0 has 1 choice, not 2 to 4", read, "race", race, broken)
     endings = {"context": text, "endings": texts, "label": np.int32}
@@ -313,7 +313,7 @@ def test_sentevals_sets(tmp_path):
     ("changes", "message"),
     [
         ({"headlines": "5\n"}, "line 1 has 1 column instead of at least 2"),
-        ({"answer-answer": "1\t2\n3\t4\n5.5\t6"}, "gs.answer-answer.txt, line 3: '5.5' in column"),
+        ({"answer-answer": "1\t2\n3\t4\n5.5\t6"}, "gs.answer-answer.txt, line 3: '5.5' is not a"),
         ({"sts-test": "a\tb"}, "sts-test.csv, line 1 has 2 .* instead of at least 7"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 
 from experiments import registry
-from experiments.tcn import tasks
+from experiments.tcn import data, text
 from experiments.tcn.__main__ import main
 from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
@@ -25,7 +25,7 @@ SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_ev
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
 
 
-def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> tasks.TaskData:
+def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> data.TaskData:
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
@@ -175,7 +175,7 @@ def test_music_is_padded_and_answered_by_the_next_frame(tunes):
 def test_the_adding_problem_adds_two_numbers_anywhere():
     positions = np.zeros(20)
     for number in range(30):
-        batch = tasks.adding_batch(40, (1, number), length=20)
+        batch = data.adding_batch(40, (1, number), length=20)
         inputs, targets = batch["inputs"].numpy(), batch["targets"].numpy()
         assert (inputs[:, :, 1].sum(1) == 2).all()
         np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
@@ -184,7 +184,7 @@ def test_the_adding_problem_adds_two_numbers_anywhere():
 
 
 def test_copy_memory_asks_for_the_symbols_at_the_end():
-    batch = tasks.copy_batch(3, (1, 2), distance=25)
+    batch = data.copy_batch(3, (1, 2), distance=25)
     ids, targets = batch["inputs"].numpy().argmax(-1), batch["targets"].numpy()
     assert ids.shape == targets.shape == batch["weight"].shape == (3, 45)
     assert ((ids[:, :10] >= 1) & (ids[:, :10] <= 8)).all()
@@ -207,7 +207,7 @@ def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(name):
 def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
     ids = np.arange(2 * 23 + 1, dtype="int32")
     seen = []
-    windows = tasks.windows(ids, 2, (8, 5))
+    windows = text.windows(ids, 2, (8, 5))
     for batch in windows.evaluation_dataset().as_numpy_iterator():
         np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
         assert batch["inputs"].shape[1] == 8
@@ -220,8 +220,8 @@ def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
 
 
 def test_penn_treebank_cuts_words_and_characters(tmp_path):
-    for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
-        (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    for split, lines in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
+        (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(lines.encode()))
     options = SimpleNamespace(data=str(tmp_path))
     (tmp_path / "test.txt").write_text("\n\n")
     found = opened("ptb_words", options)
@@ -277,7 +277,7 @@ def test_the_table_shows_means_and_small_numbers():
 
 
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
-    monkeypatch.setattr(tasks, "read_columns", functools.cache(tasks.read_columns))
+    monkeypatch.setattr(data, "read_columns", functools.cache(data.read_columns))
     place = SimpleNamespace(tfds=tfds)
     in_order, permuted = (opened(name, place, 3) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
