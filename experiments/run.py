@@ -29,6 +29,7 @@ import keras
 from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
+from experiments.versions import versions
 from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
@@ -184,7 +185,8 @@ class Run(abc.ABC):
              "network": {...},            output of keras.saving.serialize_keras_object
              "vocabulary": "vocabulary",  subfolder with the vocabulary; null means no vocabulary
              "save_every_steps": 1000,    see `find_checkpoint`
-             "usage": {...}}              see `Recipe.usage`
+             "usage": {...},              see `Recipe.usage`
+             "versions": {...}}           output of `experiments.versions.versions`
 
         Args:
             network: the network to describe.
@@ -209,6 +211,7 @@ class Run(abc.ABC):
             "vocabulary": folder,
             "save_every_steps": self.recipe.training.save_every_steps,
             "usage": self.recipe.usage(),
+            "versions": versions(),
         }
         write_json(self.path / "model.json", record)
         sign_code(self.path, record, dataclasses.asdict(self.recipe))

@@ -27,7 +27,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.run import write_json
-from macaron_tf import __version__
+from experiments.versions import versions
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -38,7 +38,6 @@ from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels in a row of a figure
 _TICKS = 8  # maximum number of values on a logarithmic axis at which every value gets a tick
-_ROOT = pathlib.Path(__file__).parents[1]  # the repository, or the folder of an installed wheel
 _running: set[subprocess.Popen] = set()  # processes of `command` that have not ended
 
 
@@ -318,7 +317,7 @@ def write(
         fields: contents of the JSON file in addition to the command and the versions.
     """
     line = as_typed(shlex.join(["python", "-m", f"experiments.{module}", *options.arguments]))
-    record = {"command": line, **_versions(), **fields}
+    record = {"command": line, **versions(), **fields}
     write_json(out / f"{name}.json", record)
     provenance = f"`{line}` by macaron_tf {record['version']}"
     provenance += f" at commit {record['commit']}" if record["commit"] else ""
@@ -328,39 +327,6 @@ def write(
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
-
-
-def _versions() -> dict[str, str]:
-    """Returns the version and commit of this package, and the commit of the user's repository.
-
-    A commit is "" if there is no repository.
-    """
-    is_checkout, here = (_ROOT / ".git").exists(), pathlib.Path()
-    repository = _git(here, "rev-parse", "--show-toplevel")[1]
-    has_user_repository = repository and not (is_checkout and os.path.samefile(repository, _ROOT))
-    commits = commit() if is_checkout else "", commit(here) if has_user_repository else ""
-    return dict(zip(("version", "commit", "your_commit"), (__version__, *commits), strict=True))
-
-
-def commit(folder: pathlib.Path = _ROOT) -> str:
-    """Returns the abbreviated hash of the commit that is checked out in a folder.
-
-    The hash ends in `-dirty` if tracked files differ from the commit. Files in
-    `experiments/results` are not compared, because studies write their results to that folder.
-    Without a repository or without git, the result is an empty string.
-    """
-    short = _git(folder, "describe", "--always", "--exclude", "*")[1]
-    edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
-    return short and short + "-dirty" * (_git(folder, *edits)[0] == 1)
-
-
-def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
-    """Runs git in a folder, and returns the exit status and the output."""
-    try:
-        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
-    except OSError as error:  # there is no git
-        return error.errno or -1, ""
-    return process.returncode, process.stdout.strip()
 
 
 def mean_curves(

@@ -1,6 +1,7 @@
 """Report of a comparison: tables, verdicts, figures, and a suggestion for the next command."""
 
 import argparse
+import collections
 import dataclasses
 import itertools
 import pathlib
@@ -15,6 +16,7 @@ from experiments import studies
 from experiments.compare.arms import Arm, Trainer
 from experiments.compare.choices import Timing, Tuning
 from experiments.recipe import Recipe
+from experiments.versions import versions
 from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
 
@@ -97,6 +99,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
     lines += _bootstrap_table(first, tests)
     lines += [*_rates_section(study), *_timing_section(study)]
     lines += [RULE, "", _about_table(trainer, first, options), "", _about_batches(study)]
+    lines += _about_versions(study)
     if chance_level:
         lines += ["", _about_chance(study, chance_level)]
     lines += ["", *_about_arms(study, options)]
@@ -361,6 +364,19 @@ def _about_batches(study: Study) -> str:
         return f"**Budgets differ**: {'; '.join(differences)}."
     same = "begin with the same batches" if study.timings else "read the same batches"
     return f"Arms of one seed {same}."
+
+
+def _about_versions(study: Study) -> list[str]:
+    """Returns a paragraph with the versions that trained the runs, if not all are this version."""
+    counts = collections.Counter(
+        " at commit ".join(filter(None, map(row["versions"].get, ("version", "commit"))))
+        for row in study.rows
+    )
+    current = versions()
+    if counts.keys() <= {" at commit ".join(filter(None, (current["version"], current["commit"])))}:
+        return []
+    parts = [f"{name or 'an unknown version'} ({count})" for name, count in counts.items()]
+    return ["", f"Earlier commands trained some of the runs, by macaron_tf {', '.join(parts)}."]
 
 
 def _arms_at_chance(study: Study, chance_level: tuple[float, str] | None) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from experiments import registry, studies
 from experiments.finetune.run import preset
 from experiments.run import DIVERGED
+from experiments.versions import versions
 from macaron_tf.cli import arguments
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.tasks.definitions import get_task
@@ -58,7 +59,7 @@ def pretrain(options) -> None:
 
 
 def write_timing(run: pathlib.Path, training) -> None:
-    """Writes a timing log in which the name of the run determines the seconds per update.
+    """Writes the versions, and a timing log in which the run's name determines the seconds.
 
     An update takes 2 seconds if the name begins with "slow", 1.5 seconds if the name is
     "unsteady-2", and otherwise 1 second.
@@ -68,6 +69,7 @@ def write_timing(run: pathlib.Path, training) -> None:
     steps = [*range(training.log_every, last, training.log_every), last]
     about = {"kind": "train", "tokens_per_second": 100.0, "memory_mib": 9.0}
     write(run / "timing.jsonl", *({"step": n, "seconds": n * second, **about} for n in steps))
+    write(run / "model.json", {"versions": versions()})
 
 
 def evaluate(options) -> None:
@@ -80,6 +82,7 @@ def tuned_run(options, task: str) -> str:
     recipe = preset("macaron", get_task(task, own=True)).changed(model="bert_tiny")
     run = pathlib.Path(options.out) / task
     write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
+    write(run / "model.json", {"versions": versions()})
     write(run / "metrics.jsonl", {"step": 10, "kind": "validation", "score": 0.5})
     WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
     (run / "recipe.json").write_text(recipe.to_json())

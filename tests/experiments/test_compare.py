@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments import registry, studies
+from experiments import registry, studies, versions
 from experiments.compare import trainers
 from experiments.compare.__main__ import main as compare
 from experiments.compare.arms import Arm
@@ -44,12 +44,12 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
     result.write_text("1")
     for words in (["init"], ["add", "."], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
         git(*words)
-    clean = studies.commit(tmp_path)
+    clean = versions.commit(tmp_path)
     assert re.fullmatch("[0-9a-f]{7,}", clean)
     result.write_text("2")  # a run's own result file
-    assert studies.commit(tmp_path) == clean
+    assert versions.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
-    assert studies.commit(tmp_path) == f"{clean}-dirty"
+    assert versions.commit(tmp_path) == f"{clean}-dirty"
 
 
 pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
@@ -77,6 +77,19 @@ def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
         return record, (tmp_path / "compare.md").read_text(), said.out
 
     return call
+
+
+@pretended
+def test_a_report_names_the_commits_that_trained_its_runs(calls, compared, tmp_path):
+    record, text, _ = compared("--seeds", "1", "2")
+    assert "Earlier commands" not in text
+    assert record["rows"][0]["versions"].keys() == {"version", "commit", "your_commit"}
+    earlier = {"versions": {"version": "0.0.9", "commit": "abc1234", "your_commit": ""}}
+    (tmp_path / "strang-2" / "model.json").write_text(json.dumps(earlier))
+    record, text, _ = compared("--seeds", "1", "2")
+    assert len(calls) == 4  # no run is trained again
+    trained = "Earlier commands trained some of the runs, by macaron_tf "
+    assert trained in text and "0.0.9 at commit abc1234 (1)." in text
 
 
 @pretended
@@ -213,7 +226,7 @@ def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_
         subprocess.run([*git, *words], check=True, capture_output=True)
     monkeypatch.setenv("MACARON_TF_COMMAND", "macaron")
     record, text, said = compared("--seeds", "1", "2")
-    assert record["your_commit"] == studies.commit(tmp_path / "own") != record["commit"]
+    assert record["your_commit"] == versions.commit(tmp_path / "own") != record["commit"]
     assert f"; your own files at commit {record['your_commit']}.\n" in text
     assert text.splitlines()[2].startswith("`macaron compare ") and "next: macaron compare" in said
 

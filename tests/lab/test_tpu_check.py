@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from experiments import registry, studies
+from experiments import registry
 from experiments.lab.tpu_check import check, chips, compiler, slices, step
 from experiments.lab.tpu_check.__main__ import main
 from experiments.lab.tpu_check.cycles import collectives, estimate
@@ -432,7 +432,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     monkeypatch.setattr(step.Step, "trace", trace_once)
     monkeypatch.setattr(compiler, "compile_step", compile_step)
     both = ["v4:2x2x1", "v5e:2x2"]
-    monkeypatch.setattr(studies, "commit", lambda: "abc1234")
+    monkeypatch.setattr(check, "commit", lambda: "abc1234")
     words = [*SMALL, "--topology", both[0], "--topology", both[1], "--json", str(file), "--resume"]
     with pytest.raises(ZeroDivisionError):
         main(words)
@@ -447,7 +447,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == 9
     monkeypatch.setattr(check.importlib.metadata, "version", lambda package: "9.9")
     assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == 13
-    monkeypatch.setattr(studies, "commit", lambda: "abc1234-dirty")
+    monkeypatch.setattr(check, "commit", lambda: "abc1234-dirty")
     for count in (17, 21):
         assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == count
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import keras
 
-from experiments.studies import commit, table
+from experiments.studies import table
+from experiments.versions import commit
 from macaron_tf import models
 from macaron_tf.engines.certificate import LINE, TEXTS
 from macaron_tf.errors import UserError

@@ -36,7 +36,7 @@ import time
 
 from experiments.lab.benchmarks.harness import save
 from experiments.lab.benchmarks.workers import process_memory
-from experiments.studies import commit
+from experiments.versions import commit
 from macaron_tf.cli.arguments import count, local_path_argument, single_program
 from macaron_tf.errors import UserError
 

@@ -41,6 +41,7 @@ from experiments import studies
 from experiments.lab.tpu_check import compiler, slices
 from experiments.lab.tpu_check.chips import chip_of, listing
 from experiments.lab.tpu_check.step import Sources, Step, Traced, problem, step_of
+from experiments.versions import commit
 from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.paths import clear_errors, write_atomic
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         ],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
-    shared_fields = {"settings": options.set, "commit": studies.commit(), "mesh": options.mesh}
+    shared_fields = {"settings": options.set, "commit": commit(), "mesh": options.mesh}
     shared_fields |= {"compilations": options.compilations, "versions": facts["versions"]}
     resumes = options.resume and not shared_fields["commit"].endswith("-dirty")
     file = pathlib.Path(options.json) if options.json else None
