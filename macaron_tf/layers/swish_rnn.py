@@ -35,7 +35,8 @@ class SwishRNN(Mixer):
 
     The state contains the last k values of the recurrence in float32, oldest first: `(B, K, k, R)`
     for K hypotheses in decoding, or `(B, k, R)` between segments. The size of the state does not
-    depend on the number of tokens. No gradient flows through the state.
+    depend on the number of tokens. No gradient flows through the state. `mix` raises a `ValueError`
+    if it gets a state and documents (see `Context.documents`).
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
@@ -143,6 +144,11 @@ class SwishRNN(Mixer):
         return ops.zeros((batch_size, beams, self.step_size, self.inner_dim), "float32")
 
     def _with_state(self, x, context: Context, state):
+        if context.documents is not None:
+            raise ValueError(
+                "SwishRNN cannot continue from a state in a batch with several documents per row: "
+                "pass either state or Context.documents"
+            )
         x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # (B, L, R) each, or (B K, R) in decoding
         # (B, K, k, R) -> (B K, k, R)
         past = ops.reshape(ops.stop_gradient(state), (-1, self.step_size, self.inner_dim))

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import SwishRNN, SwishRNNBlock
+from macaron_tf.layers.mixer import Context
 from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import normal, numpy_of, randomized, weights_of
 from tests.kernels.test_swish_recurrence import LENGTHS, by_the_equations
@@ -82,3 +83,10 @@ def test_24_layers_start_finite_and_of_unit_scale(dtype):
     for block in stack.blocks:
         inner = np.square(numpy_of(block.feed_forward_1.sublayer(y))).mean() ** 0.5
         assert 1e-4 < inner < 1.0
+
+
+def test_a_state_with_documents_is_refused():
+    layer, x = randomized(SwishRNN(10), (2, 9, 6)), normal(2, 9, 6)
+    documents = np.zeros((2, 9), "int32")
+    with pytest.raises(ValueError, match="pass either state or Context.documents"):
+        layer.mix(x, Context(documents=documents), np.zeros((2, 1, 10), "float32"))
