@@ -1,7 +1,7 @@
 """Token-by-token decoding in LiteRT, with float32 or int8 weights.
 
-A decoding step spends most of its time on reading all weights once. LiteRT can read twice as many
-bytes per second as a TensorFlow graph, and int8 weights take a quarter of float32's bytes.
+A decoding step spends most of its time on reading all weights once. With float32 weights, LiteRT
+decodes GPT-2 1.8 times as fast as a TensorFlow graph, and int8 weights take a quarter of the bytes.
 
 The LiteRT file has a function that decodes one token for any number of texts. It also has functions
 that prefill the caches from parts of prompts, or that encode source texts. All functions share one

@@ -408,13 +408,15 @@ def compare_with_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str,
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
     lines = []
     for row in rows if base else []:
-        cells = {"block": row["mixer"], "L": str(row["at"])}
-        for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
-            cost_of_block, cost_of_base = (
-                np.median(measured_row[cost]) for measured_row in (row, base[row["at"]])
-            )
-            cells[name] = f"{cost_of_block / cost_of_base:.2f}" if cost_of_base else "-"
-        cells["parameters"] = f"{row['parameters']:,}"
+        _, ratio, _ = row["ratio"]  # quartiles over the rounds
+        memory, base_memory = (np.median(r["mebibytes"]) for r in (row, base[row["at"]]))
+        cells = {
+            "block": row["mixer"],
+            "L": str(row["at"]),
+            "time": f"{ratio:.2f}",
+            "memory": f"{memory / base_memory:.2f}" if base_memory else "-",
+            "parameters": f"{row['parameters']:,}",
+        }
         lines.append({**cells, **qualities(row["mixer"])})
     return lines
 
