@@ -18,6 +18,7 @@ from experiments.compare.choices import Timing, Tuning
 from experiments.recipe import Recipe
 from experiments.versions import versions
 from macaron_tf.command_names import as_typed
+from macaron_tf.errors import plural
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
 
 # Settings that determine which batches arms read, and how many.
@@ -375,8 +376,11 @@ def _about_versions(study: Study) -> list[str]:
     current = versions()
     if counts.keys() <= {" at commit ".join(filter(None, (current["version"], current["commit"])))}:
         return []
-    parts = [f"{name or 'an unknown version'} ({count})" for name, count in counts.items()]
-    return ["", f"Earlier commands trained some of the runs, by macaron_tf {', '.join(parts)}."]
+    parts = [
+        f"{name or 'an unknown version'} ({count} {plural('run', count)})"
+        for name, count in counts.items()
+    ]
+    return ["", f"The runs were trained by macaron_tf {', '.join(parts)}."]
 
 
 def _arms_at_chance(study: Study, chance_level: tuple[float, str] | None) -> list[str]:

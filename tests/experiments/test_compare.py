@@ -82,14 +82,14 @@ def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
 @pretended
 def test_a_report_names_the_commits_that_trained_its_runs(calls, compared, tmp_path):
     record, text, _ = compared("--seeds", "1", "2")
-    assert "Earlier commands" not in text
+    assert "The runs were trained" not in text
     assert record["rows"][0]["versions"].keys() == {"version", "commit", "your_commit"}
     earlier = {"versions": {"version": "0.0.9", "commit": "abc1234", "your_commit": ""}}
     (tmp_path / "strang-2" / "model.json").write_text(json.dumps(earlier))
     record, text, _ = compared("--seeds", "1", "2")
     assert len(calls) == 4  # no run is trained again
-    trained = "Earlier commands trained some of the runs, by macaron_tf "
-    assert trained in text and "0.0.9 at commit abc1234 (1)." in text
+    assert "The runs were trained by macaron_tf " in text
+    assert "(3 runs), 0.0.9 at commit abc1234 (1 run)." in text
 
 
 @pretended
