@@ -186,7 +186,7 @@ class Run(abc.ABC):
              "vocabulary": "vocabulary",  subfolder with the vocabulary; null means no vocabulary
              "save_every_steps": 1000,    see `find_checkpoint`
              "usage": {...},              see `Recipe.usage`
-             "versions": {...}}           output of `experiments.versions.versions`
+             "versions": {...}}           output of `versions` when the run started
 
         Args:
             network: the network to describe.
@@ -211,12 +211,16 @@ class Run(abc.ABC):
             "vocabulary": folder,
             "save_every_steps": self.recipe.training.save_every_steps,
             "usage": self.recipe.usage(),
-            "versions": versions(),
+            "versions": self.saved_versions() or versions(),
         }
         write_json(self.path / "model.json", record)
         sign_code(self.path, record, dataclasses.asdict(self.recipe))
         # Written last, so that a folder with recipe.json has all other files.
         storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
+
+    def saved_versions(self) -> dict[str, str]:
+        """Returns the versions in model.json, or an empty dict if the file has none."""
+        return _read_record(self.path / "model.json").get("versions", {})
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"
@@ -246,7 +250,7 @@ class Run(abc.ABC):
         Raises:
             UserError: data.json is missing or damaged, or has no field "sha256".
         """
-        record = _read_data_record(self.path)
+        record = _read_record(self.path / "data.json")
         if "sha256" not in record:
             file = self.path / "data.json"
             raise UserError(
@@ -316,14 +320,14 @@ def _read_recipe_text(path: epath.Path, command: str) -> str:
 
 def saved_data_dir(path: str | os.PathLike) -> str | None:
     """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
-    folder = _read_data_record(storage.as_path(path)).get(_DATA_DIR)
+    folder = _read_record(storage.as_path(path) / "data.json").get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
-def _read_data_record(path: epath.Path) -> dict[str, typing.Any]:
-    """Returns the contents of a run's data.json, or an empty dict if the file cannot be read."""
+def _read_record(file: epath.Path) -> dict[str, typing.Any]:
+    """Returns the contents of a JSON file, or an empty dict if the file cannot be read."""
     try:
-        return storage.read_json(path / "data.json")
+        return storage.read_json(file)
     except UserError:
         return {}
 

@@ -319,14 +319,24 @@ def write(
     line = as_typed(shlex.join(["python", "-m", f"experiments.{module}", *options.arguments]))
     record = {"command": line, **versions(), **fields}
     write_json(out / f"{name}.json", record)
-    provenance = f"`{line}` by macaron_tf {record['version']}"
-    provenance += f" at commit {record['commit']}" if record["commit"] else ""
-    if user_commit := record["your_commit"]:
-        provenance += f"; your own files at commit {user_commit}"
-    text = [f"# {title}", "", f"{provenance}.", "", *lines, ""]
+    text = [f"# {title}", "", f"`{line}` by {describe_versions(record)}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
+
+
+def describe_versions(record: Mapping[str, str]) -> str:
+    """Describes the output of `versions`, such as "macaron_tf 0.1.0 at commit abc1234".
+
+    If the record is empty, the description is "an unknown version".
+    """
+    if not record:
+        return "an unknown version"
+    text = f"macaron_tf {record['version']}"
+    text += f" at commit {record['commit']}" if record["commit"] else ""
+    if user_commit := record["your_commit"]:
+        text += f"; your own files at commit {user_commit}"
+    return text
 
 
 def mean_curves(

@@ -6,6 +6,9 @@ import subprocess
 
 from macaron_tf import __version__
 
+_TIMEOUT = 10  # seconds
+# Variables with which a caller, such as a git hook, makes git read another repository.
+_LOCATIONS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 _ROOT = pathlib.Path(__file__).parents[1]  # the repository, or the folder of an installed wheel
 
 
@@ -28,15 +31,27 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
     `experiments/results` are not compared, because studies write their results to that folder.
     Without a repository or without git, the result is an empty string.
     """
-    short = _git(folder, "describe", "--always", "--exclude", "*")[1]
+    short = _git(folder, "rev-parse", "--short", "HEAD")[1]
     edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
     return short and short + "-dirty" * (_git(folder, *edits)[0] == 1)
 
 
 def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
-    """Runs git in a folder, and returns the exit status and the output."""
+    """Runs git in a folder, and returns the exit status and the output.
+
+    If git fails, the output is empty. The variables in `_LOCATIONS` have no effect.
+    """
+    environment = {name: os.environ[name] for name in os.environ if name not in _LOCATIONS}
     try:
-        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
-    except OSError as error:  # there is no git
-        return error.errno or -1, ""
-    return process.returncode, process.stdout.strip()
+        process = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT,
+        )
+    except (OSError, subprocess.TimeoutExpired):  # there is no git, or its disk is too slow
+        return -1, ""
+    output = os.fsdecode(process.stdout).removesuffix("\n")
+    return process.returncode, "" if process.returncode else output

@@ -380,7 +380,8 @@ class Pretrained:
     ) -> EncoderClassifier:
         """Builds a classifier from this encoder and its pooler, with a new output layer.
 
-        Without a pooler in the checkpoint, the classifier's pooler has its initial weights.
+        If the checkpoint has no pooler, or a pooler with other layers, the classifier's pooler has
+        its initial weights.
 
         Args:
             num_classes: number of classes, or 1 for regression.
@@ -405,8 +406,11 @@ class Pretrained:
             )
         self.require_floats()
         pooler = self.network.pooler or self.pooler
-        activation = pooler and pooler.get_config()["activation"]
-        classifier = EncoderClassifier(config, num_classes, head_dropout, activation)
+        classifier = EncoderClassifier(
+            config, num_classes, head_dropout, pooler and pooler.activation_argument
+        )
+        if pooler and not classifier.pooler.is_like(pooler):
+            pooler, classifier = None, EncoderClassifier(config, num_classes, head_dropout)
         classifier.build()
         classifier.encoder.set_weights(self.encoder.get_weights())
         if pooler:

@@ -114,7 +114,8 @@ class Start:
         """Copies the pre-trained weights into a built network.
 
         In a `TaskModel`, this method sets the weights of the encoder or encoder-decoder, the
-        pooler, and the head of a language model. All other layers keep their initial weights. In
+        pooler, and the head of a language model. All other layers keep their initial weights, and
+        so does a pooler whose activation or norm differs from the source's. In
         other networks, this method matches the top-level layers by name.
 
         Returns:
@@ -139,10 +140,13 @@ class Start:
             _weights_by_layer(network),
         )
         if is_task_model:
-            source_parts, target_parts = (
-                _shared_weights(source_network, self.source.pooler),
-                _shared_weights(network),
-            )
+            source_parts = _shared_weights(source_network)
+            target_parts = _shared_weights(network)
+            pooler = self.source.pooler or source_network.pooler
+            if pooler and network.pooler and network.pooler.is_like(pooler):
+                source_parts["pooler"] = pooler.weights
+            else:
+                source_parts.pop("pooler", None)
         incomplete = [
             name
             for name, weights in target_parts.items()
@@ -236,14 +240,11 @@ def _setting_error(given: str, name: str, source_config, target_config) -> UserE
 Weights = Sequence[keras.Variable]
 
 
-def _shared_weights(
-    network: Model, pooler: keras.layers.Layer | None = None
-) -> Mapping[str, Weights]:
+def _shared_weights(network: Model) -> dict[str, Weights]:
     """Returns a network's weights that pre-trained networks and task models can have in common.
 
     Args:
         network: encoder, encoder-decoder or task model.
-        pooler: pooler to use in place of the network's pooler.
 
     Returns:
         Dict mapping names in `_SHARED` to lists of weights. Parts that the network does not have
@@ -255,7 +256,6 @@ def _shared_weights(
         parts = {"encoder_decoder": network}
     else:
         parts = {name: getattr(network, name) for name in _SHARED}
-    parts["pooler"] = pooler or parts.get("pooler")
     return {name: part.weights for name, part in parts.items() if part is not None}
 
 

@@ -101,6 +101,22 @@ def test_a_new_classifier_keeps_the_activation_of_the_pooler(tmp_path):
     np.testing.assert_array_equal(
         numpy_of(classifier.pooler(hidden)), numpy_of(model.pooler(hidden))
     )
+    own = macaron_tf.models.EncoderClassifier(config, 2, 0.0, lambda x: 2 * x)
+    own.build()
+    np.testing.assert_array_equal(
+        numpy_of(Pretrained(own).classifier(3).pooler(hidden)), numpy_of(own.pooler(hidden))
+    )
+
+
+def test_a_pooler_with_other_layers_is_not_copied():
+    """ModernBERT's classifier has a norm, and a sentence-pair head's pooler has a bias."""
+    config = macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1, norm_type="unbiased", num_segments=2)
+    model = macaron_tf.models.PretrainingEncoder(config, sentence_pair=True)
+    model.build()
+    model.pooler.dense.bias.assign(np.full(8, 5.0))
+    classifier = Pretrained(model).classifier(3)
+    assert classifier.pooler_activation == "gelu"
+    np.testing.assert_array_equal(classifier.pooler.layer_norm.gamma, np.ones(8))
 
 
 def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):

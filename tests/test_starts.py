@@ -153,6 +153,11 @@ def test_each_kind_of_network_takes_what_it_shares():
     assert start(single).copy_to(pairs) == ["pooler", "sentence_pair"]
     same(pairs.encoder, single.encoder)
     assert start(source.encoder).copy_to(pairs) == ["masked_language", "pooler", "sentence_pair"]
+    relu = built(models.EncoderClassifier, SMALL, 3, pooler_activation="relu")
+    weights = relu.pooler.get_weights()
+    assert start(source).copy_to(relu) == ["pooler"]  # its activation differs
+    for weight, value in zip(relu.pooler.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, value)
     plain = built(models.PretrainingEncoder, SMALL, head_options={"transform": False})
     assert start(source).copy_to(plain) == []  # a head with fewer weights
     np.testing.assert_array_equal(plain.masked_language.bias, source.masked_language.bias)

@@ -17,9 +17,8 @@ from experiments import registry, studies
 from experiments.recipe import Recipe, recipe_from_json, refuse_unread, unread
 from experiments.run import DIVERGED, Run
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path, read_json
+from macaron_tf.io.paths import read_json
 from macaron_tf.training import Diverged
-from macaron_tf.training.checkpoints import MODEL
 from macaron_tf.training.progress import read_lines
 
 # Flags that apply only to fine-tuning on the tasks of --tasks.
@@ -287,8 +286,7 @@ class Trainer(abc.ABC):
 
         The dict has the items of `scores`, "run" (folder), "updates", "seconds" (training time),
         "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
-        "versions" (see `experiments.versions.versions`), which are those of the last training
-        command of the run.
+        "versions" (see `Run.saved_versions`).
         """
         timing = read_lines(run / "timing.jsonl")
         memory_mib = studies.values(timing, "memory_mib")
@@ -299,7 +297,7 @@ class Trainer(abc.ABC):
             "seconds": round(timing[-1]["seconds"], 1),
             "memory_mib": round(max(memory_mib)) if memory_mib else None,
             "curve": studies.validations(run),
-            "versions": read_json(as_path(run) / MODEL).get("versions", {}),
+            "versions": self.run_class.open(run).saved_versions(),
         }
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:

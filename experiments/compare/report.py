@@ -18,7 +18,6 @@ from experiments.compare.choices import Timing, Tuning
 from experiments.recipe import Recipe
 from experiments.versions import versions
 from macaron_tf.command_names import as_typed
-from macaron_tf.errors import plural
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
 
 # Settings that determine which batches arms read, and how many.
@@ -368,19 +367,12 @@ def _about_batches(study: Study) -> str:
 
 
 def _about_versions(study: Study) -> list[str]:
-    """Returns a paragraph with the versions that trained the runs, if not all are this version."""
-    counts = collections.Counter(
-        " at commit ".join(filter(None, map(row["versions"].get, ("version", "commit"))))
-        for row in study.rows
-    )
-    current = versions()
-    if counts.keys() <= {" at commit ".join(filter(None, (current["version"], current["commit"])))}:
+    """Returns a paragraph with the versions that started the runs, if not all are this version."""
+    counts = collections.Counter(studies.describe_versions(row["versions"]) for row in study.rows)
+    if counts.keys() == {studies.describe_versions(versions())}:
         return []
-    parts = [
-        f"{name or 'an unknown version'} ({count} {plural('run', count)})"
-        for name, count in counts.items()
-    ]
-    return ["", f"The runs were trained by macaron_tf {', '.join(parts)}."]
+    parts = [f"{count} by {described}" for described, count in counts.items()]
+    return ["", f"Not all runs were started by this version: {', '.join(parts)}."]
 
 
 def _arms_at_chance(study: Study, chance_level: tuple[float, str] | None) -> list[str]:

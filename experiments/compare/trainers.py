@@ -45,7 +45,7 @@ from macaron_tf.tasks.classification import Classification
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
-# Maximum number of corpus rows in which tokens are counted. Counting takes about 2 s.
+# Maximum number of corpus rows in which tokens are counted. Counting 100 million ids takes 5 s.
 _COUNTED_ROWS = 1 << 20
 _NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
 

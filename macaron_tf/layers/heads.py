@@ -146,6 +146,11 @@ class Pooler(Head):
     ):
         super().__init__(initializer_range, **kwargs)
         self.activation = activation_named(activation)
+        self.activation_argument = activation
+
+    def is_like(self, other: "Pooler") -> bool:
+        """Returns whether `other` computes the same function if it has the same weights."""
+        return (self.activation, self.norm_type) == (other.activation, other.norm_type)
 
     def build(self, x_shape):
         shape, width = (x_shape[0], x_shape[-1]), x_shape[-1]

@@ -46,6 +46,9 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
         git(*words)
     clean = versions.commit(tmp_path)
     assert re.fullmatch("[0-9a-f]{7,}", clean)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))  # as in a hook of another repository
+    assert versions.commit(tmp_path) == clean
+    monkeypatch.undo()
     result.write_text("2")  # a run's own result file
     assert versions.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
@@ -82,14 +85,14 @@ def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
 @pretended
 def test_a_report_names_the_commits_that_trained_its_runs(calls, compared, tmp_path):
     record, text, _ = compared("--seeds", "1", "2")
-    assert "The runs were trained" not in text
+    assert "Not all runs" not in text
     assert record["rows"][0]["versions"].keys() == {"version", "commit", "your_commit"}
     earlier = {"versions": {"version": "0.0.9", "commit": "abc1234", "your_commit": ""}}
     (tmp_path / "strang-2" / "model.json").write_text(json.dumps(earlier))
     record, text, _ = compared("--seeds", "1", "2")
     assert len(calls) == 4  # no run is trained again
-    assert "The runs were trained by macaron_tf " in text
-    assert "(3 runs), 0.0.9 at commit abc1234 (1 run)." in text
+    assert "Not all runs were started by this version: 3 by macaron_tf " in text
+    assert ", 1 by macaron_tf 0.0.9 at commit abc1234.\n" in text
 
 
 @pretended

@@ -14,6 +14,7 @@ from experiments.embed.__main__ import main as embed
 from experiments.tcn.__main__ import main as tcn
 from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
+from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
@@ -65,7 +66,12 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     run = pathlib.Path(place.replace("RUN", str(tmp_path / "run")))
     ran(main, "train", *own, *data, *SHORT, "--set", "training.max_steps=1")
     before = json.loads((run / "recipe.json").read_text())
+    model = json.loads((run / "model.json").read_text())
+    assert model["versions"] == versions()
+    model["versions"]["commit"] = "abc1234"  # another commit started the run
+    (run / "model.json").write_text(json.dumps(model))
     ran(main, "train", "--resume", run, *data, "--set", "training.max_steps=2")
+    assert json.loads((run / "model.json").read_text()) == model
     assert [line["step"] for line in validations(run)] == [1, 2]
     before["training"]["max_steps"] = 2
     assert json.loads((run / "recipe.json").read_text()) == before

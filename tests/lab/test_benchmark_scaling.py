@@ -126,16 +126,18 @@ def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
 
 
 def test_blocks_are_beside_the_transformer_at_their_length():
-    def row(mixer: str, at: int, ratio: float, mebibytes: float) -> dict:
-        sizes = {"axis": "L", "mixer": mixer, "at": at, "parameters": 1000}
-        return {**sizes, "ratio": [0.5, ratio, 2.0], "mebibytes": mebibytes}
+    def row(mixer: str, at: int, seconds: list[float], mebibytes: float) -> dict:
+        sizes = {"axis": "L", "mixer": mixer, "at": at, "parameters": 1000, "name": mixer}
+        times = {"seconds": seconds, "cpu_seconds": seconds, "units": 1}
+        return {**sizes, **times, "mebibytes": mebibytes}
 
-    rows = [row("transformer", 8, 1.0, 4.0), row("macaron", 8, 1.5, 0.0)]
-    rows += [row("transformer", 16, 1.0, 8.0), row("swish_rnn", 16, 0.75, 4.0)]
-    first, macaron, _, swish = scaling.compare_with_transformer({"L": rows})
+    # The ratio of the medians is 2.0 and the median of the rounds' ratios 1.5.
+    rows = [row("macaron", 8, [1.5, 4.0, 6.0], 0.0), row("transformer", 8, [1.0, 2.0, 4.0], 4.0)]
+    rows += [row("transformer", 16, [4.0] * 3, 8.0), row("swish_rnn", 16, [3.0] * 3, 4.0)]
+    macaron, first, _, swish = scaling.compare_with_transformer({"L": rows})
     assert (first["time"], macaron["time"], swish["time"]) == ("1.00", "1.50", "0.75")
     assert (swish["L"], swish["memory"], swish["parameters"]) == ("16", "0.50", "1,000")
-    assert scaling.compare_with_transformer({"L": rows[1:2]}) == []
+    assert scaling.compare_with_transformer({"L": rows[:1]}) == []
 
 
 def test_quality_is_read_from_the_studies_results():

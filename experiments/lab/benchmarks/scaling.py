@@ -42,7 +42,7 @@ from scipy import stats
 
 from experiments import studies
 from experiments.lab.benchmarks import harness
-from experiments.lab.benchmarks.harness import Benchmark, say
+from experiments.lab.benchmarks.harness import Benchmark, compare, say
 from experiments.lab.benchmarks.workers import (
     CLEAR_REFS,
     RETURN_MEMORY,
@@ -381,10 +381,11 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     comparison = compare_with_transformer(tables)
     if comparison:
         text += (
-            "\n## Blocks compared with the Transformer\n\nTime and peak memory of a step are "
-            "relative to the Transformer at the same length. The quality is the mean and the "
-            "standard deviation over seeds of small models with 64 positions, from the study in "
-            "the column's heading. Lower is better; columns cannot be compared with each other. "
+            "\n## Blocks compared with the Transformer\n\nTime (the median of the rounds' ratios) "
+            "and peak memory of a step are relative to the Transformer at the same length. The "
+            "quality is the mean and the standard deviation over seeds of small models with 64 "
+            "positions, from the study in the column's heading. Lower is better; columns cannot be "
+            "compared with each other. "
             "As published, Macaron is pre-norm and SwishRNN has T5's position bias; the "
             "Transformer is post-norm and has no such bias.\n\n"
         )
@@ -408,8 +409,9 @@ def compare_with_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str,
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
     lines = []
     for row in rows if base else []:
-        _, ratio, _ = row["ratio"]  # quartiles over the rounds
-        memory, base_memory = (np.median(r["mebibytes"]) for r in (row, base[row["at"]]))
+        reference = base[row["at"]]
+        _, ratio, _ = compare([reference, row])[1]["ratio"]  # quartiles over the rounds
+        memory, base_memory = row["mebibytes"], reference["mebibytes"]
         cells = {
             "block": row["mixer"],
             "L": str(row["at"]),
