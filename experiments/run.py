@@ -211,16 +211,12 @@ class Run(abc.ABC):
             "vocabulary": folder,
             "save_every_steps": self.recipe.training.save_every_steps,
             "usage": self.recipe.usage(),
-            "versions": self.saved_versions() or versions(),
+            "versions": saved_versions(self.path) or versions(),
         }
         write_json(self.path / "model.json", record)
         sign_code(self.path, record, dataclasses.asdict(self.recipe))
         # Written last, so that a folder with recipe.json has all other files.
         storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
-
-    def saved_versions(self) -> dict[str, str]:
-        """Returns the versions in model.json, or an empty dict if the file has none."""
-        return _read_record(self.path / "model.json").get("versions", {})
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"
@@ -322,6 +318,11 @@ def saved_data_dir(path: str | os.PathLike) -> str | None:
     """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
     folder = _read_record(storage.as_path(path) / "data.json").get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
+
+
+def saved_versions(path: str | os.PathLike) -> dict[str, str]:
+    """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
+    return _read_record(storage.as_path(path) / "model.json").get("versions", {})
 
 
 def _read_record(file: epath.Path) -> dict[str, typing.Any]:

@@ -135,18 +135,15 @@ class Start:
             return []
         if not is_task_model and network.config.splittings != self.source.config.splittings:
             raise _setting_error(self.given, "scheme", self.source.config, network.config)
-        source_parts, target_parts = (
-            {**_weights_by_layer(source_network), **_shared_weights(source_network)},
-            _weights_by_layer(network),
-        )
+        source_parts = _shared_weights(source_network)
         if is_task_model:
-            source_parts = _shared_weights(source_network)
             target_parts = _shared_weights(network)
             pooler = self.source.pooler or source_network.pooler
-            if pooler and network.pooler and network.pooler.is_like(pooler):
-                source_parts["pooler"] = pooler.weights
-            else:
-                source_parts.pop("pooler", None)
+            is_shared = pooler and network.pooler and network.pooler.is_like(pooler)
+            source_parts["pooler"] = pooler.weights if is_shared else []
+        else:
+            source_parts = {**_weights_by_layer(source_network), **source_parts}
+            target_parts = _weights_by_layer(network)
         incomplete = [
             name
             for name, weights in target_parts.items()

@@ -15,7 +15,7 @@ import keras
 
 from experiments import registry, studies
 from experiments.recipe import Recipe, recipe_from_json, refuse_unread, unread
-from experiments.run import DIVERGED, Run
+from experiments.run import DIVERGED, Run, saved_versions
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 from macaron_tf.training import Diverged
@@ -286,7 +286,7 @@ class Trainer(abc.ABC):
 
         The dict has the items of `scores`, "run" (folder), "updates", "seconds" (training time),
         "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
-        "versions" (see `Run.saved_versions`).
+        "versions" (see `saved_versions`).
         """
         timing = read_lines(run / "timing.jsonl")
         memory_mib = studies.values(timing, "memory_mib")
@@ -297,7 +297,7 @@ class Trainer(abc.ABC):
             "seconds": round(timing[-1]["seconds"], 1),
             "memory_mib": round(max(memory_mib)) if memory_mib else None,
             "curve": studies.validations(run),
-            "versions": self.run_class.open(run).saved_versions(),
+            "versions": saved_versions(run),
         }
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
