@@ -7,7 +7,8 @@ import itertools
 import pathlib
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import scipy.stats
@@ -23,7 +24,7 @@ from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, ju
 # Settings that determine which batches arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
-_BOLD = {"better": "**better**", "worse": "**worse**"}
+_BOLD = types.MappingProxyType({"better": "**better**", "worse": "**worse**"})
 _TREND = {"better": "**gains**", "worse": "**falls behind**"}
 _WIDTHS = "widths.png"
 
@@ -150,12 +151,18 @@ def _title(study: Study) -> str:
     return f"{', '.join(study.others)} against {study.first}: {study.trainer.label} {length}"
 
 
-def _format_scores(trainer: Trainer, scores: Iterable[float], sign: str = "") -> list[str]:
+def _format_scores(
+    trainer: Trainer | type[Trainer], scores: Iterable[float], sign: str = ""
+) -> list[str]:
     _, digits, factor = trainer.columns[trainer.score]
     return [f"{factor * score:{sign}.{digits}f}" for score in scores]
 
 
-def _verdict_cells(trainer: Trainer, verdict: Verdict | None, texts: dict[str, str]) -> list[str]:
+def verdict_cells(
+    trainer: Trainer | type[Trainer],
+    verdict: Verdict | None,
+    texts: Mapping[str, str] = _BOLD,
+) -> list[str]:
     """Returns a verdict as four table cells: difference, confidence interval, p-value, verdict.
 
     The dict `texts` maps a verdict such as "better" to the text of the cell. If `verdict` is
@@ -206,7 +213,7 @@ def _table(
                 f"{statistics.median(memory_mib):,.0f}" if memory_mib else "-",
                 f"**{cells[0]}**",
                 *cells[1:],
-                *_verdict_cells(trainer, verdicts.get((arm.name, width)), _BOLD),
+                *verdict_cells(trainer, verdicts.get((arm.name, width))),
             )
         )
     head = ["arm", "parameters", *(["rate"] if study.tunings else [])]
@@ -257,7 +264,7 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
 
 
 def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
-    rows = [(name, *_verdict_cells(study.trainer, trend, _TREND)) for name, trend in trends.items()]
+    rows = [(name, *verdict_cells(study.trainer, trend, _TREND)) for name, trend in trends.items()]
     change = f"- {study.first}, change with each doubling of the width"
     head = ("trend", change, "95% interval", "p", "verdict")
     text = (

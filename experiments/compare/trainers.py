@@ -31,6 +31,7 @@ from experiments.pretrain.train import check_corpus
 from experiments.recipe import Recipe, override
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
@@ -300,7 +301,7 @@ def _average_scores(
     return records
 
 
-_SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
+SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
 # Dict mapping settings of a fine-tuned arm to the corresponding flags of `finetune grid`.
 _GRID_FLAGS = {
     "init": "--init",
@@ -361,7 +362,7 @@ class Finetuning(Trainer):
         """Raises a `UserError` for an unsuitable flag, or if `init` cannot be read."""
         super().prepare(recipes, out)
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
-            locations = (init.replace(_SEED, f"{seed}") for seed in self.options.seeds)
+            locations = (init.replace(SEED, f"{seed}") for seed in self.options.seeds)
             for location in dict.fromkeys(locations):
                 read_init(location)
 
@@ -378,7 +379,7 @@ class Finetuning(Trainer):
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
         flags, settings = self._split_settings(settings, _GRID_FLAGS)
-        init = flags["init"].replace(_SEED, flags["training.seed"])
+        init = flags["init"].replace(SEED, flags["training.seed"])
         flags["init"] = f"{arm.name}={init}"
         arguments = [
             argument for path, value in flags.items() for argument in (_GRID_FLAGS[path], value)
@@ -397,22 +398,34 @@ class Finetuning(Trainer):
         return self.row(pathlib.Path(tuned["run"]), scores)
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
-        recipe = FinetuningRun.open(rows[0]["run"]).recipe
-        data = TaskData(recipe.task_definition, recipe.source, self.options.tfds, recipe.table)
-        if not isinstance(data.labelled_task, Classification):
-            return None
-        if data.task.regression:
-            return 0.0, "the same answer to every example"
+        return finetuning_chance_level(rows[0]["run"], self.options.tfds)
 
-        def score(answer: int) -> float:
-            scores = {
-                split: data.labelled_task.score(np.full(len(examples), answer), examples)
-                for split, examples in data.validation.items()
-            }
-            return by_split(scores)["score"]
 
-        scores = map(score, np.unique(data.splits[TRAIN].labels))
-        return max(scores), "the best class as the answer to every example"
+def finetuning_chance_level(run: str, tfds: Tfds) -> tuple[float, str] | None:
+    """Returns the score of the best answer that is the same for every example, and describes it.
+
+    The result is `None` if the answers of the task are not classes or numbers.
+
+    Args:
+        run: folder of a fine-tuning run on the task.
+        tfds: access to TensorFlow Datasets.
+    """
+    recipe = FinetuningRun.open(run).recipe
+    data = TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
+    if not isinstance(data.labelled_task, Classification):
+        return None
+    if data.task.regression:
+        return 0.0, "the same answer to every example"
+
+    def score(answer: int) -> float:
+        scores = {
+            split: data.labelled_task.score(np.full(len(examples), answer), examples)
+            for split, examples in data.validation.items()
+        }
+        return by_split(scores)["score"]
+
+    scores = map(score, np.unique(data.splits[TRAIN].labels))
+    return max(scores), "the best class as the answer to every example"
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:

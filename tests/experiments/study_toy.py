@@ -79,7 +79,8 @@ def evaluate(options) -> None:
 
 
 def tuned_run(options, task: str) -> str:
-    recipe = preset("macaron", get_task(task, own=True)).changed(model="bert_tiny")
+    recipe = preset("macaron", get_task(task, own=True))
+    recipe = recipe.changed(model="bert_tiny", source=options.source)
     run = pathlib.Path(options.out) / task
     write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
     write(run / "model.json", {"versions": versions()})

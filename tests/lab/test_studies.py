@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import scipy.stats
 
 from experiments import studies
 from experiments.compare.__main__ import main as compare
@@ -214,9 +215,58 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     words = [str(tmp_path), "--init", "bert=RUN", "--tasks", "cola", "rte"]
     assert stability([*words, *rates, *seeds]) == 0
     table = (tmp_path / "stability.md").read_text()
-    assert "| cola | bert | 40.0 ± 14.1 | 10.0 ± 14.1 | 30.0 |" in table
-    assert "| cola accuracy | bert | 70.0 ± 14.1 | 45.0 ± 63.6 | 25.0 |" in table
-    assert "| mean | bert | 50.0 ± 7.1 | 30.0 ± 7.1 | 20.0 |" in table
+    assert "| cola | bert | 40.0 ± 14.1 | 10.0 ± 14.1 | 30.0 ± 28.3 |" in table
+    assert "| cola accuracy | bert | 70.0 ± 14.1 | 45.0 ± 63.6 | 25.0 ± 49.5 |" in table
+    assert "| mean | bert | 50.0 ± 7.1 | 30.0 ± 7.1 | 20.0 ± 14.1 |" in table
+
+
+def test_stability_compares_falls_from_the_best_rate_and_each_seed_may_have_its_own_model(
+    monkeypatch, tmp_path, refused
+):
+    # Score of each model, rate and seed; the falls are 0.30, 0.31, 0.35 and 0.10, 0.12, 0.13.
+    table = {
+        ("base", 1e-3): (0.80, 0.81, 0.82),
+        ("base", 1e-2): (0.50, 0.50, 0.47),
+        ("own", 1e-3): (0.70, 0.70, 0.70),
+        ("own", 1e-2): (0.80, 0.82, 0.83),
+        ("lost", 1e-3): (0.80, 0.52, 0.80),  # seed 2 is at chance level
+        ("lost", 1e-2): (0.50, 0.50, 0.50),
+    }
+    seeds_and_inits = []
+
+    def grid(tasks, out, *words, **options):
+        seeds = list(map(int, words[words.index("--seeds") + 1 :]))
+        seeds_and_inits.append((seeds, words[1 : words.index("--learning-rates")]))
+        key = ("model", "learning_rate")
+        return [
+            {
+                **dict(zip(key, cell, strict=True)),
+                "task": "sst2",
+                "runs": [{"run": "", "score": scores[seed - 1], "metrics": {}} for seed in seeds],
+            }
+            for cell, scores in table.items()
+        ]
+
+    monkeypatch.setattr(studies, "grid", grid)
+    chance = "experiments.lab.stability.finetuning_chance_level"
+    monkeypatch.setattr(chance, lambda run, tfds: (0.51, "the best class"))
+    words = [str(tmp_path / "out"), "--tasks", "sst2", "--learning-rates", "1e-3", "1e-2"]
+    words += ["--seeds", "1", "2", "3", "--init", "base=runs/base-{seed}", "own=OWN", "lost=LOST"]
+    assert stability(words) == 0
+    assert seeds_and_inits == [
+        ([seed], (f"base=runs/base-{seed}", "own=OWN", "lost=LOST")) for seed in (1, 2, 3)
+    ]
+    report = (tmp_path / "out" / "stability.md").read_text()
+    expected = scipy.stats.ttest_rel((0.10, 0.12, 0.13), (0.30, 0.31, 0.35))
+    interval = " to ".join(f"{100 * end:+.1f}" for end in expected.confidence_interval())
+    assert f"| sst2 | own | -20.3 | {interval} |" in report
+    assert f"| {expected.pvalue:.3f} | **better** |" in report
+    assert "| sst2 | lost |  |  |  | no verdict: a model is at chance level |" in report
+
+    init = words.index("--init") + 1
+    refused(stability, [*words[:init], "runs/base-{seed}"], "write NAME=runs/base-{seed}")
+    one_rate = [*words[:3], "--learning-rates", "1e-3", *words[init - 1 :]]
+    refused(stability, one_rate, "--learning-rates has one rate: give two or more")
 
 
 @pytest.mark.parametrize(
