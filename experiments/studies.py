@@ -49,8 +49,11 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
-) -> list[dict]:
-    """Runs `finetune grid`, and returns the output of `finetune.grid.combinations` for its runs.
+) -> dict[str, list]:
+    """Runs `finetune grid`, and returns what it wrote to grid.json.
+
+    The dict has "models", the names of the models in the order of `--init`, and "combinations", the
+    output of `finetune.grid.combinations`.
 
     Args:
         tasks: names of the tasks.
@@ -59,7 +62,7 @@ def grid(
         log: file to which the command's output is appended; `None` means stdout and stderr.
     """
     command("finetune", "grid", *tasks, str(out), *arguments, log=log)
-    return read_json(out / "grid.json", combinations=list)["combinations"]
+    return read_json(out / "grid.json", models=list, combinations=list)
 
 
 def grid_arguments(options: argparse.Namespace) -> list[str]:

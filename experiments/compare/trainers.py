@@ -166,10 +166,10 @@ class Pretraining(Trainer):
         rates = self.options.learning_rates or ()
         arguments = ["--init", f"model={run}", *studies.grid_arguments(self.options)]
         arguments += ["--learning-rates", *map(repr, rates)] if rates else []
-        cells = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
+        record = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
         best = {
             task: max(task_cells, key=lambda cell: cell["mean"] or 0.0)["runs"]
-            for task, task_cells in studies.grouped(cells, "task").items()
+            for task, task_cells in studies.grouped(record["combinations"], "task").items()
         }
         # A run that diverged scores 0.
         return {

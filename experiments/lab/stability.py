@@ -9,11 +9,11 @@
     python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
     python -m experiments.compare study/curves --corpus corpora/mini \\
         bert_tiny bert_rab_tiny swish_rnn_tiny macaron_bert_tiny
-    python -m experiments.compare study/steps --corpus corpora/mini --data-dir DIR \\
-        --tasks cola rte stsb bert_rab_tiny \\
+    python -m experiments.compare study/steps bert_rab_tiny \\
         'k1=swish_rnn_tiny:model.rnn_step_sizes=(1,)' \\
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
-        'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
+        'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)' \\
+        --corpus corpora/mini --data-dir DIR --tasks cola rte stsb
 
 `experiments.lab.stability` writes means and standard deviations over the seeds to OUT/stability.md,
 the score of every run to OUT/stability.json, and a figure to OUT/stability.png. If there are
@@ -26,6 +26,7 @@ import collections
 import itertools
 import pathlib
 import statistics
+from typing import Any
 
 from experiments import command_line as cli
 from experiments import studies
@@ -40,6 +41,19 @@ from experiments.finetune.grid import metric_values
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import RULE, is_at_chance, judge
+
+_ABOUT_SCORES = (
+    "Scores times 100 (mean ± standard deviation over seeds). The fall is a model's score at its "
+    "best rate minus its mean score at the other rates. A run without a finite score counts as 0."
+)
+_ABOUT_VERDICTS = (
+    "*Better* means a smaller fall. The arms are all models but the first, on each task. Only the "
+    "scores at a model's best rate are compared with the chance level."
+)
+_ABOUT_SINGLE_RUNS = (
+    "The seeds of a model without `{seed}` in its location share one pre-training run, so the "
+    "verdicts hold only for that run."
+)
 
 
 def falls(scores_by_rate: dict[float, list[float]]) -> list[float]:
@@ -63,55 +77,65 @@ def run(options: argparse.Namespace) -> None:
     rates = {rate: repr(rate) for rate in options.learning_rates}
     if len(rates) < 2:
         raise UserError("--learning-rates has one rate: give two or more different rates")
-    panels = {name: collections.defaultdict(dict) for name in [*columns, "mean"]}
-    cells = _fine_tune(options, out / "grid")
+    models, cells = _fine_tune(options, out / "grid")
+    panels = {name: collections.defaultdict(dict) for name in columns}
     for cell, (name, (task, metric)) in itertools.product(cells, columns.items()):
         if task == cell["task"]:
-            # A run counts as 0 if no validation had a finite score.
             scores = [(metric_values([run], metric) or [0.0])[0] for run in cell["runs"]]
             panels[name][cell["model"]].setdefault(cell["learning_rate"], []).extend(scores)
-    models = list(panels[options.tasks[0]])
-    for model, rate in itertools.product(models, rates):
-        seeds = zip(*(panels[task][model][rate] for task in options.tasks), strict=True)
-        panels["mean"][model][rate] = list(map(statistics.mean, seeds))
+    if len(options.tasks) > 1:
+        panels["mean"] = collections.defaultdict(dict)
+        for model, rate in itertools.product(models, rates):
+            seeds = zip(*(panels[task][model][rate] for task in options.tasks), strict=True)
+            panels["mean"][model][rate] = list(map(statistics.mean, seeds))
     lines = []
-    for task, scores_by_model in panels.items():
-        for model, scores_by_rate in scores_by_model.items():
-            cell_texts = [studies.cell(scores_by_rate[rate], 1, 100) for rate in rates]
-            lines.append((task, model, *cell_texts, studies.cell(falls(scores_by_rate), 1, 100)))
+    for task, model in itertools.product(panels, models):
+        scores_by_rate = panels[task][model]
+        cell_texts = [studies.cell(scores_by_rate[rate], 1, 100) for rate in rates]
+        lines.append((task, model, *cell_texts, studies.cell(falls(scores_by_rate), 1, 100)))
     figure = out / "stability.png"
     studies.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
-    text = (
-        "Scores times 100 (mean ± standard deviation over seeds). The fall is a model's score at "
-        "its best rate minus its mean score at the other rates."
-    )
-    report = [text, "", *studies.table(("task", "model", *rates.values(), "fall"), lines)]
+    report = [_ABOUT_SCORES, "", *studies.table(("task", "model", *rates.values(), "fall"), lines)]
     if len(models) > 1:
         runs = {cell["task"]: cell["runs"][0]["run"] for cell in cells}
         tfds = Tfds(options.data_dir, download=False)
         chance = {task: finetuning_chance_level(run, tfds) for task, run in runs.items()}
         levels = {task: level and level[0] for task, level in chance.items()}
-        report += ["", *_verdict_table(panels, levels, models), "", RULE]
+        report += ["", *_verdict_table(panels, levels, models), "", _ABOUT_VERDICTS, "", RULE]
+        if not all(SEED in init for init in options.init):
+            report += ["", _ABOUT_SINGLE_RUNS]
     title = "Score against learning rate"
     studies.write(out, "stability", "lab.stability", options, title, report, combinations=cells)
 
 
-def _fine_tune(options: argparse.Namespace, out: pathlib.Path) -> list[dict]:
-    """Fine-tunes all models at all rates, and returns the combinations of the grids.
+def _fine_tune(
+    options: argparse.Namespace, out: pathlib.Path
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Fine-tunes all models at all rates.
 
     All seeds of a grid start from the same models. If the location of a model contains `{seed}`,
     each seed therefore has a grid of its own.
+
+    Returns:
+        The names of the models in the order of `--init`, and the combinations of all grids.
     """
     for init in options.init:
-        if SEED in init and "=" not in init:
-            raise UserError(f"--init {init} needs a name for the report: write NAME={init}")
-    separate, cells = any(SEED in init for init in options.init), []
-    for seeds in [[seed] for seed in options.seeds] if separate else [options.seeds]:
+        name, equals, _ = init.partition("=")
+        if SEED in init and (not equals or SEED in name):
+            raise UserError(
+                f"--init {init} needs one name for all seeds: write NAME=FROM, with {{seed}} in "
+                "FROM alone"
+            )
+    is_separate = any(SEED in init for init in options.init)
+    models, cells = [], []
+    for seeds in [[seed] for seed in options.seeds] if is_separate else [options.seeds]:
         inits = [init.replace(SEED, f"{seeds[0]}") for init in options.init]
         flags = ["--learning-rates", *map(repr, options.learning_rates)]
         flags += ["--seeds", *map(str, seeds), *studies.grid_arguments(options)]
-        cells += studies.grid(options.tasks, out, "--init", *inits, *flags)
-    return cells
+        folder = out / f"seed-{seeds[0]}" if is_separate else out
+        record = studies.grid(options.tasks, folder, "--init", *inits, *flags)
+        models, cells = record["models"], cells + record["combinations"]
+    return models, cells
 
 
 def _verdict_table(
@@ -130,17 +154,21 @@ def _verdict_table(
         models: names of the models. The first model is the baseline.
     """
     first, *others = models
-    learnt, rows = {}, []
+    pairs, at_chance = {}, {}
     for task, model in itertools.product(levels, others):
-        pair = panels[task][model], panels[task][first]
-        chance = levels[task], Finetuning.margin
-        if any(is_at_chance(_best(scores), True, *chance) for scores in pair):
-            rows.append((task, model, *[""] * 3, "no verdict: a model is at chance level"))
+        chance = True, levels[task], Finetuning.margin
+        lost = [name for name in (first, model) if is_at_chance(_best(panels[task][name]), *chance)]
+        if lost:
+            at_chance[task, model] = f"no verdict: {' and '.join(lost)} at chance level"
         else:
-            learnt[task, model] = falls(pair[0]), falls(pair[1])
-    for key, verdict in judge(learnt, higher_is_better=False).items():
-        rows.append((*key, *verdict_cells(Finetuning, verdict)))
-    head = ("task", "model", f"fall - {first}'s", "95% interval", "p", "verdict")
+            pairs[task, model] = falls(panels[task][model]), falls(panels[task][first])
+    verdicts = judge(pairs, higher_is_better=False)
+    rows = []
+    for key in itertools.product(levels, others):
+        cells = ["", "", "", at_chance[key]] if key in at_chance else None
+        level = studies.cell([levels[key[0]]] if levels[key[0]] is not None else [], 1, 100)
+        rows.append((*key, *(cells or verdict_cells(Finetuning, verdicts[key])), level))
+    head = ("task", "model", f"fall - {first}'s", "95% interval", "p", "verdict", "chance level")
     return studies.table(head, rows)
 
 
@@ -154,7 +182,8 @@ main = cli.single_program(
         "pre-trained models to fine-tune, such as bert=runs/bert; FROM has a form that `finetune "
         "grid --init` accepts, and NAME names the model in the report (default NAME: the name of "
         "the model's folder). {seed} in FROM is replaced by the seed of the fine-tuning run, so "
-        "that each run can start from a separate pre-training run",
+        "that each run can start from a separate pre-training run. The other models are compared "
+        "with the first",
         nargs="+",
         required=True,
     ),

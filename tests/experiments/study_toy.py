@@ -105,7 +105,9 @@ def grid(options) -> None:
         for init, task in itertools.product(options.init, options.tasks)
         for rate in options.learning_rates or [1e-3]
     ]
-    write(pathlib.Path(options.out) / "grid.json", {"combinations": cells})
+    models = [init.partition("=")[0] for init in options.init]
+    record = {"models": models, "combinations": cells}
+    write(pathlib.Path(options.out) / "grid.json", record)
 
 
 def ask(options) -> None:

@@ -205,7 +205,8 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     ]
     keys = ("task", "learning_rate", "mean", "runs")
     found = [dict(zip(keys, cell, strict=True), model="bert") for cell in cells]
-    monkeypatch.setattr(studies, "grid", lambda *words, **options: found)
+    record = {"models": ["bert"], "combinations": found}
+    monkeypatch.setattr(studies, "grid", lambda *words, **options: record)
     options = {"tasks": ["cola", "rte"], "learning_rates": None, "download": False}
     options |= {"data_dir": None, "source": None, "finetune_set": []}
     scores = Pretraining(argparse.Namespace(**options))._finetuning_scores(tmp_path, None)
@@ -223,48 +224,56 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
 def test_stability_compares_falls_from_the_best_rate_and_each_seed_may_have_its_own_model(
     monkeypatch, tmp_path, refused
 ):
-    # Score of each model, rate and seed; the falls are 0.30, 0.31, 0.35 and 0.10, 0.12, 0.13.
+    # The scores of seeds 1 to 3. The falls are 0.30, 0.31, 0.35 ("own") and 0.10, 0.12, 0.13.
     table = {
-        ("base", 1e-3): (0.80, 0.81, 0.82),
-        ("base", 1e-2): (0.50, 0.50, 0.47),
-        ("own", 1e-3): (0.70, 0.70, 0.70),
-        ("own", 1e-2): (0.80, 0.82, 0.83),
+        ("base", 1e-3): (0.70, 0.70, 0.70),
+        ("base", 1e-2): (0.80, 0.82, 0.83),
+        ("own", 1e-3): (0.80, 0.81, 0.82),
+        ("own", 1e-2): (0.50, 0.50, 0.47),
         ("lost", 1e-3): (0.80, 0.52, 0.80),  # seed 2 is at chance level
         ("lost", 1e-2): (0.50, 0.50, 0.50),
     }
-    seeds_and_inits = []
+    grids = []
 
     def grid(tasks, out, *words, **options):
         seeds = list(map(int, words[words.index("--seeds") + 1 :]))
-        seeds_and_inits.append((seeds, words[1 : words.index("--learning-rates")]))
-        key = ("model", "learning_rate")
-        return [
+        inits = words[1 : words.index("--learning-rates")]
+        grids.append((out.name, seeds, inits))
+        combinations = [
             {
-                **dict(zip(key, cell, strict=True)),
+                "model": model,
+                "learning_rate": rate,
                 "task": "sst2",
                 "runs": [{"run": "", "score": scores[seed - 1], "metrics": {}} for seed in seeds],
             }
-            for cell, scores in table.items()
+            for (model, rate), scores in sorted(table.items())  # as `finetune grid` sorts them
         ]
+        models = [init.partition("=")[0] for init in inits]
+        return {"models": models, "combinations": combinations}
 
     monkeypatch.setattr(studies, "grid", grid)
     chance = "experiments.lab.stability.finetuning_chance_level"
     monkeypatch.setattr(chance, lambda run, tfds: (0.51, "the best class"))
     words = [str(tmp_path / "out"), "--tasks", "sst2", "--learning-rates", "1e-3", "1e-2"]
-    words += ["--seeds", "1", "2", "3", "--init", "base=runs/base-{seed}", "own=OWN", "lost=LOST"]
+    words += ["--seeds", "1", "2", "3", "--init", "own=OWN-{seed}", "base=BASE", "lost=LOST"]
     assert stability(words) == 0
-    assert seeds_and_inits == [
-        ([seed], (f"base=runs/base-{seed}", "own=OWN", "lost=LOST")) for seed in (1, 2, 3)
+    assert grids == [
+        (f"seed-{seed}", [seed], (f"own=OWN-{seed}", "base=BASE", "lost=LOST"))
+        for seed in (1, 2, 3)
     ]
     report = (tmp_path / "out" / "stability.md").read_text()
     expected = scipy.stats.ttest_rel((0.10, 0.12, 0.13), (0.30, 0.31, 0.35))
     interval = " to ".join(f"{100 * end:+.1f}" for end in expected.confidence_interval())
-    assert f"| sst2 | own | -20.3 | {interval} |" in report
-    assert f"| {expected.pvalue:.3f} | **better** |" in report
-    assert "| sst2 | lost |  |  |  | no verdict: a model is at chance level |" in report
+    p = f"{expected.pvalue:.3f}"
+    assert f"| sst2 | base | -20.3 | {interval} | {p} | **better** | 51.0 |" in report
+    assert "| sst2 | lost |  |  |  | no verdict: lost at chance level | 51.0 |" in report
+    assert "| sst2 | own | 81.0 ± 1.0 | 49.0 ± 1.7 | 32.0 ± 2.6 |" in report
+    assert "| mean |" not in report  # the mean of one task is the task
+    assert "share one pre-training run" in report
 
     init = words.index("--init") + 1
-    refused(stability, [*words[:init], "runs/base-{seed}"], "write NAME=runs/base-{seed}")
+    for init_words in (["OWN-{seed}"], ["own-{seed}=OWN-{seed}"]):
+        refused(stability, [*words[:init], *init_words], "write NAME=FROM, with {seed} in FROM")
     one_rate = [*words[:3], "--learning-rates", "1e-3", *words[init - 1 :]]
     refused(stability, one_rate, "--learning-rates has one rate: give two or more")
 
