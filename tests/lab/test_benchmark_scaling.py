@@ -144,7 +144,7 @@ def test_quality_is_read_from_the_studies_results():
     page = (scaling.RESULTS / "slides_encoders/encoders.md").read_text()
     assert scaling.qualities("transformer")["masked loss (slides_encoders)"] in page
     found = {block: list(scaling.qualities(block).values()) for block in ("gmlp", "swish_rnn")}
-    published, pre_norm, slides, perplexity = found["gmlp"]
-    assert published == pre_norm == perplexity == "-" and float(slides) < 5
-    published, pre_norm, slides, perplexity = found["swish_rnn"]
-    assert pre_norm == slides == "-" and "±" in published and "±" in perplexity
+    masked, biased, slides, gpt = found["gmlp"]
+    assert masked == biased == gpt == "-" and float(slides) < 5
+    masked, biased, slides, gpt = found["swish_rnn"]
+    assert masked == slides == "-" and "±" in biased and "±" in gpt

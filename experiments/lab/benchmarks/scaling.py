@@ -79,24 +79,18 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-# Studies with the quality of blocks. Each table column maps to a file in experiments/results,
-# fields that select rows, a metric, the field that names the block, and a dict of the block names
-# in the file.
+# Studies with the quality of blocks. Each table column maps to a file in experiments/results, a
+# metric, the field that names the block, and a dict of the blocks' names in the file.
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
-_RECIPES = {
-    "transformer": "bert_tiny",
-    "macaron": "macaron_bert_tiny",
-    "swish_rnn": "swish_rnn_tiny",
-}
-_GPT = {"system": "GPT"}
+_ENCODERS = {"transformer": "bert", "macaron": "macaron"}
+_BIASED_ENCODERS = {"transformer": "rab", "swish_rnn": "swish"}
+_GPTS = {"transformer": "transformer", "macaron": "macaron", "swish_rnn": "swish"}
 STUDIES = {
-    "masked loss, as published (encoders)": ("encoders/curves", {}, "loss", "recipe", _RECIPES),
-    "masked loss, pre-norm (encoders)": ("encoders/same_norm/curves", {}, "loss", "recipe", {}),
-    "masked loss (slides_encoders)": ("slides_encoders/encoders", {}, "loss", "system", _SYSTEMS),
-    "GPT's perplexity (slides_decoders)": (
-        *("slides_decoders/decoders", _GPT, "perplexity", "block", {}),
-    ),
+    "masked loss (encoders)": ("encoders/results", "loss", "arm", _ENCODERS),
+    "masked loss, T5's bias (encoders)": ("encoders/results", "loss", "arm", _BIASED_ENCODERS),
+    "masked loss (slides_encoders)": ("slides_encoders/encoders", "loss", "system", _SYSTEMS),
+    "GPT's loss (compare/modern)": ("compare/modern/results", "loss", "arm", _GPTS),
 }
 
 command = Benchmark(
@@ -386,8 +380,8 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
             "quality is the mean and the standard deviation over seeds of small models with 64 "
             "positions, from the study in the column's heading. Lower is better; columns cannot be "
             "compared with each other. "
-            "As published, Macaron is pre-norm and SwishRNN has T5's position bias; the "
-            "Transformer is post-norm and has no such bias.\n\n"
+            "All models are pre-norm. In the studies `encoders` and `compare/modern`, each block "
+            "has its best learning rate.\n\n"
         )
         text += "\n".join([*table(list(comparison[0]), [line.values() for line in comparison]), ""])
     return {"exponents": laws, "blocks": comparison}, text, figure
@@ -430,12 +424,10 @@ def qualities(block: str) -> dict[str, str]:
     seeds, or "-" if the study does not include the block.
     """
     cells = {}
-    for name, (file, fields, metric, key, names) in STUDIES.items():
-        selection = {**fields, key: names.get(block, block)}
+    for name, (file, metric, key, names) in STUDIES.items():
         rows = studies.read_json(RESULTS / f"{file}.json", rows=list)["rows"]
-        rows = [row for row in rows if selection.items() <= row.items()]
-        last_points = [{**row.get("curve", [{}])[-1], **row} for row in rows]
-        cells[name] = studies.mean_of(last_points, metric, 2)
+        rows = [row for row in rows if row[key] == names.get(block)]
+        cells[name] = studies.mean_of(rows, metric, 2)
     return cells
 
 
