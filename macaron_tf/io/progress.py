@@ -74,6 +74,7 @@ class Progress:
 
     def end(self) -> None:
         """Ends the display before the end of the `with` block. Further calls do nothing."""
+        self._show_if_due()
         with self._lock:
             if Progress._outermost is self:
                 Progress._outermost = None

@@ -76,6 +76,13 @@ def test_within_other_work_nothing_is_shown(stream):
     assert "tokenizing" not in shown and "validating" not in shown
 
 
+def test_work_that_ends_when_a_display_is_due(stream, monkeypatch):
+    monkeypatch.setattr(progress, "_REFRESH", 100)  # the thread shows nothing
+    with Progress("exporting"):
+        time.sleep(0.02)
+    assert "exporting" in stream.getvalue()
+
+
 def test_work_that_fails_ends_its_progress(stream):
     with pytest.raises(ValueError), Progress("averaging"):
         raise ValueError

@@ -199,7 +199,7 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
     make(tmp_path / "lines")
     last = capsys.readouterr().err.splitlines()[-1]
     pattern = r"preparing  12 of 12 documents  [\d,.k]+ tokens/s"
-    assert re.fullmatch(f"{pattern}  0:00:0., 0:00:00 left", last)
+    assert re.fullmatch(rf"{pattern}  \d:\d\d:\d\d, 0:00:00 left", last)
     monkeypatch.setattr(progress, "_PATIENCE", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     make(tmp_path / "bar")
