@@ -259,7 +259,13 @@ READ = ("question", "context")
 KINDS = {
     "classes": Kind("uncased", fine_tuned("sst2"), classes),
     "classes_cased": Kind("cased", fine_tuned("mrpc"), classes, PAIR),
-    "classes_unigram": Kind("unigram", fine_tuned("mrpc", "albert_tiny"), classes, PAIR),
+    "classes_unigram": Kind(
+        "unigram",
+        # With TINY's 0.9, rounding of the shared weights changes the logits of one text by 5e-4.
+        fine_tuned("mrpc", "albert_tiny", **{"model.initializer_range": 0.4}),
+        classes,
+        PAIR,
+    ),
     "classes_causal": Kind("bytes", fine_tuned("mrpc", "gpt2_tiny"), classes, PAIR),
     "scores": Kind("pieces", fine_tuned("stsb", "swish_rnn_tiny"), classes, PAIR),
     "spans": Kind("uncased", fine_tuned("squad2", **READING), spans, READ),
