@@ -170,7 +170,7 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.2))
-        # At most two workers of one process: it gives up after three deaths on one part of the text.
+        # At most two workers of one process: it gives up after three deaths on one part.
         workers = [] if killed[-2:] == [False, False] else workers_of(process)
         victim = rng.choice([*workers, process.pid])
         os.kill(victim, signal.SIGKILL)
