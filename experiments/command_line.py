@@ -440,8 +440,8 @@ DEVICES = together(
             "name of the TPU for --strategy tpu (default: 'local', which means the TPU of this TPU "
             "VM)",
         ),
-        text="The batches do not depend on the number of devices. Without dropout, the\n"
-        "results with any number of devices are the same up to rounding.",
+        text="The batches do not depend on the number of devices. Without dropout, the results "
+        "with any number of devices are the same up to rounding.",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )

@@ -153,7 +153,7 @@ NAMES = {
     "ema_decay": "training",
     "model.scheme": "blocks",
     "model.dropout": "blocks",
-    "positions": "blocks models",
+    "positions": "blocks",
     "num_layers": "models elmo_tcn",
     "corpus.sources": "data",
     "table.held_out": "data",

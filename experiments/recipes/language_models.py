@@ -46,16 +46,16 @@ def gpt_quick() -> PretrainingRecipe:
     The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. The model has
     0.82 million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
     settings were chosen for two reasons: differences between architectures exceed the standard
-    deviation over seeds, and the loss falls below the unigram loss. The learning rate is
-    the Transformer's best of three (`experiments/results/splitting`).
+    deviation over seeds, and the loss falls below the unigram loss. The learning rate is the
+    Transformer's best of three (`experiments/results/splitting`).
 
     Measured with three seeds at this learning rate (`experiments/results/compare`): a validation
     loss of 4.708 ± 0.016 nats. Macaron blocks reach 4.736 ± 0.008 nats, and Macaron blocks with
-    full steps reach 4.651 ± 0.009. The unigram loss is 6.227 nats. At their best
-    learning rates, 4e-3 and 2e-3, Macaron blocks reach 4.663 ± 0.020 nats and the Transformer
-    4.709 ± 0.012, with six seeds: Macaron is better (`experiments/results/splitting`). With two
-    runs at once on two cores, a training run took 46 to 48 seconds. The command above prepares the
-    corpus and trains nine models. It took 4 min 45 s.
+    full steps reach 4.651 ± 0.009. The unigram loss is 6.227 nats. At their best learning
+    rates, 4e-3 and 2e-3, and with six seeds, Macaron blocks reach 4.663 ± 0.020 nats and the
+    Transformer 4.709 ± 0.012: Macaron is better (`experiments/results/splitting`). With two runs at
+    once on two cores, a training run took 46 to 48 seconds. The command above prepares the corpus
+    and trains nine models. It took 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),

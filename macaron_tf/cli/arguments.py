@@ -249,7 +249,9 @@ def together(*parts: Part) -> Part:
 
 def group(title: str, *parts: Part, text: str | None = None) -> Part:
     """Returns a part that adds the arguments of `parts` under a title in the help."""
-    return lambda parser: together(*parts)(parser.add_argument_group(title, text))
+    return lambda parser: together(*parts)(
+        parser.add_argument_group(title, text and textwrap.fill(text, 78))
+    )
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
