@@ -1,5 +1,7 @@
+import concurrent.futures
 import logging
 import pathlib
+import re
 import subprocess
 import threading
 
@@ -70,15 +72,53 @@ def test_another_compiler_or_other_sources_are_another_library(compiler, monkeyp
     assert len(set(paths)) == 3
 
 
-def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, caplog):
-    compiler("echo 'no such header' >&2; exit 1")
-    assert native.library_path() is None
-    *_, last = caplog.records
-    assert last.levelno == logging.WARNING
-    assert "failed with exit status 1: see its output in" in last.message
-    output = pathlib.Path(last.message.split("see its output in ")[1])
+def test_a_failed_build_is_one_line_and_is_not_tried_again(compiler, caplog, monkeypatch):
+    runs = compiler("echo 'no such header' >&2; exit 1")
+    for _ in range(3):  # as three processes
+        assert native.library_path() is None
+    assert runs.read_text() == "run\n"
+    building, *failures = [record.message for record in caplog.records]
+    assert building.startswith("building the native kernels") and len(failures) == 3
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    [failure] = set(failures)
+    words = r"failed to compile them: see its output in (.*), and remove that file to try again$"
+    output = pathlib.Path(re.search(words, failure)[1])
     assert "no such header" in output.read_text() and "ops.cc" in output.read_text()
     assert not [path for path in output.parent.iterdir() if path.suffix == ".so"]
+    # Other flags are another build, and a repaired compiler builds once the file is gone.
+    monkeypatch.setattr(native, "FLAGS", ("-O1",))
+    assert native.library_path() is None
+    assert runs.read_text() == "run\n" * 2
+    monkeypatch.undo()
+    compiler()
+    assert native.library_path() is None
+    output.unlink()
+    assert native.library_path().read_text() == "library\n"
+    assert runs.read_text() == "run\n" * 3
+
+
+def test_threads_that_wait_for_a_failing_build_do_not_try_again(compiler):
+    runs = compiler("exit 1")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda _: native.library_path(), range(4))] == [None] * 4
+    assert runs.read_text() == "run\n"
+
+
+def test_no_kernel_is_compiled_with_float16_arithmetic():
+    """GCC 12 fails at the float16 vectors of TensorFlow 2.21's Eigen."""
+    try:
+        compiler = native.find_compiler()
+    except native.UserError as error:
+        pytest.skip(str(error))
+
+    def macros(*flags: str) -> str:
+        command = [*compiler, *flags, "-march=sapphirerapids", "-x", "c++", "-dM", "-E", "-"]
+        return subprocess.run(command, input="", capture_output=True, text=True).stdout
+
+    if "__AVX512FP16__" not in macros():
+        pytest.skip(f"{compiler[0]} knows no float16 arithmetic of x86 processors")
+    found = macros(*native.tuning_flags(compiler))
+    assert "__AVX512FP16__" not in found and "__AVX512BW__" in found
 
 
 def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
