@@ -10,7 +10,8 @@ RUN/checkpoints/best.json                          step, metric and score of the
 On a local disk, a checkpoint is written under a temporary name and then renamed. A bucket (`gs://`)
 cannot rename a directory atomically. A checkpoint for a bucket is therefore written to the local
 disk and uploaded, with the manifest as the last file. A directory in a bucket that has no manifest
-is not a checkpoint.
+is not a checkpoint. An upload that replaces a checkpoint goes to a temporary name, and its files
+are renamed one by one when all of them are in the bucket.
 """
 
 import contextlib
@@ -83,7 +84,7 @@ class CheckpointDirectory:
         """Removes the files that an interrupted save has left.
 
         If the save was interrupted while it replaced an older checkpoint of the same step, the
-        older checkpoint is restored.
+        older checkpoint is restored, or the replacement is completed in a bucket.
 
         Only the process that writes checkpoints may call this method.
         """
@@ -97,6 +98,11 @@ class CheckpointDirectory:
                     if not final.exists():
                         os.replace(entry, final)
                         continue
+                if entry.name.startswith(_TEMPORARY) and storage.is_remote(entry):
+                    # With its manifest, the upload is whole. The old checkpoint may be half removed.
+                    final = self.path / entry.name.removeprefix(_TEMPORARY)
+                    if is_checkpoint(entry) and not is_checkpoint(final):
+                        _move_uploaded(entry, final)
                 half_uploaded = _NAME.fullmatch(entry.name) and not is_checkpoint(entry)
                 if entry.name.startswith((_TEMPORARY, _REPLACED)) or half_uploaded:
                     _remove(entry)
@@ -222,7 +228,7 @@ def save_whole(
 ) -> None:
     """Creates or replaces a checkpoint directory, atomically if it is on a local disk.
 
-    In a bucket, an earlier checkpoint at this path is removed before the upload.
+    In a bucket, an earlier checkpoint at this path is removed after the upload of the new one.
 
     Args:
         final: path of the checkpoint directory.
@@ -231,8 +237,8 @@ def save_whole(
         manifest: fields of `manifest.json`. `save_whole` adds the format and the checksums.
 
     Raises:
-        UserError: the directory cannot be written, for example because the disk is full. On a local
-            disk, an earlier checkpoint at this path remains unchanged.
+        UserError: the directory cannot be written, for example because the disk is full. An earlier
+            checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
     mend = "check the folder's permissions and the free space (other checkpoints are intact)"
@@ -240,10 +246,37 @@ def save_whole(
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as temporary_path:
                 _write_files(storage.as_path(temporary_path), write, manifest)
+                if not is_checkpoint(final):
+                    _remove(final)
+                    storage.upload(temporary_path, final, last=MANIFEST)
+                    return
+                uploaded = final.with_name(f"{_TEMPORARY}{final.name}")
+                _remove(uploaded)
+                storage.upload(temporary_path, uploaded, last=MANIFEST)
                 _remove(final)
-                storage.upload(temporary_path, final, last=MANIFEST)
+                _move_uploaded(uploaded, final)
         else:
             _save_on_disk(final, write, manifest)
+
+
+def _move_uploaded(uploaded: epath.Path, final: epath.Path) -> None:
+    """Renames the files of a checkpoint in a bucket, with the manifest as the last file.
+
+    A second call completes an interrupted first call.
+    """
+    for name in sorted(_files_in(uploaded), key=lambda name: (name == MANIFEST, name)):
+        storage.make_folders((final / name).parent)
+        tf.io.gfile.rename(os.fspath(uploaded / name), os.fspath(final / name), overwrite=True)
+    _remove(uploaded)
+
+
+def _files_in(folder: epath.Path) -> set[str]:
+    """Returns the paths of all files in a folder and its subfolders, relative to the folder."""
+    return {
+        (storage.as_path(parent) / name).relative_to(folder).as_posix()
+        for parent, _, names in tf.io.gfile.walk(os.fspath(folder))
+        for name in names
+    }
 
 
 def _save_on_disk(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
@@ -299,11 +332,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
-    existing = {
-        (storage.as_path(folder) / name).relative_to(path).as_posix()
-        for folder, _, names in tf.io.gfile.walk(os.fspath(path))
-        for name in names
-    }
+    existing = _files_in(path)
     replaceable = {MANIFEST, CARD}
     if is_saved(path) or is_of_library(path, library):
         replaceable |= read_manifest(path)["files"].keys()

@@ -86,15 +86,15 @@ def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
-@pytest.mark.parametrize("call", range(6))
+@pytest.mark.parametrize("call", range(12))
 def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call, again, capsys):
-    """A half-uploaded checkpoint does not count, and the next start removes it."""
+    """A half-uploaded checkpoint does not count. The next start removes or completes it."""
     directory = CheckpointDirectory(ram_paths.folder(tmp_path))
     for step in (10, 20):
         directory.save(step, write_two_files)
     left = [call]
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        for name in ("copy", "remove", "rmtree"):
+        for name in ("copy", "remove", "rename", "rmtree"):
             patch.setattr(tf.io.gfile, name, dying(getattr(tf.io.gfile, name), left))
         directory.save(20 if again else 30, write_two_files)
         raise Killed
@@ -103,8 +103,21 @@ def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call,
     assert directory.latest() == directory.of_step(steps[-1])
     assert capsys.readouterr().err == ""
     directory.clean()
-    assert directory.steps() == steps
+    assert directory.steps() == ([10, 20] if again else steps)
+    assert all(find_damage(directory.of_step(step)) is None for step in directory.steps())
     assert not (directory.of_step(30) / "a.bin").exists() or 30 in steps
+    assert [entry.name for entry in directory.path.iterdir() if entry.name[0] == "."] == []
+
+
+def test_a_failed_upload_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    directory = with_one(ram_paths.folder(tmp_path))
+
+    def fail(source, target, overwrite):
+        raise tf.errors.UnavailableError(None, None, "the connection was lost")
+
+    monkeypatch.setattr(tf.io.gfile, "copy", fail)
+    refuses("connection was lost", directory.save, 10, write_two_files, {"vocabulary": "new"})
+    assert read_manifest(directory.latest())["vocabulary"] == "v"
 
 
 @pytest.mark.parametrize(
