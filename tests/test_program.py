@@ -58,6 +58,17 @@ def test_output_is_utf_8_whatever_the_terminal_says():
     assert run(f'-c "{code}"', env=environment) == (0, "Straße 한\n", "")
 
 
+def test_arguments_are_utf_8_whatever_the_locale_says(tmp_path):
+    (tmp_path / "Straße").write_text("한\n")
+    code = (
+        "import sys; from macaron_tf.cli.program import exit_on_user_error;"
+        "sys.exit(exit_on_user_error(lambda: print(sys.argv[1:], open(sys.argv[1]).read()))())"
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONPATH": os.getcwd()}
+    status, output, errors = run(f'-c "{code}" Straße 한', env=environment, cwd=tmp_path)
+    assert (status, output, errors) == (0, "['Straße', '한'] 한\n\n", "")
+
+
 @pytest.mark.parametrize("given, level", [({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")])
 def test_tensorflows_log_is_silent_unless_it_is_asked_for(given, level):
     code = "import sys; sys.argv = ['-m']; import experiments, os; print(os.environ['{}'])"

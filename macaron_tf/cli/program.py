@@ -235,7 +235,13 @@ def _print_interrupted() -> int:
 
 
 def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
-    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
+    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8.
+
+    If Python decodes arguments and file names by the encoding of a locale such as C or Latin-1, the
+    process starts again in Python's UTF-8 mode.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _open_streams()
     for number, argument in enumerate(sys.argv[1:], 1):
         try:

@@ -6,6 +6,8 @@ import hashlib
 import os
 import pathlib
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +19,8 @@ from macaron_tf.errors import UserError, check_path, first_line, parse_json, sto
 # Errors of file access: Python raises an OSError, and TensorFlow raises an OpError.
 FILE_ERRORS = (OSError, tf.errors.OpError)
 # Errors that reading a record with damaged content may raise.
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, NotImplementedError)
+DAMAGE += (EOFError, zlib.error, zipfile.BadZipFile)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:

@@ -1,10 +1,11 @@
 """Functions that save the state of a run to a checkpoint, and restore the state bit-exactly."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.distribution import Workers
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, needed, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import check_vocabulary
@@ -155,7 +156,7 @@ def restore_checkpoint(
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
-    with storage.local_copy(path) as copy, np.load(copy) as arrays:
+    with _refuse_damage(path), storage.local_copy(path) as copy, np.load(copy) as arrays:
         variables, memory = model.state_variables(), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
@@ -179,10 +180,10 @@ def restore_checkpoint(
             shares = np.split(arrays[name], count)[first : first + len(copies)]
             for copy, share in zip(copies, shares, strict=True):
                 copy.assign(share)
-        host = json.loads(arrays["host"].tobytes())
-    model.step = host["step"]
-    model.window.load(host["window"])
-    return RunState(**host["run"])
+        host = parse_json(arrays["host"].tobytes(), step=int, window=dict, run=dict)
+        model.step = host["step"]
+        model.window.load(host["window"])
+        return RunState(**host["run"])
 
 
 def load_network(
@@ -206,9 +207,20 @@ def load_network(
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
-    with Progress(f"loading {path.parent}"):
+    with Progress(f"loading {path.parent}"), _refuse_damage(path):
         load_weights(network, checkpoints.weights_file(checkpoint) if average else path)
     return manifest
+
+
+@contextlib.contextmanager
+def _refuse_damage(path: epath.Path) -> Iterator[None]:
+    """Turns errors of reading a checkpoint's file into UserErrors.
+
+    The checksums in the manifest reveal accidents only. Another program may have written both.
+    """
+    mend = "restore the checkpoint from a copy, or use another checkpoint"
+    with storage.clear_errors(f"cannot read {path}", mend), storage.refuse_damage(path, mend):
+        yield
 
 
 def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import resource
 import shutil
@@ -20,6 +21,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.training import Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
     CheckpointDirectory,
+    _write_files,
     average_checkpoints,
     find_damage,
     last_checkpoints,
@@ -271,6 +273,57 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
     assert_same_run(run_dir, model, uninterrupted)
     assert directory.steps() == steps
     assert all(find_damage(directory.of_step(step)) is None for step in steps)
+
+
+def with_arrays(change):
+    """Returns a function that rewrites a .npz file with the arrays that `change` returns."""
+
+    def rewrite(file):
+        arrays = dict(np.load(file))
+        np.savez(file, **arrays | change(arrays))
+
+    return rewrite
+
+
+def of_host(**fields):
+    def change(arrays):
+        host = json.loads(arrays["host"].tobytes()) | fields
+        return {"host": np.frombuffer(json.dumps(host).encode(), np.uint8)}
+
+    return with_arrays(change)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("training_state.npz", with_arrays(lambda _: {"host": np.array([{}], object)})),
+        ("training_state.npz", with_arrays(lambda a: {n: np.full(a[n].shape, "x") for n in a})),
+        ("training_state.npz", of_host(step="2")),
+        ("training_state.npz", of_host(window={"loss_sum": "x"})),
+        ("training_state.npz", of_host(run={"unknown": 1})),
+        ("training_state.npz", lambda file: file.write_bytes(b"")),
+        ("training_state.npz", lambda file: file.write_bytes(file.read_bytes()[:-40])),
+        ("model.weights.h5", lambda file: file.write_bytes(b"no HDF5")),
+    ],
+    ids=["objects", "texts", "step", "window", "run", "empty", "cut", "weights"],
+)
+def test_damage_that_the_checksums_confirm_is_one_sentence(tmp_path, short, name, damage):
+    run_dir = shutil.copytree(short, tmp_path / "run")
+    [checkpoint] = (run_dir / "checkpoints").glob("step-*")
+    damage(checkpoint / name)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").unlink()
+    _write_files(checkpoint, lambda _: None, manifest)
+    assert find_damage(checkpoint) is None
+    with pytest.raises(UserError, match=rf"{name} .*restore the checkpoint from a copy"):
+        run(run_dir, dataclasses.replace(SHORT, max_steps=3))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("short")
+    run(run_dir, SHORT)
+    return run_dir
 
 
 def limit_files(size):
