@@ -99,7 +99,7 @@ class CheckpointDirectory:
                         os.replace(entry, final)
                         continue
                 if entry.name.startswith(_TEMPORARY) and storage.is_remote(entry):
-                    # With its manifest, the upload is whole. The old checkpoint may be half removed.
+                    # An upload with a manifest is whole. The old checkpoint may be half removed.
                     final = self.path / entry.name.removeprefix(_TEMPORARY)
                     if is_checkpoint(entry) and not is_checkpoint(final):
                         _move_uploaded(entry, final)
