@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.lines import arriving
+from macaron_tf.cli import program
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError
 
@@ -183,6 +184,42 @@ def test_input_that_is_no_text_is_refused(data, error):
     with pytest.raises(UserError, match=error):
         for _ in arriving(decoded(io.BytesIO(data))):
             pass
+
+
+class Endless(io.RawIOBase):
+    """A line that never ends, such as the content of /dev/zero."""
+
+    def __init__(self, letter: bytes):
+        self.letter, self.bytes_read = letter, 0
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        buffer[:] = self.letter * len(buffer)
+        self.bytes_read += len(buffer)
+        return len(buffer)
+
+
+@pytest.mark.parametrize(
+    "letter, error",
+    [
+        (b"\0", "line 1 of the input contains a zero byte"),
+        (b"y", "line 1 of the input has more than 64 MiB: split the line"),
+    ],
+)
+def test_a_line_without_end_is_refused(letter, error):
+    source = Endless(letter)
+    with pytest.raises(UserError, match=error):
+        next(decoded(io.BufferedReader(source)))
+    assert source.bytes_read < 65 << 20
+
+
+def test_a_line_of_the_greatest_length_is_read(monkeypatch):
+    monkeypatch.setattr(program, "_MAX_LINE", 6)
+    assert [*decoded(io.BytesIO(b"fives\n\nfives\n"))] == ["fives", "", "fives"]
+    with pytest.raises(UserError, match="line 2 of the input has more"):
+        [*decoded(io.BytesIO(b"fives\nsixsix\n"))]
 
 
 @pytest.mark.parametrize(

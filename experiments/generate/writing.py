@@ -191,7 +191,8 @@ def score(options: argparse.Namespace) -> None:
         window = min(window, max_length)
     scorer = task.scorer(window)
     records = []
-    texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
+    files = [storage.as_path(file).expanduser() for file in options.files]
+    texts = ["\n".join(lines_of(file, may_be_pipe=True)) for file in files]
     pairs = list(zip(options.files, texts, strict=True))
     if empty := [file for file, text in pairs if not text.strip()]:
         raise UserError(f"{empty[0]} contains no text: give a file with text to score")

@@ -32,6 +32,7 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
 INTERRUPTED = 130  # exit status that a shell reports for a process killed by SIGINT
 BROKEN_PIPE = 141  # exit status that a shell reports for a process killed by SIGPIPE
+_MAX_LINE = 1 << 26  # maximum number of bytes in a line of input; a long book has 4 MB
 
 
 class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -363,8 +364,10 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
     numbers of input and output agree.
 
     Raises:
-        UserError: the input is compressed or binary.
+        UserError: the input is compressed or binary, or has a line of more than 64 MiB.
     """
+    if isinstance(lines, io.BufferedIOBase):  # a line of /dev/zero would fill the memory
+        lines = iter(functools.partial(lines.readline, _MAX_LINE + 1), b"")
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith(b"\x1f\x8b"):
             raise UserError("the input is compressed: decompress it with `gunzip -c` first")
@@ -372,6 +375,10 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
             raise UserError(
                 f"line {number} of the input contains a zero byte, so the input is probably not "
                 "UTF-8: give text in UTF-8"
+            )
+        if len(line) > _MAX_LINE:
+            raise UserError(
+                f"line {number} of the input has more than {_MAX_LINE >> 20} MiB: split the line"
             )
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")

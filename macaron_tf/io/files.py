@@ -83,6 +83,7 @@ def same_contents(stamps: Sequence, other_stamps: Sequence) -> bool:
 
 
 def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
+    storage.refuse_device(path)
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         real_path = os.fspath(path) if storage.is_remote(path) else os.path.realpath(path)
         with tf.io.gfile.GFile(real_path, "rb") as file:
@@ -132,15 +133,21 @@ def is_compressed(path: epath.Path) -> bool:
     return path.suffix.lower() in _COMPRESSION_MODULES
 
 
-def lines_of(path: epath.Path) -> Iterator[str]:
+def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
     """Yields the lines of a plain text file, or of a .gz, .bz2 or .xz file, without line ends.
 
     Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
+
+    Args:
+        path: file to read.
+        may_be_pipe: whether to read a device or a pipe too, which may never end.
 
     Raises:
         UserError: the file cannot be read, is not UTF-8, is an archive or spreadsheet, is
             compressed without one of these three suffixes, or is damaged.
     """
+    if not may_be_pipe:
+        storage.refuse_device(path)
     number = 0
     try:
         with contextlib.ExitStack() as stack:
@@ -237,6 +244,7 @@ def _unquoted(cell: str) -> str:
 
 def count_lines(path: epath.Path) -> int:
     """Counts the lines that `lines_of` yields for a plain file, without decoding the text."""
+    storage.refuse_device(path)
     count, last = 0, b"\n"
     with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
         while block := file.read(_BLOCK):

@@ -264,7 +264,8 @@ def size(path: str | os.PathLike) -> int:
 
 
 def file_digest(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 digest (hexadecimal) of a file's content."""
+    """Returns the SHA-256 digest (hexadecimal) of a regular file's content."""
+    refuse_device(path)
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
         while block := file.read(1 << 20):

@@ -7,8 +7,10 @@ import hashlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -224,6 +226,42 @@ def test_lines_are_counted_as_they_are_read(text, disk_or_bucket, monkeypatch):
     storage.write_atomic(path, text)
     monkeypatch.setattr(files, "_BLOCK", 4)
     assert files.count_lines(path) == len(list(files.lines_of(path)))
+
+
+READERS = (
+    lambda path: [*files.lines_of(path)],
+    lambda path: [*files.table_rows(path)],
+    lambda path: files.content_stamps([path]),
+    files.count_lines,
+    storage.file_digest,
+    storage.read_bytes,
+)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_may_never_end_is_not_read(read, tmp_path):
+    """A reader of a source neither waits for a pipe nor fills the memory from a device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(tmp_path / "socket"))  # a longer path is refused
+        for name in ("pipe", "zero", "link.csv", "socket"):
+            refuses(f"{name} is a device or a pipe: ", read, storage.as_path(tmp_path / name))
+    if read is storage.file_digest:  # its callers describe other errors
+        return
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, reason in (("loop", "symbolic links"), (".", "directory"), ("none", "No such file")):
+        refuses(f"cannot read .*{reason}", read, storage.as_path(tmp_path / name))
+
+
+def test_a_pipe_that_the_user_names_is_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("one\ntwo\n",))
+    writer.start()
+    lines = files.lines_of(storage.as_path(tmp_path / "pipe"), may_be_pipe=True)
+    assert [*lines] == ["one", "two"]
+    writer.join()
 
 
 def test_utf_16_is_not_read_as_utf_8(tmp_path):

@@ -173,6 +173,7 @@ def _open_table(kind: str, path):
     with needed(f"{kind}:"):
         import pyarrow as pa
         import pyarrow.parquet
+    storage.refuse_device(path)
     try:
         with path.open("rb") as file:
             if kind == "parquet":

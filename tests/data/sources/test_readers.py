@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 import shutil
 import socket
 import zipfile
@@ -354,6 +355,20 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
     )
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
     refuses("a.csv, line 2 has 0 columns instead of 2", read, f"tsv:{tmp_path}/a.csv")
+
+
+@pytest.mark.parametrize("kind", ["text", "text-lines", "text-paragraphs", "jsonl", "parquet"])
+def test_devices_and_pipes_are_no_documents(kind, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        refuses(f"{path} is a device", lambda path: [*documents(f"{kind}:{path}")], path)
+
+
+@pytest.mark.parametrize("form", ["text:{0},{0}", "tsv:{0}", "jsonl:{0}:a,b", "parquet:{0}:a,b"])
+def test_devices_and_pipes_are_no_pairs(form, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        refuses(f"{path} is a device", read, form.format(path))
 
 
 def test_files_that_cannot_be_read(tmp_path):
