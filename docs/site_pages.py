@@ -47,7 +47,8 @@ CLAIMS = "docs/claims.md"
 CODE_BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")
 REFERENCE = "docs/reference/"
 # Search boosts of the guides and the settings, so that they rank above the API and the results.
-GUIDE_BOOST, SETTING_BOOST = 20, 21
+# The settings of models are asked for most; their short words stand in many other settings' names.
+GUIDE_BOOST, SETTING_BOOST, MODEL_SETTING_BOOST = 20, 21, 30
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -106,13 +107,17 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     guide = name == OVERVIEW or (page.parent and page.parent.title in ("Start", "Guides"))
     setting = name.startswith(f"{REFERENCE}settings/")
     boost = GUIDE_BOOST if guide else SETTING_BOOST if setting else 1
+    if name == f"{REFERENCE}settings/blocks.md":
+        boost = MODEL_SETTING_BOOST
     page.meta["search"] = {"boost": boost}
     if name.endswith(".py"):
         page.meta |= {"search": {"exclude": True}, "hide": ["toc"]}
         return f"# {name}\n\n````python\n{markdown}\n````\n"
     if name.startswith("docs/systems/"):
         markdown += "\n" + system(page.meta)
-    return CODE_BLOCK.sub(in_tabs, markdown)
+    # The text of `--help` stands in fences, where tabs would be shown as their source.
+    in_fences = name.startswith(f"{REFERENCE}commands")
+    return markdown if in_fences else CODE_BLOCK.sub(in_tabs, markdown)
 
 
 def in_tabs(block: re.Match) -> str:
@@ -478,15 +483,31 @@ def commands_pages() -> dict[str, str]:
             + fenced(help_text)
         )
         for subcommand in subcommands:
-            page = f"# {name} {subcommand}\n\n{fenced(help_of(main, [subcommand]))}"
-            pages[f"{REFERENCE}commands/{name}-{subcommand}.md"] = page
+            pages[f"{REFERENCE}commands/{name}-{subcommand}.md"] = subcommand_page(
+                name, subcommand, help_of(main, [subcommand]), help_text
+            )
     return {f"{REFERENCE}commands.md": "\n".join(index) + "\n", **pages}
 
 
+def subcommand_page(name: str, subcommand: str, text: str, command_text: str) -> str:
+    """Returns the page of a sub-command's help, without the end that it shares with its command.
+
+    All sub-commands of a command end with the same list of sources, up to 70 lines.
+    """
+    shared = os.path.commonprefix([text[::-1], command_text[::-1]])[::-1].partition("\n\n")[2]
+    page = f"# {name} {subcommand}\n\n{fenced(text.removesuffix(shared))}"
+    return page + (f"\nThe rest is on the page [{name}]({name}.md).\n" if shared else "")
+
+
 def help_of(main, arguments: list[str]) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main([*arguments, "--help"])
+    out, columns = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "120"  # argparse asks for it; a page is wider than many terminals
+    try:
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            main([*arguments, "--help"])
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ |= {"COLUMNS": columns} if columns else {}
     return out.getvalue()
 
 
