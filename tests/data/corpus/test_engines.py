@@ -120,7 +120,8 @@ def test_the_sentence_of_a_worker(make, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
     refuses("blank.txt contains no text: remove", make, sources=sources, write=write)
-    refuses("--beam runner=NoRunner: Unexpected pipeline", make, write=pipeline("runner=NoRunner"))
+    unknown = "Apache Beam rejects --beam runner=NoRunner .Unexpected pipeline"
+    refuses(unknown, make, write=pipeline("runner=NoRunner"))
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
