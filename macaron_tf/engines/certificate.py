@@ -23,7 +23,7 @@ from macaron_tf.engines.openvino import OpenVinoNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError, first_line
-from macaron_tf.io.serving import EXTRA, failed_check
+from macaron_tf.io.serving import EXTRA, cause_of, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
 # Largest allowed differences, relative to the largest output. bfloat16 has rounding errors of up to
@@ -83,11 +83,8 @@ class Certificate:
         self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
         with contextlib.nullcontext() if self._quantized else self._in_float32():
             for texts in self._examples:
-                try:
-                    rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
-                except tf.errors.InvalidArgumentError:  # the task does not accept the text
-                    continue
                 with _skip_rejected():
+                    rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
                     computed = task.compute(rows)
                     answers = task.conclude(computed, kept)
                     self._references.append(
@@ -240,18 +237,15 @@ class Certificate:
         for texts in self._examples:
             with self._in_float32(), _skip_rejected(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a softmax over a single token
-                try:
-                    searches = [each.begin(tf.constant(texts)) for each in (task, self.task)]
-                except tf.errors.InvalidArgumentError:  # the task does not accept the text
-                    continue
+                searches = [each.begin(tf.constant(texts)) for each in (task, self.task)]
                 steps = [*_steps(searches, (lite.decode_step, step), lite.config.longest)]
-            pairs += steps
-            num_compared += bool(steps)
-            num_parted += any(outputs.argmax() != expected.argmax() for outputs, expected in steps)
-            for logits in steps:
-                preferred = logits[1].argmax()  # the network's token
-                from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
-                log_prob = max(log_prob, float(abs(from_lite - from_network)))
+                pairs += steps
+                num_compared += bool(steps)
+                num_parted += any(ours.argmax() != theirs.argmax() for ours, theirs in steps)
+                for logits in steps:
+                    preferred = logits[1].argmax()  # the network's token
+                    from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
+                    log_prob = max(log_prob, float(abs(from_lite - from_network)))
         facts = {"target": target, "bytes": _total_bytes([file])}
         if not pairs:
             return {**facts, "not_checked": _REJECTED}
@@ -298,17 +292,19 @@ class Certificate:
 
 @contextlib.contextmanager
 def _skip_rejected() -> Iterator[None]:
-    """Skips the rest of the `with` block if a graph rejects a text as invalid.
+    """Skips the rest of the `with` block if the task rejects a text (see `tasks.base.require`).
 
     Raises:
-        UserError: TensorFlow raises an error that has another cause.
+        UserError: TensorFlow raises an error that has another cause, such as an assertion of the
+            network.
     """
     try:
         yield
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
+            cause = first_line(error, cause_of(error))
             raise UserError(
-                f"the network cannot compute its outputs ({first_line(error):.200}): "
+                f"the network cannot compute its outputs ({cause:.200}): "
                 "check the network's layers and vocabulary, and the free memory"
             ) from error
 

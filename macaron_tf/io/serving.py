@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-# Patterns for error messages of `macaron_tf.tasks.base.require`.
+# Patterns for error messages of any assertion, and of `macaron_tf.tasks.base.require` in a graph or
+# in eager mode.
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
-_ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
+_CHECK = re.compile(r"assertion failed: \[(.*?)\] \[rows:\] \[([0-9 ]+)\]", re.S)
+_EAGER_CHECK = re.compile(r"Summarized data: b['\"](.*?)['\"]\nb'rows:'\n([0-9, ]+)", re.S)
 # Parts of TensorFlow's messages to remove: node names, values and stack traces.
 _PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _TRACE = re.compile(
@@ -83,7 +85,7 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 def failed_check(message: str) -> str | None:
     """Extracts the message of a failed check from an error message of TensorFlow.
 
-    A check is a call of `tasks.base.require` in a TensorFlow graph.
+    A check is a call of `tasks.base.require`. Assertions of a network are errors, not checks.
 
     Args:
         message: error message from TensorFlow.
@@ -91,20 +93,20 @@ def failed_check(message: str) -> str | None:
     Returns:
         The message of the check, or `None` for other errors.
     """
-    match = _ASSERTION.search(message)
+    match = _CHECK.search(message) or _EAGER_CHECK.search(message)
     return match[1] if match else None
 
 
 def cause_of(error: BaseException) -> str:
     """Extracts the cause from the message of an error that TensorFlow may have raised.
 
-    The cause is the message of a failed check. Without a failed check, the cause is the message of
-    the first error, without stack traces. If the message is empty, the cause is the name of the
+    The cause is the message of a failed assertion. Without one, the cause is the message of the
+    first error, without stack traces. If the message is empty, the cause is the name of the
     error's class.
     """
     message = str(getattr(error, "message", error))
-    if (check := failed_check(message)) is not None:
-        return check or type(error).__name__
+    if assertion := _ASSERTION.search(message):
+        return assertion[1] or type(error).__name__
     if "\nNode: " in message:  # the line with the node's name ends the stack traces
         message = message.rpartition("\nNode: ")[2].partition("\n")[2]
     cause = _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()
@@ -117,5 +119,5 @@ def failed_rows(message: str) -> set[int]:
     The indices are the rows of the batch that did not pass the check (see `failed_check`). The
     indices are not reliable, because a text in the message may look like a list of indices.
     """
-    match = _ROWS.search(message)
-    return set(map(int, re.findall(r"\b\d{1,9}\b", match[1]))) if match else set()
+    match = _CHECK.search(message)
+    return set(map(int, re.findall(r"\b\d{1,9}\b", match[2]))) if match else set()

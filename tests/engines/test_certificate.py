@@ -138,12 +138,44 @@ def test_litert_takes_as_many_rows_as_it_answers_faster(pairs, most, said, monke
     assert said in certificate.certificate_text(record)
 
 
-def test_a_network_that_fails_is_no_text_that_is_refused(classifier, tmp_path, monkeypatch):
-    def fails(*_, **__):
-        return tf.gather(tf.zeros([2]), [5])
+def gathers_beyond(*_, **__):
+    return tf.gather(tf.zeros([2]), [5])
 
-    monkeypatch.setattr(type(classifier.task), "compute", fails)
-    refuses("cannot compute its outputs .*indices", classifier.export, tmp_path / "out")
+
+def asserts(*_, **__):
+    tf.debugging.assert_less(tf.constant([3]), 2)
+
+
+@tf.function
+def asserts_in_a_graph(*_, **__):
+    with tf.control_dependencies([tf.debugging.assert_less(tf.random.uniform([1]), -1.0)]):
+        return tf.zeros([2])
+
+
+FAILURES = {gathers_beyond: "indices", asserts: "did not hold", asserts_in_a_graph: "did not hold"}
+
+
+@pytest.mark.parametrize("step", ["prepare", "compute"])
+@pytest.mark.parametrize("fails", FAILURES)
+def test_a_network_that_fails_is_no_text_that_is_refused(
+    fails, step, classifier, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(type(classifier.task), step, fails)
+    refuses(f"cannot compute its outputs .*{FAILURES[fails]}", classifier.export, tmp_path / "out")
+
+
+def test_a_decoder_that_fails_is_no_text_that_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("ai_edge_litert")
+    writer = MODELS["writes"]()
+    prefill = writer.network.prefill
+
+    def fails(*arguments):
+        if tf.executing_eagerly():  # not while the decoder is converted
+            asserts()
+        return prefill(*arguments)
+
+    monkeypatch.setattr(writer.network, "prefill", fails)
+    refuses("cannot compute its outputs", writer.export, tmp_path / "out", lite="fp32")
 
 
 @pytest.mark.quick
