@@ -146,6 +146,9 @@ def test_pytorch_s_models_follow_transformers_customs(tmp_path):
     assert type(plain) is tuple and torch.equal(plain[0], named.logits)
     plain = theirs(ids, labels=ids, output_hidden_states=True, return_dict=False)
     assert [type(part) for part in plain] == [torch.Tensor, torch.Tensor, tuple]
+    theirs.config.output_hidden_states, theirs.config.return_dict = True, False
+    assert [type(part) for part in theirs(ids)] == [torch.Tensor, tuple]
+    theirs.config.output_hidden_states, theirs.config.return_dict = False, True
     theirs.resize_token_embeddings(len(WORDS) + 3)
     more = theirs(ids).logits
     assert more.shape[-1] == len(WORDS) + 3 and (theirs.masked_language.bias[-3:] == 0).all()

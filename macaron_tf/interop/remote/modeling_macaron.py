@@ -481,9 +481,11 @@ class MacaronModel(MacaronPreTrainedModel):
         token_type_ids=None,
         position_ids=None,
         inputs_embeds=None,
-        output_hidden_states=False,
+        output_hidden_states=None,
         **kwargs,
     ):
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if position_ids is None:
             inputs = input_ids if inputs_embeds is None else inputs_embeds
             position_ids = torch.arange(inputs.shape[1], device=inputs.device)
