@@ -405,6 +405,10 @@ def assemble(
         special_ids: dict mapping the name of a special token to its Hugging Face id.
     """
     added = [added_token(token_id, name, special=True) for name, token_id in special_ids.items()]
+    for token in added:
+        token["lstrip"] = vocabulary.mask_takes_space and token["content"] == special.get(
+            "mask_token"
+        )
     added_ids = {name: int(ids[token_id]) for name, token_id in vocabulary.added.items()}
     added += [added_token(token_id, name, special=False) for name, token_id in added_ids.items()]
     inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]

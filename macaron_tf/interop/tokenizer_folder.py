@@ -101,6 +101,7 @@ class Tokenizer:
             added = [(token["content"], token_id) for token_id, token in tokens.items()]
             added = [*optional("added_tokens.json").items(), *added]
             self.all_added = {name: int(token_id) for name, token_id in added}
+            self._entries = {token["content"]: token for token in tokens.values()}
             sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
         except (KeyError, TypeError, ValueError):
             raise UserError(
@@ -166,6 +167,14 @@ class Tokenizer:
         is `default`.
         """
         return default if self._separators is None else self._separators
+
+    def takes_space(self, name: str) -> bool:
+        """Returns whether the mask token `name` includes the white space before it (`lstrip`).
+
+        If the files do not say so, the result is True, as in transformers' RoBERTa.
+        """
+        token = self._entries.get(name) or self.options.get("mask_token")
+        return bool(token.get("lstrip", True)) if isinstance(token, dict) else True
 
     def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
         """Reads a BPE vocabulary from `file` and `merges.txt`, or else from `tokenizer.json`.

@@ -89,8 +89,11 @@ def read_vocabulary(
         units, ids = put_special_first(token_ids, names)
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         separators = tokenizer.separators(2 if "<s>" in names else 1)
-        vocabulary = BytePairVocabulary(units, merges, **options, pair_separators=separators)
-        return with_added(vocabulary, tokenizer, ids), ids
+        options |= {
+            "pair_separators": separators,
+            "mask_takes_space": tokenizer.takes_space(names[4]),
+        }
+        return with_added(BytePairVocabulary(units, merges, **options), tokenizer, ids), ids
     if model_type == "Unigram":
         return read_sentencepiece(tokenizer)
     return _read_wordpiece(tokenizer, lower_case), None

@@ -15,6 +15,7 @@ from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
 _LONGEST = 512  # maximum row length of a model without a length limit
+_TRAILING = r"[\t-\r\x{85}\pZ]+\z"  # white space at the end of a text
 
 
 class Filling(OnePass):
@@ -24,8 +25,10 @@ class Filling(OnePass):
     [MASK] tokens. M is the maximum number of masks in a text. The outputs are `words (B, M, K)`
     strings and `probabilities (B, M, K)` float32, for the K most probable tokens at each mask, in
     descending order of probability. The rows of texts with fewer than M masks are padded with ""
-    and 0. A token that continues a word begins with "##". The graph raises InvalidArgumentError for
-    a text that is too long or has no mask.
+    and 0. A token that continues a word begins with "##". White space is encoded as the vocabulary
+    encodes it in any text, but [MASK] may include the white space before it (see
+    `PieceVocabulary.mask_takes_space`). The graph raises InvalidArgumentError for a text that is
+    too long or has no mask.
 
     Args:
         network, vocabulary: arguments of `TaskKind`.
@@ -76,11 +79,13 @@ class Filling(OnePass):
         parts = tf.strings.split(text, MASK)  # (B, None)
         gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
         parts = require(gaps > 0, f"a text has no {MASK}: write {MASK} for a missing word", parts)
-        stripped = tf.strings.strip(parts.values)
-        ids = tf.cast(vocabulary.encode(stripped), tf.int32)  # (parts, None)
         num_parts = parts.row_lengths()
         last_part = tf.gather(num_parts, parts.value_rowids()) - 1
         is_last = tf.ragged.range(num_parts).values == last_part
+        texts = parts.values
+        if vocabulary.mask_takes_space:
+            texts = tf.where(is_last, texts, tf.strings.regex_replace(texts, _TRAILING, ""))
+        ids = tf.cast(vocabulary.encode(texts), tf.int32)  # (parts, None)
         ends = tf.where(is_last, vocabulary.sep_id, vocabulary.mask_id)
         joined = tf.concat([ids, ends[:, None]], axis=1)
         tokens = parts.with_values(joined).merge_dims(1, 2)  # (B, None, None) -> (B, None)

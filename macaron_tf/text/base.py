@@ -313,6 +313,8 @@ class PieceVocabulary(Vocabulary):
             `mask_id` is `None` if there is no [MASK].
         pair_separators: number of [SEP] tokens between two texts (2 for RoBERTa and XLM-R).
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet, instead of the first.
+        mask_takes_space: whether [MASK] includes the white space before it, like the word that it
+            replaces.
         spaces_after: whether the last piece of a word includes the space after the word. Otherwise,
             the first piece of a word includes the space before the word.
         leading_space: regular expression that matches the space that decoding adds at the start of
@@ -328,6 +330,7 @@ class PieceVocabulary(Vocabulary):
     mask_id: int | None = None
     pair_separators = 1
     cls_last = False
+    mask_takes_space = False
     spaces_after = False
     leading_space = "^ "
     byte_fallback = False

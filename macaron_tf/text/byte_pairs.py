@@ -270,13 +270,16 @@ class BytePairVocabulary(MergedPieceVocabulary):
             `encode_with_offsets` never composes characters.
         pattern: rule that splits text into words: `"gpt2"` or `"llama3"`. With `"llama3"`, a word
             that equals a piece is always encoded as this single piece.
+        mask_takes_space: see `PieceVocabulary`. RoBERTa's and ModernBERT's [MASK] does.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
 
     kind = "byte_bpe"
     options = ("lower_case", "add_prefix_space", "pair_separators")
-    later_options = types.MappingProxyType({"composed": False, "pattern": "gpt2"})
+    later_options = types.MappingProxyType(
+        {"composed": False, "pattern": "gpt2", "mask_takes_space": True}
+    )
 
     def __init__(
         self,
@@ -287,9 +290,11 @@ class BytePairVocabulary(MergedPieceVocabulary):
         pair_separators: int = 1,
         composed: bool = False,
         pattern: str = "gpt2",
+        mask_takes_space: bool = True,
     ):
         super().__init__(units, merges)
         self.lower_case = lower_case
+        self.mask_takes_space = mask_takes_space
         self.composed = composed
         self.pattern = check_choice("pattern", pattern, tuple(_WORDS))
         self.add_prefix_space = add_prefix_space

@@ -11,6 +11,7 @@ import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import (
+    AddedToken,
     Regex,
     Tokenizer,
     decoders,
@@ -31,6 +32,8 @@ from macaron_tf.interop.vocabularies import (
     read_vocabulary,
     read_xlm_vocabulary,
 )
+from macaron_tf.tasks.filling import Filling
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.normalization import moses_words
 from tests.harness import refuses
@@ -444,6 +447,41 @@ def test_modern_berts_text_is_composed(tmp_path):
     written = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in texts:
         assert written.encode(text, add_special_tokens=False).ids == theirs.encode(text).ids
+
+
+GAPS = [
+    "fox [MASK] jumped",
+    "the[MASK]dog",
+    "[MASK] the dog ",
+    "  the [MASK]  dog",
+    "the \u00a0\u2003[MASK]\u2003dog\t",
+    "the[MASK],[MASK] [MASK] [MASK]s\n[MASK]",
+    "the \x85[MASK]\ndog \u180e[MASK] e\u0301",
+]
+
+
+@pytest.mark.parametrize("lstrip", [True, False])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_space_before_a_mask_is_part_of_the_mask_and_the_space_behind_is_not(
+    prefix, lstrip, tmp_path
+):
+    theirs = byte_level("gpt2", tmp_path)
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    theirs.add_special_tokens([AddedToken("[MASK]", lstrip=lstrip, special=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    for mask in ("[MASK]", "<mask>"):  # the tokenizer itself, then the tokenizer as we write it
+        vocabulary, ids = read_vocabulary(tmp_path)
+        assert vocabulary.mask_takes_space is lstrip
+        prepare = tf.function(Filling(None, vocabulary, 512).prepare, autograph=False)
+        for text in GAPS:
+            row = prepare(tf.constant([text]))[0]["token_ids"][0].numpy()
+            expected = theirs.encode(text.replace("[MASK]", mask), add_special_tokens=False).ids
+            assert ids[row[1:-1]].tolist() == expected
+        for name, contents in tokenizer_files(vocabulary, ids).items():
+            (tmp_path / name).write_bytes(contents)
+        theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    vocabulary.save(tmp_path / "own")
+    assert PieceVocabulary.load(tmp_path / "own").mask_takes_space is lstrip
 
 
 def test_llama_3s_words(tmp_path):
