@@ -494,7 +494,9 @@ def subcommand_page(name: str, subcommand: str, text: str, command_text: str) ->
 
     All sub-commands of a command end with the same list of sources, up to 70 lines.
     """
-    shared = os.path.commonprefix([text[::-1], command_text[::-1]])[::-1].partition("\n\n")[2]
+    reversed_texts = [text[::-1], command_text[::-1]]
+    # `commonprefix` takes any texts, although it is in `os.path`.
+    shared = os.path.commonprefix(reversed_texts)[::-1].partition("\n\n")[2]  # noqa: RUF071
     page = f"# {name} {subcommand}\n\n{fenced(text.removesuffix(shared))}"
     return page + (f"\nThe rest is on the page [{name}]({name}.md).\n" if shared else "")
 
