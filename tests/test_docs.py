@@ -56,8 +56,14 @@ TESTED = {
 
 
 def commands_in(text: str) -> list[str]:
-    """Returns the arguments of `python -m` in each command of a text."""
+    """Returns the arguments of `python -m` in each command of a text, also of `macaron NAME`."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
+    text = re.sub(
+        r"^    macaron (\w+)",
+        lambda match: f"    python -m {COMMANDS[match[1]][0]}",
+        text,
+        flags=re.M,
+    )
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
     commands = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in commands]

@@ -17,6 +17,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import numpy as np
@@ -38,8 +39,13 @@ def flags(**more) -> str:
 
 
 def write_modules(out: pathlib.Path, text: str) -> list[str]:
-    """Writes a page's Python blocks that begin with `# NAME.py`; returns their names."""
+    """Writes the modules that a page shows; returns their names.
+
+    They are Python blocks that begin with `# NAME.py`, and texts that `cat > NAME.py` writes.
+    """
     matches = re.findall(r"```python\n(# (\w+)\.py\n.*?)```", text, re.S)
+    written = re.findall(r"^    cat > (\w+)\.py <<'END'\n(.*?)^    END$", text, re.S | re.M)
+    matches += [(textwrap.dedent(code), name) for name, code in written]
     for code, name in matches:
         (out / f"{name}.py").write_text(code, encoding="utf-8")
     return [name for _, name in matches]
@@ -135,6 +141,9 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ),
         ("", f"experiments.finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
         ("", f"experiments.compare {out}/compare {d} --seeds 1 {short}", 0),
+        ("", f"experiments.compare {out}/own transformer=gpt_quick "
+         "own=gpt_quick:model.block=my_block:Mine --set corpus.sources=homeassistant:en "
+         f"--seeds 1 {short}", 0),
         ("", f"experiments.compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus "
          f"--seeds 1 {short}", 0),
         ("", f"experiments.compare {out}/schemes "
@@ -220,7 +229,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     (out / "lines.txt").write_text("the story of a man\na woman in the house\n")
     (out / "mine.tsv").write_text("sentence\tlabel\n" + "a fine film\tfilm\nno page\tweb\n" * 50)
-    for page in (ROOT / "docs").glob("own_*.md"):
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("own_*.md")):
         write_modules(out, page.read_text(encoding="utf-8"))
     done_file, failed = out / "done.txt", []
     done = set(done_file.read_text().splitlines()) if done_file.exists() else set()
