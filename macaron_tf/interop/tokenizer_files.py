@@ -410,7 +410,9 @@ def assemble(
             "mask_token"
         )
     added_ids = {name: int(ids[token_id]) for name, token_id in vocabulary.added.items()}
-    added += [added_token(token_id, name, special=False) for name, token_id in added_ids.items()]
+    for name, token_id in added_ids.items():
+        token = added_token(token_id, name, special=False)
+        added.append({**token, "normalized": name not in vocabulary.unnormalized})
     inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
     tokenizer_json = {
         "version": "1.0",

@@ -59,6 +59,7 @@ class Tokenizer:
             vocabulary.
         added: the tokens in `all_added` that are neither special tokens nor T5's sentinels. Text
             that equals such a token is always encoded as this single token.
+        unnormalized: names of the added tokens that are found in text that is not normalized.
 
     Raises:
         UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
@@ -100,8 +101,14 @@ class Tokenizer:
             }
             added = [(token["content"], token_id) for token_id, token in tokens.items()]
             added = [*optional("added_tokens.json").items(), *added]
-            self.all_added = {name: int(token_id) for name, token_id in added}
+            # Hugging Face's tokenizers leave out a token without a name.
+            self.all_added = {name: int(token_id) for name, token_id in added if name}
             self._entries = {token["content"]: token for token in tokens.values()}
+            self.unnormalized = [
+                name
+                for name, token in self._entries.items()
+                if not token.get("normalized", not token.get("special"))
+            ]
             sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
         except (KeyError, TypeError, ValueError):
             raise UserError(
@@ -270,7 +277,8 @@ def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, ids: np.ndarray
 
     Raises:
         UserError: the vocabulary does not contain an added token, because an unused id precedes the
-            id of this token.
+            id of this token, or normalization removes an added
+            token or the white space around it.
     """
     new_ids = {old_id: new_id for new_id, old_id in enumerate(ids.tolist())}
     absent = [name for name, old_id in tokenizer.added.items() if old_id not in new_ids]
@@ -282,4 +290,13 @@ def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, ids: np.ndarray
         )
     added = {name: new_ids[old_id] for name, old_id in tokenizer.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
+    vocabulary.unnormalized = [name for name in tokenizer.unnormalized if name in vocabulary.added]
+    names = [name for name in vocabulary.added if name not in vocabulary.unnormalized]
+    for name, normalized in zip(names, vocabulary.normalized_lines(names), strict=True):
+        is_stripped = normalized == normalized.strip()
+        if is_stripped and (not normalized or name != name.strip()):
+            raise UserError(
+                f"{tokenizer.directory} adds the token {name!r}, but normalization leaves only "
+                f"{normalized!r} of it: set normalized to false for the token in tokenizer.json"
+            )
     return vocabulary

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -257,7 +258,10 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
                 f"{directory} gives the added token {name!r} the id {piece_id}, which belongs to "
                 f"{pieces[piece_id]!r}: use the tokenizer files that belong to the model"
             )
-    vocabulary = WordPieceVocabulary(_in_id_order(piece_ids, directory), lower_case)
+    pieces = _in_id_order(piece_ids, directory)
+    # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
+    pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
+    vocabulary = WordPieceVocabulary(pieces, lower_case)
     return with_added(vocabulary, tokenizer, np.arange(vocabulary.pieces))
 
 

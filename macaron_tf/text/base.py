@@ -14,18 +14,19 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import PAD, SPECIAL_PIECES
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import (
+    CUT,
     AlignedText,
     LocatedPieces,
     as_strings,
     in_chunks,
     map_lines,
+    split_at,
 )
 from macaron_tf.text.token_rows import TokenRows
 
@@ -52,6 +53,8 @@ class Vocabulary(abc.ABC):
     Attributes:
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
             that equals an added token is always encoded as this single token.
+        unnormalized: names of the tokens in `added` that are found in a text before the text is
+            normalized. All other added tokens are normalized, and found in the normalized text.
         languages: language codes of the texts. In a translation model, the source language comes
             first. The tuple is empty if no language is set.
     """
@@ -62,6 +65,7 @@ class Vocabulary(abc.ABC):
     later_options: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
     classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
     added: Mapping[str, int] = types.MappingProxyType({})
+    unnormalized: Sequence[str] = ()
     languages: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs):
@@ -101,6 +105,7 @@ class Vocabulary(abc.ABC):
             if (value := getattr(self, name)) != first:
                 values[name] = value
         values |= {"added": dict(self.added)} if self.added else {}
+        values |= {"unnormalized": self.unnormalized} if self.unnormalized else {}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
@@ -115,10 +120,12 @@ class Vocabulary(abc.ABC):
     @classmethod
     def restore(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         """Builds a vocabulary with its `added` tokens from saved contents and settings."""
-        options = {name: value for name, value in settings.items() if name != "added"}
+        tokens = ("added", "unnormalized")
+        options = {name: value for name, value in settings.items() if name not in tokens}
         vocabulary = cls.from_contents(contents, options)
         if "added" in settings:
             vocabulary.added = settings["added"]
+            vocabulary.unnormalized = settings.get("unnormalized", ())
         return vocabulary
 
     def __reduce__(self):
@@ -399,53 +406,40 @@ class PieceVocabulary(Vocabulary):
         Returns:
             The ids `(B, None)` int32.
         """
-        lines = self.normalized(strings, language)
-        if self.added:
-            return next(self._with_added(lines, lambda texts: [self.tokenizer.tokenize(texts)]))
-        return self.tokenizer.tokenize(lines)
+        raw, normalized = self._added_names()
+
+        def tokenize(texts: tf.Tensor) -> list[tf.RaggedTensor]:
+            lines = self.normalized(texts, language)
+            return _with_added(lines, normalized, lambda parts: [self.tokenizer.tokenize(parts)])
+
+        return _with_added(strings, raw, tokenize)[0]
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         """Encodes lines and finds the position of each piece in its line (see `AlignedText`).
 
+        The ids are those of `encode`, unless the normalization of a word depends on other words.
+
         Raises:
             UserError: this class of vocabulary cannot locate pieces.
         """
-        aligned = AlignedText(strings, self.normalized)
-        lines, tokenize = aligned.normalized, self.tokenizer.tokenize_with_offsets
-        ids, starts, ends = self._with_added(lines, tokenize) if self.added else tokenize(lines)
-        return LocatedPieces(ids, *aligned.original(starts, ends))
+        raw, normalized = self._added_names()
 
-    def _with_added(self, lines: tf.Tensor, tokenize: Callable) -> Iterator[tf.RaggedTensor]:
-        """Tokenizes lines, and encodes each added token in the lines as a single id.
+        def tokenize(texts: tf.Tensor) -> list[tf.RaggedTensor]:
+            aligned, pieces = AlignedText(texts, self.normalized), self.tokenizer
+            located = _with_added(aligned.normalized, normalized, pieces.tokenize_with_offsets)
+            return [located[0], *aligned.original(*located[1:])]
 
-        Args:
-            lines: `(B,)` normalized lines.
-            tokenize: function that tokenizes texts `(N,)` without added tokens. The function
-                returns a sequence of the ids `(N, None)` and optionally the byte offsets of token
-                starts and token ends.
+        return LocatedPieces(*_with_added(strings, raw, tokenize, "UTF8_CHAR"))
 
-        Yields:
-            The ids `(B, None)`, then the byte offsets if `tokenize` returns them.
-        """
+    def _added_names(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the ids of added tokens by names: those in raw and those in normalized text."""
+        if not self.added:
+            return {}, {}
+        normalized = [name for name in self.added if name not in self.unnormalized]
         with tf.init_scope():
-            names = list(self.normalized_lines(self.added))
-        # Longer tokens come first, so that they take precedence over their prefixes, as in Hugging
-        # Face's tokenizers.
-        pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
-        matches = parts.values[:, None] == tf.constant(names)  # (N, added)
-        is_added = tf.reduce_any(matches, axis=1)
-        added_ids = tf.gather([*self.added.values()], tf.argmax(tf.cast(matches, tf.int32), axis=1))
-        results = tokenize(tf.where(is_added, "", parts.values))
-        for i, added_values in enumerate((added_ids, begins.values, ends.values)[: len(results)]):
-            pieces = tf.cast(results[i], added_values.dtype)
-            if i:  # positions within the part become positions within the line
-                line_starts = tf.gather(begins.values, pieces.value_rowids())
-                pieces = pieces.with_values(pieces.values + line_starts)
-            added_values = tf.ragged.boolean_mask(
-                added_values[:, None], is_added[:, None]
-            )  # (parts, 0 or 1)
-            yield parts.with_values(tf.concat([pieces, added_values], axis=1)).merge_dims(1, 2)
+            names = list(self.normalized_lines(normalized))
+        ids = {n: self.added[name] for n, name in zip(names[::-1], normalized[::-1], strict=True)}
+        return {name: self.added[name] for name in self.unnormalized}, ids
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """Encodes lines eagerly, in chunks, with the same result as `encode`."""
@@ -517,3 +511,44 @@ class PieceVocabulary(Vocabulary):
         for token_id in self._text_ids:
             starts[token_id] = self.starts_word(token_id)
         return starts
+
+
+def _with_added(
+    texts: tf.Tensor, added: Mapping[str, int], tokenize: Callable, unit: str = "BYTE"
+) -> Sequence[tf.RaggedTensor]:
+    """Tokenizes texts, and encodes each added token in the texts as a single id.
+
+    Args:
+        texts: `(B,)` strings.
+        added: dict mapping the name of an added token to its id.
+        tokenize: function that tokenizes texts `(N,)` without added tokens. The function returns a
+            sequence of the ids `(N, None)` and optionally the positions of token starts and ends.
+        unit: unit of the positions, "BYTE" or "UTF8_CHAR".
+
+    Returns:
+        The ids `(B, None)`, and the positions if `tokenize` returns them.
+    """
+    # Longer tokens come first, so that they take precedence over their prefixes, as in Hugging
+    # Face's tokenizers. A token without a name is never found.
+    names = sorted(filter(None, added), key=len, reverse=True)
+    if not names:
+        return tokenize(texts)
+    # (B, None): text and added tokens take turns. `regex_split` would lose the text after a NUL.
+    parts = split_at(texts, "|".join(map(re.escape, names)), rf"{CUT}\0{CUT}")
+    is_added = tf.ragged.range(parts.row_lengths()).values % 2 == 1
+    matches = tf.cast(parts.values[:, None] == tf.constant(names), tf.int32)  # (N, added)
+    ids = tf.gather([added[name] for name in names], tf.argmax(matches, axis=1))
+    lengths = parts.with_values(tf.cast(tf.strings.length(parts.values, unit), tf.int64))
+    starts = tf.cumsum(lengths, axis=1, exclusive=True).values
+    results = []
+    for values, pieces in zip(
+        (ids, starts, starts + lengths.values),
+        tokenize(tf.where(is_added, "", parts.values)),
+        strict=False,
+    ):
+        pieces = tf.cast(pieces, values.dtype)
+        if results:  # positions within the part become positions within the line
+            pieces += starts[:, None]
+        values = tf.ragged.boolean_mask(values[:, None], is_added[:, None])  # (N, 0 or 1)
+        results.append(parts.with_values(tf.concat([pieces, values], axis=1)).merge_dims(1, 2))
+    return results

@@ -267,7 +267,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
             first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
         pair_separators: number of [SEP] tokens between two texts.
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
-            `encode_with_offsets` never composes characters.
         pattern: rule that splits text into words: `"gpt2"` or `"llama3"`. With `"llama3"`, a word
             that equals a piece is always encoded as this single piece.
         mask_takes_space: see `PieceVocabulary`. RoBERTa's and ModernBERT's [MASK] does.

@@ -171,6 +171,15 @@ def in_chunks(items: Iterable, size: int = 8192) -> Iterator[list]:
         yield chunk
 
 
+# Separates the parts of a text: noncharacters, which no text contains in this order.
+CUT = "\U0010ffff\U0010fffe"
+
+
+def split_at(strings: tf.Tensor, pattern: str, replacement: str) -> tf.RaggedTensor:
+    """Replaces the matches of a pattern in strings `(N,)`, and splits the results at `CUT`."""
+    return tf.strings.split(tf.strings.regex_replace(strings, pattern, replacement), CUT)
+
+
 # Training sequences have no line ends, because documents are split at line ends. These patterns
 # match the same text in Python and in RE2.
 _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
@@ -191,11 +200,20 @@ def as_prompts(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 
 
-_SPACES = r"[\s\x{85}\pZ]+"
-_MARK = r"\pM+"
-# Each character is normalized between two of these letters, because a normalization may strip outer
-# white space. An accent does not combine with "q", because Unicode has no accented "q".
-_GUARD = "q"
+# BERT treats all ASCII symbols as punctuation, even "$" and "+", which Unicode does not.
+PUNCTUATION = r"!-/:-@\[-`{-~\pP"
+# CJK unified ideographs and their extensions. BERT makes a word of each such character.
+IDEOGRAPHS = (
+    r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2b73f}"
+    r"\x{2b740}-\x{2b81f}\x{2b820}-\x{2ceaf}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
+)
+_SPACES = r"[\s\x{85}\pZ]\pM*"
+_OTHER = rf"[^\s\x{{85}}\pZ{PUNCTUATION}{IDEOGRAPHS}]+"
+# The parts of a text that are normalized separately. Within a word, the lower case of a sigma
+# depends on the letters around it, even beyond an apostrophe or a full stop. ALBERT replaces the
+# two quotation marks of LaTeX.
+_WORD = rf"``|''|{_OTHER}(?:['.:\x{{b7}}\x{{2019}}]{_OTHER})*|(?s:.)\pM*"
+_CLUSTER = r"\PM\pM*|\pM+"  # a character with its combining marks
 
 
 class LocatedPieces(NamedTuple):
@@ -213,7 +231,12 @@ class LocatedPieces(NamedTuple):
 
 
 class AlignedText:
-    """Texts that are normalized character by character, with a map back to the original positions.
+    """Texts that are normalized word by word, with a map back to the original positions.
+
+    Each character of a word is also normalized alone, and the lengths of the results tell which
+    characters of the normalized word belong to the character. If these lengths do not add up to the
+    length of the normalized word, as for two LaTeX quotation marks that become one character or for
+    a word that is too long for BERT, the positions are those of the whole word.
 
     A combining mark belongs to the character before the mark. If "é" consists of the code points
     "e" and an accent, a token that contains only one of the two code points is mapped to both.
@@ -221,38 +244,50 @@ class AlignedText:
     Args:
         texts: `(B,)` UTF-8 strings.
         normalize: function of strings `(N,)` that returns strings `(N,)`. The function receives
-            single characters, so rules that depend on other characters, such as BERT's limit on the
-            length of a word, have no effect.
+            single words, so rules that depend on other words, such as Moses' rules for spaces
+            before punctuation, have no effect.
 
     Attributes:
         normalized: `(B,)` normalized texts.
     """
 
     def __init__(self, texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor]):
-        characters = tf.strings.unicode_split(texts, "UTF-8")  # (B, None)
-        # Only distinct characters are normalized; a page has about a hundred of them.
-        distinct, index = tf.unique(characters.values)
-        normalized_characters = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
-        lengths = tf.strings.length(normalized_characters) - 2
-        clean = tf.strings.substr(normalized_characters, tf.ones_like(lengths), lengths)
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        words = split_at(texts, _WORD, rf"{CUT}\0")[:, 1:]  # (B, None)
+        # Only distinct strings are normalized. A page has a few hundred of them.
+        distinct, word_index = tf.unique(words.values)  # (D,), (W,), W words of all texts
+        clusters = split_at(distinct, _CLUSTER, rf"{CUT}\0")[:, 1:]  # (D, None)
+        characters, cluster_index = tf.unique(clusters.values)
+        num_words = tf.size(distinct)
+        distinct = tf.concat([distinct, characters], axis=0)
+        # The letters around a string keep its outer white space.
+        clean = normalize(tf.strings.join(["q ", distinct, " q"]))
+        clean = tf.strings.regex_replace(clean, r"(?s)\Aq ?(.*?) ?q\z", r"\1")
         self.normalized = tf.strings.reduce_join(
-            characters.with_values(tf.gather(clean, index)), axis=1
+            words.with_values(tf.gather(clean, word_index)), axis=1
         )
-        lengths = tf.gather(tf.cast(lengths, tf.int64), index)  # (N,), N characters of all texts
-        ends = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(lengths)], axis=0)  # (N + 1,)
-        self._text_bytes = tf.gather(ends, characters.row_starts())  # (B,), before each text
-        columns = tf.ragged.range(characters.row_lengths()).values  # (N,)
-        is_start = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
-        cluster = tf.cumsum(tf.cast(is_start, tf.int64)) - 1  # (N,)
-        # For each of the K clusters in all texts: the index of its first character, the index after
-        # its last character, and the number of normalized bytes up to its end.
-        self._starts = tf.math.segment_min(columns, cluster)
-        self._ends = tf.math.segment_max(columns, cluster) + 1
-        self._bytes = tf.math.segment_max(ends[1:], cluster)
-        is_space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), index)
-        self._visible_clusters = tf.where(~tf.boolean_mask(is_space, is_start))[
-            :, 0
-        ]  # clusters without space
+        lengths = tf.cast(tf.strings.length(clean), tf.int64)
+        # Each unit has one range of positions: a cluster, or a word that is mapped as a whole.
+        clusters = clusters.with_values(cluster_index + num_words)
+        cluster_lengths = clusters.with_values(tf.gather(lengths, clusters.values))
+        is_unit = tf.reduce_sum(cluster_lengths, axis=1) != lengths[:num_words]  # (D,)
+        is_cluster = clusters.with_values(~tf.gather(is_unit, clusters.value_rowids()))
+        units = [
+            tf.ragged.boolean_mask(tf.range(num_words)[:, None], is_unit[:, None]),
+            tf.ragged.boolean_mask(clusters, is_cluster),
+        ]
+        # (W, None), the U units of all texts as indices in `distinct`
+        units = tf.gather(tf.concat(units, axis=1), word_index)
+        text_index = tf.gather(words.value_rowids(), units.value_rowids())  # (U,)
+        widths = tf.gather(_num_characters(distinct), units.values)
+        text_starts = tf.cumsum(_num_characters(texts), exclusive=True)  # (B,), in characters
+        self._ends = tf.cumsum(widths) - tf.gather(text_starts, text_index)
+        self._starts = self._ends - widths
+        self._bytes = tf.cumsum(tf.gather(lengths, units.values))  # (U,), up to a unit's end
+        text_lengths = tf.cast(tf.strings.length(self.normalized), tf.int64)
+        self._text_bytes = tf.cumsum(text_lengths, exclusive=True)  # (B,), before each text
+        is_space = tf.gather(tf.strings.regex_full_match(distinct, _SPACES), units.values)
+        self._visible_units = tf.where(~is_space)[:, 0]
 
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
@@ -275,11 +310,15 @@ class AlignedText:
             for value in (first, last)
         )
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
-        # Start at the next cluster that is not white space, if it belongs to this piece.
-        padded_clusters = tf.concat([self._visible_clusters, [tf.int64.max]], axis=0)
-        next_visible = tf.gather(padded_clusters, tf.searchsorted(self._visible_clusters, first))
+        # Start at the next unit that is not white space, if it belongs to this piece.
+        padded_units = tf.concat([self._visible_units, [tf.int64.max]], axis=0)
+        next_visible = tf.gather(padded_units, tf.searchsorted(self._visible_units, first))
         first = tf.where(next_visible <= last, next_visible, tf.minimum(first, last))
         return (
             starts.with_values(tf.gather(self._starts, first)),
             starts.with_values(tf.gather(self._ends, last)),
         )
+
+
+def _num_characters(strings: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.strings.length(strings, "UTF8_CHAR"), tf.int64)

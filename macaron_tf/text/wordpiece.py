@@ -18,7 +18,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import PAD, SPECIAL_PIECES
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
-from macaron_tf.text.normalization import map_lines
+from macaron_tf.text.normalization import IDEOGRAPHS, PUNCTUATION, map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
 CONTINUES = "##"  # prefix of a piece that continues a word
@@ -27,15 +27,8 @@ LONG_WORD_BYTES = 400
 
 # White space according to `str.isspace` or BERT, including no-break spaces.
 _SPACE = r"\s\x{85}\pZ"
-# BERT treats all ASCII symbols as punctuation, even "$" and "+", which Unicode does not.
-_PUNCTUATION = r"!-/:-@\[-`{-~\pP"
-# CJK unified ideographs and their extensions. BERT makes a word of each such character.
-_IDEOGRAPHS = (
-    r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2b73f}"
-    r"\x{2b740}-\x{2b81f}\x{2b820}-\x{2ceaf}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
-)
 _IDEOGRAPH = re.compile(
-    "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), _IDEOGRAPHS) + "]"
+    "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), IDEOGRAPHS) + "]"
 )
 # Only a space ends the run: with the character classes above, {101,} exceeds RE2's memory limit.
 _LONG_WORD = "[^ ]{101,}"
@@ -112,7 +105,7 @@ def _clean_unicode(lines: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def _spaced(lines: tf.Tensor) -> tf.Tensor:
-    lines = tf.strings.regex_replace(lines, rf"([{_PUNCTUATION}{_IDEOGRAPHS}])", r" \1 ")
+    lines = tf.strings.regex_replace(lines, rf"([{PUNCTUATION}{IDEOGRAPHS}])", r" \1 ")
     return tf.strings.regex_replace(lines, rf"[{_SPACE}]+", " ")
 
 
@@ -270,9 +263,13 @@ class WordPieceVocabulary(PieceVocabulary):
         # Lifted out of the graph under construction, because later graphs use the tensor too.
         with tf.init_scope():
             return tensorflow_text.FastBertTokenizer(
-                # Pieces must be distinct, so an unused id gets a name with a space, which no word
-                # contains.
-                [word or f" {token_id}" for token_id, word in enumerate(self.words)],
+                # A piece must be distinct and must not contain white space, which would change how
+                # the words around it are split. The name of any other id starts with a control
+                # character, which `clean` removes from texts.
+                [
+                    word if re.fullmatch(r"[^\s\x00]+", word) else f"\x01{token_id}"
+                    for token_id, word in enumerate(self.words)
+                ],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
                 lower_case_nfd_strip_accents=False,

@@ -28,6 +28,7 @@ from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
 from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
 from macaron_tf.interop.vocabularies import (
+    read_gpt2_vocabulary,
     read_language_vocabulary,
     read_vocabulary,
     read_xlm_vocabulary,
@@ -336,6 +337,84 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
         read_vocabulary,
         tmp_path,
     )
+
+
+def written(kind: str, directory: pathlib.Path, *added: AddedToken) -> Tokenizer:
+    """Writes a tokenizer.json with added tokens in the form of a BERT, a GPT-2 or a T5."""
+    steps, options = pre_tokenizers.Sequence, {}
+    if kind == "bert":
+        words = ["a", "b", "c", "##a", "##b", "##c", "the", "cat", ",", "##at"]
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+        model = models.WordPiece({n: i for i, n in enumerate(words)}, unk_token="[UNK]")
+        tokenizer, options = Tokenizer(model), {"do_lower_case": True}
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    elif kind == "gpt2":
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE({n: i for i, n in enumerate(letters)}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+    else:
+        proto = train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+        model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+        tokenizer = Tokenizer(models.Unigram([(p.piece, p.score) for p in model.pieces], 2))
+        charsmap = model.normalizer_spec.precompiled_charsmap
+        tokenizer.normalizer = normalizers.Precompiled(charsmap)
+        words = pre_tokenizers.WhitespaceSplit()
+        tokenizer.pre_tokenizer = steps([words, pre_tokenizers.Metaspace(prepend_scheme="always")])
+        sentinels = [f"<extra_id_{n}>" for n in reversed(range(100))]
+        tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>", *sentinels])
+    tokenizer.add_tokens([*added])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(options))
+    return tokenizer
+
+
+READERS = {"bert": read_vocabulary, "gpt2": read_gpt2_vocabulary, "t5": read_t5_vocabulary}
+WHITE = ["the cat\nab", "the  cat", " \n\r\n", "c\u200dab\u0301", "", " a\t [X]b [x]\n", "xab cat"]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("name", ["\n", "\t", " ", "\r\n", "  ", " cat", "\u200d", "\u0301", "[X]"])
+@pytest.mark.parametrize("kind", READERS)
+def test_added_tokens_of_white_space_or_of_marks(kind, name, normalized, tmp_path):
+    """Such tokens get the ids of the tokenizers library, or are refused at load."""
+    theirs = written(kind, tmp_path, AddedToken(name, normalized=normalized))
+    removed = {"t5": not name.strip() or name == " cat", "bert": name in ("\u200d", "\u0301")}
+    if normalized and removed.get(kind):
+        refuses("but normalization leaves only .*: set normalized", READERS[kind], tmp_path)
+        return
+    vocabulary, ids, *_ = READERS[kind](tmp_path)
+    ids = np.arange(vocabulary.pieces) if ids is None else ids
+    expected = [theirs.encode(text, add_special_tokens=False).ids for text in WHITE]
+    assert theirs.token_to_id(name) in np.concatenate(expected)
+    rows = vocabulary.encode_lines(WHITE)
+    assert [ids[row].tolist() for row in rows] == expected
+    assert vocabulary.encode_with_offsets(tf.constant(WHITE)).ids.to_list() == rows
+    vocabulary.save(tmp_path / "saved")
+    assert PieceVocabulary.load(tmp_path / "saved").encode_lines(WHITE) == rows
+    if kind == "bert":  # our own files say which tokens are found in raw text
+        files = tokenizer_files(vocabulary)
+        (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])
+        again = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        assert [again.encode(text, add_special_tokens=False).ids for text in WHITE] == expected
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_added_token_without_a_name_is_never_found(kind, tmp_path):
+    theirs = written(kind, tmp_path)
+    contents = json.loads((tmp_path / "tokenizer.json").read_text())
+    token = {"id": theirs.get_vocab_size(), "content": "", "normalized": True, "special": False}
+    contents["added_tokens"].append(
+        {**token, "single_word": False, "lstrip": False, "rstrip": False}
+    )
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    vocabulary, ids, *_ = READERS[kind](tmp_path)
+    rows = vocabulary.encode_lines(WHITE)
+    ids = np.arange(vocabulary.pieces) if ids is None else ids
+    expected = [theirs.encode(text, add_special_tokens=False).ids for text in WHITE]
+    assert [ids[row].tolist() for row in rows] == expected
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.interop.tokenizer_files import tokenizer_files
 from macaron_tf.special_ids import PAD
 from macaron_tf.text import (
     BytePairVocabulary,
@@ -29,7 +31,9 @@ from macaron_tf.text import (
 )
 from macaron_tf.text.base import draw_sample
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
+from macaron_tf.text.words import CharacterWords
 from tests import ram_paths
+from tests.hard_texts import hard_texts
 from tests.harness import refuses
 from tests.text.conftest import train_bytes, train_joint
 from tests.text.test_byte_pairs import MERGES, UNITS
@@ -181,7 +185,10 @@ def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
     assert set(vocabulary.settings()) <= first | {"added"}
     for name, value in vocabulary.later_options.items():
         assert getattr(vocabulary, name) == value
-        settings = {**vocabulary.settings(), name: {False: True, "gpt2": "llama3"}[value]}
+        settings = {
+            **vocabulary.settings(),
+            name: {False: True, True: False, "gpt2": "llama3"}[value],
+        }
         changed = type(vocabulary).from_contents(vocabulary.contents(), settings)
         assert changed.settings() == settings and changed.hash != vocabulary.hash
 
@@ -407,6 +414,101 @@ def test_sentencepieces_leave_out_the_space_before_them():
         assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
         # "ﬁ" becomes two letters, which both cover the one character.
         assert set("".join(text.split())) <= set("".join(pieces))
+
+
+ALL = hard_texts()
+
+
+@functools.cache
+def trained(kind: str) -> PieceVocabulary:
+    """Returns a vocabulary of the hard texts, which lacks some of their characters."""
+    if kind in ("bpe", "unigram"):
+        options = {"character_coverage": 0.98, "model_type": kind}
+        return SentencePieceVocabulary.train(ALL, 900 if kind == "bpe" else 250, **options)
+    if kind == "bytes":
+        return BytePairVocabulary.train(ALL, 400)
+    return WordPieceVocabulary.train(ALL, 700, lower_case=kind == "uncased", max_characters=250)
+
+
+def with_added(vocabulary: PieceVocabulary) -> PieceVocabulary:
+    vocabulary.added = {"[MASK]": 10, "\n": 11, "dog": 12, "É": 13}
+    vocabulary.unnormalized = ["\n", "dog"]
+    return vocabulary
+
+
+def byte_pairs(**options) -> BytePairVocabulary:
+    return BytePairVocabulary(trained("bytes").units, trained("bytes").merges, **options)
+
+
+def pieces(kind: str, lower_case: bool, **options) -> SentencePieceVocabulary:
+    config = NormalizationConfig(lower_case=lower_case, remove_nonprinting=lower_case)
+    return SentencePieceVocabulary(trained(kind).proto, config, **options)
+
+
+KINDS = {
+    "uncased": lambda: trained("uncased"),
+    "cased": lambda: trained("cased"),
+    "cased, added": lambda: with_added(WordPieceVocabulary(trained("cased").words, False)),
+    "gpt2": byte_pairs,
+    "gpt2, added": lambda: with_added(byte_pairs()),
+    "lower, prefix": lambda: byte_pairs(lower_case=True, add_prefix_space=True),
+    "composed": lambda: byte_pairs(composed=True),
+    "llama3": lambda: byte_pairs(pattern="llama3", lower_case=True, composed=True),
+    "unigram": lambda: pieces("unigram", False),
+    "albert": lambda: pieces("unigram", True, fold_accents=True),
+    "bpe, added": lambda: with_added(pieces("bpe", True, fold_accents=True)),
+    "llama": lambda: pieces("bpe", False, verbatim=True),
+    "words": lambda: CharacterWords(20),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_ways_to_encode_give_the_same_ids(kind):
+    """In Python, in a graph and with offsets; each piece lies within its text, in order."""
+    vocabulary = KINDS[kind]()
+    rows = vocabulary.encode_lines(ALL)
+    found = vocabulary.encode_with_offsets(tf.constant(ALL))
+    assert found.ids.to_list() == rows
+    if kind != "words":  # a graph numbers its words itself
+        assert tf.function(vocabulary.encode)(tf.constant(ALL)).to_list() == rows
+    for text, *places in zip(ALL, found.starts.to_list(), found.ends.to_list(), strict=True):
+        assert all(0 <= start < end <= len(text) for start, end in zip(*places, strict=True))
+        for ends in places:
+            assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("kind", ["uncased", "cased", "gpt2", "composed", "unigram", "albert"])
+def test_offsets_are_those_of_the_tokenizers_library(kind):
+    """Pieces lie where the tokenizers library puts them, in texts without combining marks."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = KINDS[kind]()
+    contents = tokenizer_files(vocabulary)["tokenizer.json"].decode()
+    theirs = tokenizers.Tokenizer.from_str(contents)
+    compared = 0
+    for text, row in zip(ALL, located(vocabulary, ALL), strict=True):
+        expected = theirs.encode(text, add_special_tokens=False)
+        has_marks = any(unicodedata.category(c)[0] == "M" for c in text)
+        has_marks |= unicodedata.normalize("NFKC", text) != text
+        if (
+            has_marks
+            or "▁" in text
+            or "``" in text
+            or "''" in text
+            or [i for i, _ in row] != expected.ids
+        ):
+            continue  # the library puts two quotation marks on the second of them
+        places = [text[a:b].strip() for a, b in expected.offsets]
+        assert [piece.strip() for _, piece in row] == places, text
+        compared += 1
+    assert compared > 80
+
+
+def test_two_quotation_marks_are_one_piece_on_both():
+    vocabulary = KINDS["albert"]()
+    text = "He said ``no'' and ```yes'''"
+    [row] = located(vocabulary, [text])
+    assert [piece for _, piece in row if piece[0] in "`'"] == ["``", "''", "``", "`", "''", "'"]
+    assert [i for i, _ in row] == vocabulary.encode_lines(['He said "no" and "`yes"\''])[0]
 
 
 def test_a_sample_is_drawn_in_one_pass():

@@ -177,3 +177,12 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     )
     path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
     assert WordPieceVocabulary.from_file(path).words[-1] == "a"
+
+
+def test_unused_ids_do_not_change_how_spaces_split_words():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "a", "##b"]
+    lines = ["the  cat", " a\t the ", "  ", "ab  cat"]
+    expected = [[5, 6], [7, 5], [], [7, 8, 6]]
+    # A repeated piece has the last of its ids, so that the first id is unused.
+    for extra in ([], [""], ["x y"], [" "], ["\x00"]):
+        assert WordPieceVocabulary([*words, *extra]).encode_lines(lines) == expected
