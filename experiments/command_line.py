@@ -25,6 +25,7 @@ from macaron_tf.cli.arguments import (
     yes_or_no,
 )
 from macaron_tf.errors import UserError, needed
+from macaron_tf.plug_ins import find_sources
 
 # A copy of macaron_tf.distribution.STRATEGIES, because importing that module loads TensorFlow.
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
@@ -57,7 +58,7 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
 
         if options.data_dir is None and "run" in values:
             options.data_dir = saved_data_dir(options.run)
-        options.tfds = Tfds(options.data_dir, options.download)
+        options.tfds = Tfds(options.data_dir, options.download, options.trust_code)
     if values.get("uses_devices"):
         from macaron_tf.distribution import make_strategy
         from macaron_tf.distribution.device_memory import limit_memory
@@ -79,6 +80,7 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
             from macaron_tf.training.callbacks import Callbacks
 
             options.callbacks = Callbacks.parse(options.callback or (), options.profile)
+    find_sources(values.get("source"))
 
 
 program = functools.partial(arguments.program, prepare=_prepare)

@@ -123,6 +123,7 @@ def read_init(
     lower_case: bool | None = None,
     kinds: Sequence[str] = ("encoder", "reader", "words"),
     pooling: bool = False,
+    trust_code: bool = False,
 ) -> Start:
     """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
 
@@ -135,6 +136,7 @@ def read_init(
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
         kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
+        trust_code: see `macaron_tf.load`.
 
     Raises:
         UserError: an argument is missing or not allowed with this `location`, the model cannot be
@@ -154,7 +156,7 @@ def read_init(
             f"--model {model} is allowed only with --init none, because {location} determines the "
             "model: leave --model out"
         )
-    init = start_of(location, load(location, lower_case, pooling), kinds)
+    init = start_of(location, load(location, lower_case, pooling, trust_code=trust_code), kinds)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
     return init
@@ -178,7 +180,8 @@ def init_of_run(
     """
     recipe = run.recipe
     if recipe.init != NOTHING:
-        return read_init(recipe.init, model, vocabulary, lower_case)
+        trust_code = run.trust_code
+        return read_init(recipe.init, model, vocabulary, lower_case, trust_code=trust_code)
     if model or vocabulary:
         raise UserError(
             "--resume cannot be combined with --model or --vocabulary, because the run has saved "

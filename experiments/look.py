@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
             "text or two, each in quotes"
         )
     location = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
-    pretrained = load(location)
+    pretrained = load(location, trust_code=options.trust_code)
     network, stack = pretrained.network, pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)

@@ -8,14 +8,14 @@ import dataclasses
 import difflib
 import json
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras
 
 from macaron_tf.errors import UserError, nearest, parse_json
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
-from macaron_tf.plug_ins import allow_within
+from macaron_tf.plug_ins import find_sources, imported_names, source_names
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
@@ -69,6 +69,14 @@ class Recipe(Settings):
     training: TrainingConfig
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
+    @classmethod
+    def read(cls, values: Mapping[str, typing.Any], trust_code: bool = False) -> typing.Self:
+        recipe = super().read(values, trust_code)
+        # The fields of the model are checked when `model_config` is called, as if the user had
+        # written them.
+        type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)
+        return recipe
+
     def changed(self, **values) -> typing.Self:
         """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
 
@@ -104,6 +112,12 @@ class Recipe(Settings):
         """
         with as_user_errors("model"):
             return catalog.config(self.model, **options)
+
+    @property
+    def names_code(self) -> bool:
+        """Whether the recipe names user code, so that its run is opened with `--trust-code`."""
+        record = dataclasses.asdict(self)
+        return bool(imported_names(record) or source_names(record))
 
     @property
     def model_name(self) -> str:
@@ -253,23 +267,27 @@ def as_user_errors(prefix: str) -> Iterator[None]:
         raise UserError(f"{prefix}: {error}") from error
 
 
-def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
+def recipe_from_json(
+    recipe_class: type[Recipe], text: str, where: str, trust_code: bool = False
+) -> Recipe:
     """Reads the output of `Recipe.to_json`.
 
     Args:
         recipe_class: expected class of the recipe.
         text: the JSON text.
         where: path of the file, for error messages.
+        trust_code: whether to import the user's objective, optimizer and blocks that the recipe
+            names.
 
     Raises:
-        UserError: the text is not JSON, the recipe has another kind than `recipe_class`, or a
-            setting is unknown, missing or not valid.
+        UserError: the text is not JSON, the recipe has another kind than `recipe_class`, a setting
+            is unknown, missing or not valid, or `trust_code` is needed.
     """
     try:
         values = parse_json(text)
         kind = str(values.pop("kind", recipe_class.kind))
         if kind == recipe_class.kind:
-            return recipe_class(**values)
+            return recipe_class.read(values, trust_code)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{where} is not a recipe of this version of the package ({error}): use the version "
@@ -284,9 +302,11 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 
 
 def override(
-    recipe: Recipe, settings: Iterable[str], saved_training: TrainingConfig | None = None
+    recipe: Recipe,
+    settings: Iterable[str],
+    read_saved: Callable[[], TrainingConfig | None] = lambda: None,
 ) -> Recipe:
-    """Returns a copy of the recipe with settings replaced.
+    """Returns a copy of the recipe with settings replaced, and imports the user code they name.
 
     All replacements take effect together. Fewer steps and a shorter warm-up, for example, may be
     given in either order. If `settings` shorten the run but not the warm-up, the warm-up may be
@@ -297,16 +317,16 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        saved_training: training settings of the run to resume; `None` means a new run. If the saved
-            run has the recipe's own warm-up, it keeps this warm-up even if `training.max_steps`
-            changes.
+        read_saved: function that returns the training settings of the run to resume, or `None` for
+            a new run. The function is called after the settings are parsed, because the run may
+            name the same user code. If the saved run has the recipe's own warm-up, it keeps this
+            warm-up even if `training.max_steps` changes.
 
     Raises:
         UserError: a setting is unknown, not valid or determined by another argument, or the warm-up
             of a new run is not shorter than the run.
     """
     model_texts, values, paths, settings = {}, {}, [], tuple(settings)
-    allow_within(*settings)
     refuse_argument_settings(settings, recipe.by_argument)
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -318,11 +338,13 @@ def override(
             model_texts[path.removeprefix("model.")] = text
         else:
             value, section = parse(path, text, _hint(recipe, type(recipe), path, setting)), values
+            find_sources(value)
             *parents, name = path.split(".")
             for parent in parents:
                 section = section.setdefault(parent, {})
             section[name] = value
             paths.append(path)
+    saved_training = read_saved()
     training = values.get("training", {})
     if "warmup_steps" not in training:
         steps = training.get("max_steps", recipe.training.max_steps)

@@ -13,7 +13,7 @@ from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import allow, allow_within, call_user_code, find, is_import_path, trusting
+from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
@@ -93,8 +93,10 @@ def load_from_options(options: argparse.Namespace, run_class: type[Run]) -> Reci
     if options.resume is None:
         recipe = load(options.recipe, run_class.recipe_class)
     else:
-        recipe = run_class.open(options.resume).recipe
-    recipe = override(recipe, options.set, run_class.saved_training(options.run))
+        recipe = run_class.open(options.resume, options.trust_code).recipe
+    recipe = override(
+        recipe, options.set, lambda: run_class.saved_training(options.run, options.trust_code)
+    )
     refuse_unread(recipe, options.set)
     return recipe
 
@@ -115,16 +117,13 @@ def make_recipe(
             not `recipe_class`.
     """
     if is_import_path(name):
-        allow(name)
-        function = find(name)
-        with trusting():  # code that a user's own recipe names is trusted like the recipe itself
-            recipe = call_user_code(name, function, *arguments)
-        allow_within(repr(recipe))
+        recipe = call_user_code(name, find(name, trust_code=True), *arguments)
         if not isinstance(recipe, Recipe):
             raise UserError(
                 f"{name} returns a value of type {type(recipe).__name__}, but must return a value "
                 f"of type {recipe_class.__name__}: correct the function"
             )
+        find_sources(dataclasses.asdict(recipe))
     elif builtin is not None:
         recipe = builtin(*arguments)
     else:

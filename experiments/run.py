@@ -2,7 +2,6 @@
 
 RUN/recipe.json          all settings, including values of `--set`
 RUN/model.json           the network without weights; see `Run.write`
-RUN/code.json            signatures of user code that recipe.json and model.json name
 RUN/data.json            fingerprint (SHA-256), size and location of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
@@ -35,7 +34,6 @@ from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
-from macaron_tf.io.signatures import allow_signed_code, sign_code
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
@@ -61,6 +59,7 @@ class Run(abc.ABC):
         vocabulary: vocabulary of the run; `None` if runs of this type have no vocabulary.
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
             `saved_data_dir` reads it. `None` means that no path is saved.
+        trust_code: whether `load_network` may import user code that model.json names.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -70,36 +69,47 @@ class Run(abc.ABC):
     recipe: Recipe
     vocabulary: typing.Any
     data_dir: str | os.PathLike | None = dataclasses.field(default=None, kw_only=True)
+    trust_code: bool = dataclasses.field(default=False, kw_only=True)
 
     @classmethod
-    def open(cls, path: str | os.PathLike) -> typing.Self:
+    def open(cls, path: str | os.PathLike, trust_code: bool = False) -> typing.Self:
         """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket.
 
+        Args:
+            path: folder of the run.
+            trust_code: whether to import user code that the run names; see `recipe_from_json`.
+
         Raises:
-            UserError: the folder has no recipe of the class `recipe_class`, or the vocabulary
-                cannot be read.
+            UserError: the folder has no recipe of the class `recipe_class`, the vocabulary cannot
+                be read, or `trust_code` is needed.
         """
         path = storage.as_path(path)
-        recipe, vocabulary_class = cls._read_recipe(path), cls.vocabulary_class
+        recipe, vocabulary_class = cls._read_recipe(path, trust_code), cls.vocabulary_class
         vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
-        return cls(path, recipe, vocabulary)
+        return cls(path, recipe, vocabulary, trust_code=trust_code)
 
     @classmethod
-    def saved_training(cls, path: str | os.PathLike) -> TrainingConfig | None:
+    def saved_training(
+        cls, path: str | os.PathLike, trust_code: bool = False
+    ) -> TrainingConfig | None:
         """Returns the training settings of the run in a folder, or `None` if there is no run.
+
+        Args:
+            path: folder of the run.
+            trust_code: see `open`.
 
         Raises:
             UserError: recipe.json cannot be read, or is the recipe of another type of run.
         """
         file = storage.as_path(path) / "recipe.json"
-        return cls._read_recipe(file.parent).training if file.exists() else None
+        return cls._read_recipe(file.parent, trust_code).training if file.exists() else None
 
     @classmethod
-    def _read_recipe(cls, path: epath.Path) -> Recipe:
+    def _read_recipe(cls, path: epath.Path, trust_code: bool) -> Recipe:
         text = _read_recipe_text(path, f"`{cls.recipe_class.command} train`")
-        allow_signed_code(path)
-        offer_code(path)
-        return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
+        if trust_code:
+            offer_code(path)
+        return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
@@ -150,7 +160,7 @@ class Run(abc.ABC):
             # training does not need.
             from macaron_tf.loading import saved_network
 
-            network = saved_network(self.path)
+            network = saved_network(self.path, self.trust_code)
         else:
             network = self.make_network()
         if not network.built:
@@ -176,7 +186,7 @@ class Run(abc.ABC):
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
-        """Writes the vocabulary, data.json, model.json, code.json and recipe.json.
+        """Writes the vocabulary, data.json, model.json and recipe.json.
 
         `macaron_tf.load` builds the network from model.json, without the recipe. The fields of
         model.json are:
@@ -214,7 +224,6 @@ class Run(abc.ABC):
             "versions": saved_versions(self.path) or versions(),
         }
         write_json(self.path / "model.json", record)
-        sign_code(self.path, record, dataclasses.asdict(self.recipe))
         # Written last, so that a folder with recipe.json has all other files.
         storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
 

@@ -33,7 +33,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.io.progress import Progress
-from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels in a row of a figure
@@ -48,7 +47,11 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def grid(
-    tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
+    tasks: Sequence[str],
+    out: pathlib.Path,
+    *arguments: str,
+    log: pathlib.Path | None = None,
+    trust_code: bool = False,
 ) -> dict[str, list]:
     """Runs `finetune grid`, and returns what it wrote to grid.json.
 
@@ -59,9 +62,9 @@ def grid(
         tasks: names of the tasks.
         out: folder of the grid.
         arguments: further arguments of the command.
-        log: file to which the command's output is appended; `None` means stdout and stderr.
+        log, trust_code: see `command`.
     """
-    command("finetune", "grid", *tasks, str(out), *arguments, log=log)
+    command("finetune", "grid", *tasks, str(out), *arguments, log=log, trust_code=trust_code)
     return read_json(out / "grid.json", models=list, combinations=list)
 
 
@@ -71,7 +74,9 @@ def grid_arguments(options: argparse.Namespace) -> list[str]:
     return [*arguments, *flags("--set", *options.finetune_set)]
 
 
-def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> None:
+def command(
+    module: str, *arguments: str, log: pathlib.Path | None = None, trust_code: bool = False
+) -> None:
     """Runs `python -m experiments.MODULE` in a new process.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
@@ -80,11 +85,12 @@ def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> No
         module: name of the command's module in `experiments`.
         arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout and stderr.
+        trust_code: whether to give the command `--trust-code`.
 
     Raises:
         UserError: the command failed.
     """
-    trust = ["--trust-code"] if trusts_code() else []
+    trust = ["--trust-code"] if trust_code else []
     argv = [sys.executable, "-m", f"experiments.{module}", *arguments, *trust]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -266,5 +266,9 @@ def report(
         print(best.format(metric=metric, score=score, step=result.best_step))
     data_flag = f" --data-dir {options.data_dir}" if options.data_dir else ""
     fields = dict(me=recipe.command, run=as_path(options.run), data=data_flag)
-    lines = (command.format(**fields) for command in commands)
+    trust_flag = " --trust-code" if recipe.names_code else ""
+    lines = (
+        command.format(**fields) + ("" if command.startswith("tensorboard") else trust_flag)
+        for command in commands
+    )
     print(as_typed("next: " + "\n      ".join(lines)))

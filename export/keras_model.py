@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
         ) from error
     labels = tuple(options.labels or ())
     model = dataclasses.replace(
-        load(options.model, vocabulary=options.vocabulary),
+        load(options.model, vocabulary=options.vocabulary, trust_code=options.trust_code),
         name="",
         labels=labels,
         max_length=options.max_length,

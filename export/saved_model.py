@@ -107,7 +107,8 @@ def load_model(options: argparse.Namespace):
             f"{location} is not a training run, so it has no checkpoints to choose from: leave "
             "--checkpoint out"
         )
-    return load(f"{location}@{options.checkpoint}" if options.checkpoint else location)
+    location = f"{location}@{options.checkpoint}" if options.checkpoint else location
+    return load(location, trust_code=options.trust_code)
 
 
 def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 from etils import epath
+from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, first_line, parse_json
@@ -26,10 +27,8 @@ from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB, download
 from macaron_tf.io.paths import read_json
 from macaron_tf.io.progress import Progress
-from macaron_tf.io.signatures import allow_signed_code
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
-from macaron_tf.plug_ins import trusting, trusts_code
 from macaron_tf.pretrained import HEADS, HUGGING_FACE, RECIPE, USAGE, Pretrained
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training.checkpoints import (
@@ -89,11 +88,8 @@ def load(
         bert.save_pretrained("my-bert")
     """
     location = os.fspath(location)
-    if trust_code:
-        with trusting():
-            return load(location, lower_case, pooling, vocabulary)
     if vocabulary is not None:
-        loaded = load(location, lower_case, pooling)
+        loaded = load(location, lower_case, pooling, trust_code=trust_code)
         if loaded.vocabulary is not None:
             raise UserError(
                 f"{location} has its own vocabulary: leave out the argument `vocabulary` of "
@@ -116,16 +112,16 @@ def load(
         refuse_lower_case(lower_case, location)
     if not parsed:
         path = paths.as_path(location)
-        with _refuse_network(location):
-            network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
+        with _refuse_network(location), SafeModeScope(not trust_code):
+            network = keras.saving.load_model(path, compile=False)
         return Pretrained(network, name=path.stem, checkpoint=location)
     with Progress(f"loading {location}"):
         if parsed.library:
             pretrained = dataclasses.replace(
-                _read_library(parsed, lower_case, pooling), checkpoint=location
+                _read_library(parsed, lower_case, pooling, trust_code), checkpoint=location
             )
         else:
-            pretrained = _read_native(parsed)
+            pretrained = _read_native(parsed, trust_code)
     # A folder downloaded from the hub has the revision as its name.
     on_hub = location.startswith(f"{HUB}:")
     name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name
@@ -216,31 +212,34 @@ def _refuse_network(location: str) -> Iterator[None]:
         ) from error
 
 
-def saved_network(folder: epath.Path) -> keras.Model:
+def saved_network(folder: epath.Path, trust_code: bool = False) -> keras.Model:
     """Builds the network that a folder's model.json describes, without reading the weights.
 
+    Args:
+        folder: folder of model.json.
+        trust_code: see `load`.
+
     Raises:
-        UserError: model.json is missing or damaged, or names user code that is not allowed, or the
-            network does not fit into memory.
+        UserError: model.json is missing or damaged, `trust_code` is needed, or the network does not
+            fit into memory.
     """
-    return _build_layers(folder, _read_record(folder, str(folder)))["network"]
+    return _build_layers(folder, _read_record(folder, str(folder)), trust_code)["network"]
 
 
 def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
     try:
-        record = parse_json(paths.read_bytes(path / MODEL))
+        return parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
         raise UserError(
             f"{location} has no readable model.json: give the folder that a `train` command or "
             "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
             "hub:OWNER/NAME or a .keras file"
         ) from error
-    allow_signed_code(path)
-    offer_code(path)
-    return record
 
 
-def _build_layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
+def _build_layers(
+    path: epath.Path, record: dict[str, Any], trust_code: bool
+) -> dict[str, keras.layers.Layer]:
     """Builds the network and the separate heads that a model.json describes.
 
     Returns:
@@ -250,15 +249,20 @@ def _build_layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.l
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
-    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
-        deserialize, safe = keras.saving.deserialize_keras_object, not trusts_code()
-        built = {name: deserialize(layer, safe_mode=safe) for name, layer in layers.items()}
+    if trust_code:
+        offer_code(path)
+    # The scope holds in this thread, and takes precedence over an outer scope. The argument
+    # `safe_mode` would not, if a trusted module loads another folder while it is imported.
+    scope = SafeModeScope(not trust_code)
+    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)), scope:
+        deserialize = keras.saving.deserialize_keras_object
+        built = {name: deserialize(layer) for name, layer in layers.items()}
         if not built["network"].built:
             built["network"].build()
     return built
 
 
-def _read_native(parsed: Location) -> Pretrained:
+def _read_native(parsed: Location, trust_code: bool) -> Pretrained:
     path, location = parsed.folder, parsed.argument
     record = _read_record(path, location)
     with paths.refuse_damage(path / MODEL, _MEND):
@@ -271,7 +275,7 @@ def _read_native(parsed: Location) -> Pretrained:
         folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
         scores = record.get("results", {}).get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
-    layers = _build_layers(path, record)
+    layers = _build_layers(path, record, trust_code)
     with _refuse_network(str(path / MODEL)):
         manifest = load_network(weights, layers["network"], vocabulary.hash if vocabulary else "")
         for name in HEADS:
@@ -318,7 +322,9 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
     return scores
 
 
-def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
+def _read_library(
+    parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool
+) -> Pretrained:
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")
@@ -328,7 +334,7 @@ def _read_library(parsed: Location, lower_case: bool | None, pooling: bool) -> P
         if str(config.get("registered_name")).startswith("macaron_tf>"):
             from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
 
-            return read_preset(folder)
+            return read_preset(folder, trust_code)
         return read_keras_hub(folder)
     if parsed.library == MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))

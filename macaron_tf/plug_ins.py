@@ -6,12 +6,11 @@ instantiate, arguments may follow: `package.module:Name(rate=0.1)`.
 A run records the name and not the code. Every process that opens the run imports the module. A
 `package.module` must be in the working directory or on PYTHONPATH.
 
-A model folder may come from a stranger. Therefore, this module imports a name only in three cases:
-
-- The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
-- The folder has a signature of the name by the same user (see `macaron_tf.io.signatures`).
-- The user gave `--trust-code` or `trust_code=True` (see `trusting`), and the name is not a
-  FILE.py.
+A model folder may come from a stranger. Therefore, `find` imports a name only if its caller passes
+`trust_code=True`: the user wrote the name in this process's command or call, or trusts the folder
+(`--trust-code`, `load(..., trust_code=True)`). Without `trust_code`, `find` returns only what this
+process has already imported. No state of the process allows imports, so that threads with different
+trust do not see each other.
 """
 
 import ast
@@ -21,24 +20,17 @@ import importlib.machinery
 import importlib.util
 import inspect
 import pathlib
-import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
-
-class _Trust:
-    """Record of the user code that this process may import. All threads share the record."""
-
-    import_paths: ClassVar[set[str]] = set()
-    texts: ClassVar[set[str]] = set()  # texts that the user wrote, such as arguments of a command
-    everything = False
-
-
 _files: dict[pathlib.Path, types.ModuleType] = {}  # maps each imported FILE.py to its module
+_functions: set[Callable] = set()  # functions that `find` has returned
+# Errors of a search for a module or file whose name may be any text.
+_LOOKUP_ERRORS = (ImportError, ValueError, AttributeError, OSError, RuntimeError)
 
 
 def is_import_path(name: str) -> bool:
@@ -66,27 +58,25 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     )
 
 
-def find(import_path: str, base: type | None = None) -> Any:
-    """Imports the object that `package.module:Name` or `FILE.py:Name` names.
-
-    This function also allows later imports of the same name (see `allow`).
+def find(import_path: str, base: type | None = None, trust_code: bool = False) -> Any:
+    """Finds the object that `package.module:Name` or `FILE.py:Name` names.
 
     Args:
         import_path: name of the object. `:Name` may be omitted if the module defines only one
             suitable object.
         base: class of which the object must be a subclass. `None` means that the object must be a
             function.
+        trust_code: whether the module may be imported, which runs its code. `False` means that the
+            name was read from a file: then it must name a class of a module that is already
+            imported, or a function that was found with `trust_code=True` before.
 
     Raises:
         UserError: the module or object does not exist, the import fails, the object has another
-            type, or the name was read from a file and the user has not allowed the import.
+            type, or `trust_code` is needed.
     """
     name, _, attribute = import_path.partition(":")
-    # Taking a class from a module that is already imported runs no code.
-    is_imported = base and attribute in vars_of(sys.modules.get(name), base)
-    if not is_imported:
-        check_allowed(import_path)
-    allow(import_path)
+    if not (trust_code or is_imported(import_path, base)):
+        raise untrusted(import_path)
     module = import_module(name)
     candidates = vars_of(module, base)
     if not attribute and len(candidates) == 1:
@@ -107,78 +97,64 @@ def find(import_path: str, base: type | None = None) -> Any:
     value = vars(module)[attribute]
     if not _is_suitable(value, base):
         raise UserError(f"{import_path} is not {expected}: give {expected}")
+    if base is None:
+        _functions.add(value)
     return value
 
 
-def allow(*import_paths: str) -> None:
-    """Allows imports of user code by name, such as `package.module:Name`."""
-    _Trust.import_paths.update(import_path.removeprefix("python:") for import_path in import_paths)
-
-
-def allow_within(*texts: str) -> None:
-    """Allows imports of user code whose names occur in texts that the user wrote.
-
-    Args:
-        texts: texts such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a
-            recipe. A text that consists only of a name allows no import, because such a text may be
-            a data source: `lambada:dev` has the form of a name.
-    """
-    _Trust.texts.update(texts)
-
-
-@contextlib.contextmanager
-def trusting(trust: bool = True) -> Iterator[None]:
-    """Allows imports of all modules within the `with` block, for all threads.
-
-    A name of the form `FILE.py:Name` still needs the user's permission (see `is_allowed`).
-
-    Args:
-        trust: whether to allow the imports. `False` changes nothing.
-    """
-    previous, _Trust.everything = _Trust.everything, trust or _Trust.everything
-    try:
-        yield
-    finally:
-        _Trust.everything = previous
-
-
-def trusts_code() -> bool:
-    """Returns whether any thread is in a `with` block of `trusting(True)`."""
-    return _Trust.everything
-
-
-def is_allowed(import_path: str) -> bool:
-    """Returns whether this process may import the user code that a name stands for.
-
-    For a `FILE.py`, or a name that contains `~`, `trusting` is not sufficient. The user must have
-    written or signed such a name.
-    """
-    if import_path in _Trust.import_paths or (_Trust.everything and not _is_file(import_path)):
-        return True
-    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(import_path)}(?:$|[,()\]\s'\"])")
-    return any(map(within.search, _Trust.texts))
-
-
-def _is_file(import_path: str) -> bool:
-    return import_path.partition(":")[0].endswith(".py") or "~" in import_path
-
-
-def check_allowed(import_path: str) -> None:
-    """Raises a UserError if `is_allowed` returns `False` for a name."""
-    name = import_path.partition(":")[0]
-    if is_allowed(import_path):
-        return
-    if _is_file(import_path):
-        raise UserError(
-            f"{import_path!r} was read from a file, but only a command may name a FILE.py: give "
-            f"{import_path} in the command, or write "
-            f"{pathlib.Path(name).stem}:{import_path.partition(':')[2] or 'NAME'} in the file"
-        )
-    raise UserError(
-        f"{import_path!r} was read from a file and would run the code of the module {name}: if you "
-        "trust the code, give --trust-code (in Python trust_code=True or "
-        f"plug_ins.allow({import_path!r}))"
+def untrusted(import_path: str) -> UserError:
+    """Returns the error for the name of user code that was read from a file."""
+    return UserError(
+        f"{import_path!r} was read from a file and would run the code of the module "
+        f"{import_path.partition(':')[0]}: if you trust the code, give --trust-code (in Python "
+        "trust_code=True)"
     )
+
+
+def is_imported(import_path: str, base: type | None = None) -> bool:
+    """Returns whether `find` needs no `trust_code`, because the object is already imported.
+
+    A function counts only if `find` has returned it before: a file that names `shutil:rmtree` must
+    not have it called, although many programs import `shutil`.
+    """
+    name, _, attribute = import_path.partition(":")
+    module = _files.get(_path_of(name)) if name.endswith(".py") else sys.modules.get(name)
+    if module is None:
+        return False
+    found = [vars(module).get(attribute)] if attribute else list(vars_of(module, base).values())
+    return bool(found) and all(
+        _is_suitable(value, base) and (base or value in _functions) for value in found
+    )
+
+
+def imported_names(values: Any) -> list[str]:
+    """Returns the names of imported classes in nested dicts, lists and tuples.
+
+    Each name has the form `package.module:Name` or `FILE.py:Name`, without arguments. Names of
+    classes that are not imported are left out.
+    """
+    names = {text.partition("(")[0] for text in _texts(values)}
+    return sorted(name for name in names if is_import_path(name) and is_imported(name, object))
+
+
+def source_names(values: Any) -> list[str]:
+    """Returns the names of functions in the `python:` sources in nested dicts, lists and tuples."""
+    texts = (text for text in _texts(values) if text.startswith("python:"))
+    return [text.removeprefix("python:") for text in texts]
+
+
+def find_sources(values: Any) -> None:
+    """Finds the functions of all `python:` sources in nested values that the user wrote."""
+    for name in source_names(values):
+        find(name, trust_code=True)
+
+
+def _texts(values: Any) -> Iterator[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, dict | list | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _texts(value)
 
 
 def origin_of(import_path: str) -> str | None:
@@ -191,11 +167,10 @@ def origin_of(import_path: str) -> str | None:
     # `python -m` searches the working directory for modules, but an installed script does not.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
-    lookup_errors = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # for any text
-    with contextlib.suppress(*lookup_errors):
-        if name.endswith(".py"):
-            file = pathlib.Path(name).expanduser().resolve()
-            return str(file) if file.is_file() else None
+    if name.endswith(".py"):
+        file = _path_of(name)
+        return str(file) if file else None
+    with contextlib.suppress(*_LOOKUP_ERRORS):
         top, *submodules = name.split(".")
         spec = importlib.util.find_spec(top)
         for depth in range(len(submodules)):
@@ -205,12 +180,15 @@ def origin_of(import_path: str) -> str | None:
     return None
 
 
-def file_of(import_path: str) -> pathlib.Path:
-    """Imports the function that `package.module:Name` names, and returns its source file."""
-    return pathlib.Path(find(import_path).__code__.co_filename)
+def _path_of(name: str) -> pathlib.Path | None:
+    """Returns the absolute path of `FILE.py`, or `None` if there is no such file."""
+    with contextlib.suppress(*_LOOKUP_ERRORS):
+        file = pathlib.Path(name).expanduser().resolve()
+        return file if file.is_file() else None
+    return None
 
 
-def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
+def vars_of(module: types.ModuleType, base: type | None = None) -> dict[str, Any]:
     """Returns a dict of the public functions that a module defines, not of imported functions.
 
     If `base` is not `None`, the dict contains the public subclasses of `base` that the module
@@ -218,7 +196,7 @@ def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[s
     """
     return {
         name: value
-        for name, value in sorted(vars(module).items() if module else ())
+        for name, value in sorted(vars(module).items())
         if not name.startswith("_")
         and _is_suitable(value, base)
         and value.__module__ == module.__name__
@@ -235,16 +213,15 @@ def import_module(name: str) -> types.ModuleType:
     """Imports a module by its name or from a file `FOLDER/NAME.py`.
 
     The search path includes the working directory. On the first import of a module, this function
-    prints the module's name and file to stderr. Later imports do not execute the module again. This
-    function does not check whether the import is allowed (see `check_allowed`).
+    prints the module's name and file to stderr. Later imports do not execute the module again.
 
     Raises:
         UserError: the module or file does not exist, `name` is not a module name, or the module
             raises an exception.
     """
     if name.endswith(".py"):
-        file = pathlib.Path(name).expanduser().resolve()
-        if not file.is_file():
+        file = _path_of(name)
+        if file is None:
             raise UserError(f"there is no file {name}: check the path")
         module, load = _files.get(file), lambda: _import_file(file)
     else:
@@ -259,7 +236,7 @@ def import_module(name: str) -> types.ModuleType:
             print(f"importing your code: {name}, {origin}", file=sys.stderr, flush=True)
         with clear_errors(name):
             module = load()
-    USER_FILES.add(module.__file__ or "")
+    USER_FILES.add(vars(module).get("__file__") or "")
     return module
 
 

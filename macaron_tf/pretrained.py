@@ -27,7 +27,6 @@ from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
-from macaron_tf.io.signatures import sign_code
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
@@ -492,7 +491,6 @@ class Pretrained:
             DIR/vocabulary/          vocabulary, if the model has a vocabulary
             DIR/recipe.json          recipe of the training run, if the model has a recipe
             DIR/code/                copies of user code, if needed; see `io.code_files`
-            DIR/code.json            signatures of user code, if needed; see `io.signatures`
             DIR/manifest.json        format and checksums
             DIR/README.md            model card, which you may edit
 
@@ -595,7 +593,6 @@ class Pretrained:
         }
         files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
         files, code = take_code(directory, files)
-        sign_code(directory, *files.values())
         for name, value in files.items():
             (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
         texts = self._task.examples() if self._task else ()

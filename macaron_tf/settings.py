@@ -15,14 +15,14 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_import_path, parse_call, trusting
+from macaron_tf.plug_ins import find, is_import_path, parse_call
 
 INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
 Count = Annotated[int, Ge(1), INT32]
@@ -88,13 +88,49 @@ class Settings:
             keras.saving.register_keras_serializable(package=package)(cls)
 
     def __post_init__(self):
-        for name, hint in hints_of(type(self)).items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, _convert(value, hint))
-            except _Mismatch:
-                raise self.error(_refusal(name, value, hint)) from None
+        # The user wrote the values, or `read` has checked the names in them.
+        for name, value in self.converted(vars(self), trust_code=True).items():
+            object.__setattr__(self, name, value)
         self.check()
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], trust_code: bool = False) -> typing.Self:
+        """Makes settings from values that were read from a file.
+
+        In contrast, the constructor is for values that the user wrote, and imports the user code
+        that they name.
+
+        Args:
+            values: dict mapping names of fields to values.
+            trust_code: whether to import user code that the values name, such as a block (see
+                `macaron_tf.plug_ins.find`).
+
+        Raises:
+            SettingError: a value does not fit its annotation, or `check` raises.
+            UserError: `trust_code` is needed.
+        """
+        return cls(**{**values, **cls.converted(values, trust_code)})
+
+    @classmethod
+    def converted(cls, values: Mapping[str, Any], trust_code: bool) -> dict[str, Any]:
+        """Converts the values of fields to the annotated types, and finds the user code they name.
+
+        Args:
+            values: dict mapping names of fields to values. Other names are left out.
+            trust_code: see `read`.
+
+        Raises:
+            SettingError: a value does not fit its annotation.
+            UserError: `trust_code` is needed.
+        """
+        result = {}
+        for name, hint in hints_of(cls).items():
+            if name in values:
+                try:
+                    result[name] = _convert(values[name], hint, trust_code)
+                except _Mismatch:
+                    raise cls.error(_refusal(name, values[name], hint)) from None
+        return result
 
     def check(self) -> None:
         """Checks rules that involve several fields. The base class has no such rules.
@@ -102,14 +138,15 @@ class Settings:
         Subclasses override this method, and raise `self.error(...)` for invalid combinations.
         """
 
-    def error(self, sentence: str) -> SettingError:
+    @classmethod
+    def error(cls, sentence: str) -> SettingError:
         """Returns a `SettingError` whose message begins with the full name of a setting.
 
         Args:
             sentence: message that begins with a field name. This method inserts `section` and a dot
                 before the field name.
         """
-        return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
+        return SettingError(f"{cls.section}.{sentence}" if cls.section else sentence)
 
     def get_config(self) -> dict[str, Any]:
         return self.options(*hints_of(type(self)))
@@ -119,20 +156,16 @@ class Settings:
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]):
+    def from_config(cls, config: dict[str, Any]) -> typing.Self:
         import keras
         from keras.src.saving.serialization_lib import in_safe_mode  # no public name
 
         deserialize = (
             keras.saving.deserialize_keras_object
-        )  # for nested settings and tuples of settings
-        with trusting(in_safe_mode() is False):
-            return cls(
-                **{
-                    k: deserialize(v) if isinstance(v, dict | list) else v
-                    for k, v in config.items()
-                }
-            )
+        )  # for nested settings and tuples of them
+        values = {k: deserialize(v) if isinstance(v, dict | list) else v for k, v in config.items()}
+        # Keras passes no argument, but keeps `safe_mode` for each call and each thread.
+        return cls.read(values, trust_code=in_safe_mode() is False)
 
 
 class _Mismatch(Exception):
@@ -146,19 +179,29 @@ def hints_of(cls: type[Settings]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def _convert(value, hint):
-    """Converts a value to the annotated type, or raises `_Mismatch` if the value does not fit."""
+def _convert(value, hint, trust_code: bool):
+    """Converts a value to the annotated type, or raises `_Mismatch` if the value does not fit.
+
+    Args:
+        value: the value.
+        hint: the annotation.
+        trust_code: see `Settings.read`.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return tuple(_convert(item, Any) for item in value) if type(value) is list else value
+        return (
+            tuple(_convert(item, Any, trust_code) for item in value)
+            if type(value) is list
+            else value
+        )
     if origin is Annotated:
-        value = _convert(value, arguments[0])
-        if all(_satisfies(value, constraint) for constraint in arguments[1:]):
+        value = _convert(value, arguments[0], trust_code)
+        if all(_satisfies(value, constraint, trust_code) for constraint in arguments[1:]):
             return value
     elif origin in (types.UnionType, typing.Union):
         for member in arguments:
             try:
-                return _convert(value, member)
+                return _convert(value, member, trust_code)
             except _Mismatch:
                 continue
     elif origin is Literal:
@@ -167,13 +210,14 @@ def _convert(value, hint):
     elif origin is tuple:
         items = tuple(value) if isinstance(value, list | tuple) else (value,)
         if arguments[-1] is Ellipsis:
-            return tuple(_convert(item, arguments[0]) for item in items)
+            return tuple(_convert(item, arguments[0], trust_code) for item in items)
         if len(items) == len(arguments):
-            return tuple(map(_convert, items, arguments))
+            return tuple(_convert(*pair, trust_code) for pair in zip(items, arguments, strict=True))
     elif isinstance(value, dict) and dataclasses.is_dataclass(hint):
         if value.keys() <= hints_of(hint).keys():
             with contextlib.suppress(TypeError):  # a field without a default is missing
-                return hint(**value)
+                is_plain = not issubclass(hint, Settings)
+                return hint(**value) if is_plain else hint.read(value, trust_code)
     elif hint is float:
         if type(value) in (int, float) and abs(value) < _GREATEST_FLOAT:
             return float(value)
@@ -209,7 +253,7 @@ def parse(name: str, text: str, hint) -> Any:
         literal = text
     for value in (text,) if isinstance(literal, str) else (literal, text):
         try:
-            return _convert(value, hint)
+            return _convert(value, hint, trust_code=True)
         except _Mismatch:
             pass
     members = (member for member in typing.get_args(hint) if isinstance(member, type))
@@ -257,12 +301,12 @@ _CONSTRAINTS = {
 }
 
 
-def _satisfies(value, constraint) -> bool:
+def _satisfies(value, constraint, trust_code: bool) -> bool:
     if isinstance(constraint, OneOf):
         if constraint.takes_arguments:
             value, _ = parse_call(value)
         if constraint.base and is_import_path(value):
-            return bool(find(value, constraint.base))
+            return bool(find(value, constraint.base, trust_code))
         return value in constraint.choices
     field, compare, _ = _CONSTRAINTS[type(constraint)]
     return compare(value, getattr(constraint, field))
@@ -277,7 +321,12 @@ def describe_hint(hint) -> str:
     if origin is Annotated:
         return _describe_range(arguments[0], arguments[1:])
     if origin in (types.UnionType, typing.Union):
-        members = [describe_hint(member) for member in arguments]
+        members = [
+            "several of these"
+            if typing.get_args(member) == (arguments[0], ...)
+            else describe_hint(member)
+            for member in arguments
+        ]
         return f"{', '.join(members[:-1])} or {members[-1]}" if len(members) > 1 else members[0]
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"

@@ -113,15 +113,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_plug_ins():
-    """Clears the registered plug-in files and the trust decisions after each test.
+    """Clears the registered plug-in files after each test.
 
     While a plug-in file is registered, commands report unexpected exceptions as one-line errors.
     """
     yield
     USER_FILES.clear()
     plug_ins._files.clear()
-    plug_ins._Trust.import_paths.clear()
-    plug_ins._Trust.texts.clear()
+    plug_ins._functions.clear()
 
 
 @pytest.fixture(scope="session")

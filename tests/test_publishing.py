@@ -55,9 +55,8 @@ class Gate(Mixer):
 
 @contextlib.contextmanager
 def forgotten(folder: pathlib.Path):
-    """Simulates a new process: a new working folder, no user modules and no trust decisions."""
-    plug_ins._Trust.import_paths.clear()
-    plug_ins._Trust.texts.clear()
+    """Simulates a new process: a new working folder and no user modules."""
+    plug_ins._files.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "mine_parts")]:
         del sys.modules[name]
     folder.mkdir(exist_ok=True)

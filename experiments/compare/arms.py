@@ -191,6 +191,14 @@ class Trainer(abc.ABC):
         recipe.model_config()
         return recipe
 
+    def trusts(self, run: pathlib.Path) -> bool:
+        """Returns whether a command that opens an arm's run needs and gets `--trust-code`.
+
+        The run must not name other user code than this command, in its arms or in `--set`.
+        """
+        trust_code = self.options.trust_code
+        return trust_code or self.run_class.open(run).recipe.names_code
+
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Prepares the data of all arms. The base class only checks the flags.
 
@@ -225,7 +233,8 @@ class Trainer(abc.ABC):
         recipe_class, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, recipe_class, self.settings(arm, seed))
         if file.is_file():
-            earlier = recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
+            text, trust_code = file.read_text(encoding="utf-8"), self.options.trust_code
+            earlier = recipe_from_json(recipe_class, text, str(file), trust_code)
             recipe.check_continues(earlier, run, self.may_change)
 
     @abc.abstractmethod

@@ -42,6 +42,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.plug_ins import find_sources
 from macaron_tf.tasks.classification import Classification
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -166,7 +167,10 @@ class Pretraining(Trainer):
         rates = self.options.learning_rates or ()
         arguments = ["--init", f"model={run}", *studies.grid_arguments(self.options)]
         arguments += ["--learning-rates", *map(repr, rates)] if rates else []
-        record = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
+        folder, trust_code = run / "tuned", self.trusts(run)
+        record = studies.grid(
+            self.options.tasks, folder, *arguments, log=log, trust_code=trust_code
+        )
         best = {
             task: max(task_cells, key=lambda cell: cell["mean"] or 0.0)["runs"]
             for task, task_cells in studies.grouped(record["combinations"], "task").items()
@@ -248,8 +252,9 @@ class Translation(Trainer):
             self.fit_unless_diverged(arm, seed, run, log)
             arguments = [str(run), *self.data_flags]
             arguments += ["--checkpoint", "average", "--output", str(output)]
-            studies.command("translate", "average", str(run), log=log)
-            studies.command("translate", "evaluate", *arguments, log=log)
+            trust_code = self.trusts(run)
+            studies.command("translate", "average", str(run), log=log, trust_code=trust_code)
+            studies.command("translate", "evaluate", *arguments, log=log, trust_code=trust_code)
             records = _average_scores(run, output, recipe)
         if len(records) != 1:
             raise UserError(
@@ -355,6 +360,7 @@ class Finetuning(Trainer):
             raise UserError(
                 f"{arm.name} does not set init, which names the weights to fine-tune: write {start}"
             )
+        find_sources(selected)
         recipe = preset(selected.pop("preset", "macaron"), get_task(arm.recipe, own=True))
         return override(recipe.changed(**selected), settings)
 
@@ -364,7 +370,7 @@ class Finetuning(Trainer):
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             locations = (init.replace(SEED, f"{seed}") for seed in self.options.seeds)
             for location in dict.fromkeys(locations):
-                read_init(location)
+                read_init(location, trust_code=self.options.trust_code)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Does nothing, because `finetune grid` raises for settings without an effect."""
@@ -385,7 +391,8 @@ class Finetuning(Trainer):
             argument for path, value in flags.items() for argument in (_GRID_FLAGS[path], value)
         ]
         arguments += [*self.data_flags, *studies.flags("--set", *settings)]
-        studies.command("finetune", "grid", arm.recipe, str(run), *arguments, log=log)
+        grid = ["grid", arm.recipe, str(run), *arguments]
+        studies.command("finetune", *grid, log=log, trust_code=self.options.trust_code)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         # `grid` does not train complete runs again.

@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> None:
     The first line lists the words that are spelled most similarly. For each sentence of `--in`,
     the lines below list the nearest occurrences in context.
     """
-    elmo_run = ElmoRun.open(options.run)
+    elmo_run = ElmoRun.open(options.run, options.trust_code)
     network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
     sources = options.source or elmo_run.recipe.sources
     texts = (text for source in sources for text in documents(source, "train", options.tfds))

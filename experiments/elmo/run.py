@@ -235,7 +235,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
     The metrics are also written to RUN/scores/CHECKPOINT.json.
     """
-    elmo_run = ElmoRun.open(options.run)
+    elmo_run = ElmoRun.open(options.run, options.trust_code)
     weights = elmo_run.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(elmo_run.recipe, elmo_run.vocabulary, options.tfds)
     elmo_run.check_data(rows.fingerprint())
@@ -260,7 +260,8 @@ def run_embed(options: argparse.Namespace) -> None:
             layers=options.layers != "all",
             tokenized=options.tokenized,
         )
-        model = load(checkpoint_location(options.run, options.checkpoint))
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
         if not isinstance(model.task, WordVectors):
             raise UserError(
                 f"{options.run} is a {model.task.name}, not an ELMo: give a run of `elmo train`"
@@ -269,7 +270,7 @@ def run_embed(options: argparse.Namespace) -> None:
         return
     if not options.output:
         raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
-    elmo_run = ElmoRun.open(options.run)
+    elmo_run = ElmoRun.open(options.run, options.trust_code)
     network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
         lines = list(decoded(file))

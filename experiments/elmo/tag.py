@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
 
     Taggers whose result is already in the folder OUT are not trained again.
     """
-    elmo_run = ElmoRun.open(options.run)
+    elmo_run = ElmoRun.open(options.run, options.trust_code)
     weights = elmo_run.checkpoint(options.checkpoint)
     elmo = elmo_run.load_network(weights)
     out = as_path(options.out)

@@ -188,18 +188,19 @@ def read_start(
     model: str | None = None,
     vocabulary: str | None = None,
     lower_case: bool | None = None,
+    trust_code: bool = False,
 ) -> Start:
     """Loads the encoder that `--init` names, or prepares a start from random weights.
 
     Args:
         location: value of `--init`. In addition to the values that `read_init` accepts, the value
             may name a sentence-transformers directory.
-        model, vocabulary, lower_case: see `read_init`.
+        model, vocabulary, lower_case, trust_code: see `read_init`.
 
     Raises:
         UserError: the encoder is an XLNet with [CLS] at the end of its rows, or `read_init` raises.
     """
-    init = read_init(location, model, vocabulary, lower_case, ("encoder",), pooling=True)
+    init = read_init(location, model, vocabulary, lower_case, ("encoder",), True, trust_code)
     if init.config.summary == "last":
         raise UserError(
             f"{location} is an XLNet with [CLS] at the end of a sequence, but this command needs "
@@ -214,6 +215,7 @@ def open_encoder(
     pooling: str | None = None,
     max_length: int | None = None,
     lower_case: bool | None = None,
+    trust_code: bool = False,
 ) -> tuple[Vectors, EmbeddingRun | None]:
     """Opens a sentence encoder.
 
@@ -223,7 +225,7 @@ def open_encoder(
             this pooling is unknown, `"mean"`.
         max_length: maximum number of tokens in a sentence, including special tokens; `None` means
             the maximum length of the encoder.
-        lower_case: see `read_init`.
+        lower_case, trust_code: see `read_init`.
 
     Returns:
         The encoder and its run. The run is `None` if the encoder is not a run of `embed train`.
@@ -231,11 +233,11 @@ def open_encoder(
     Raises:
         UserError: the encoder cannot be opened, or has fewer than `max_length` positions.
     """
-    start, run = read_start(location, lower_case=lower_case), None
+    start, run = read_start(location, lower_case=lower_case, trust_code=trust_code), None
     source, config = start.source, start.config
     if isinstance(source.network, SiameseEncoder):
         located = locate(location)
-        run = None if located.without_recipe else EmbeddingRun.open(located.folder)
+        run = None if located.without_recipe else EmbeddingRun.open(located.folder, trust_code)
     if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
             f"--max-length is {max_length}, but {location} has {config.longest} positions: give "
@@ -248,4 +250,4 @@ def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | Non
     """Opens the encoder that the options name, on the chosen devices; see `open_encoder`."""
     arguments = (options.encoder, options.pooling, options.max_length, options.lower_case)
     with options.devices.scope():
-        return open_encoder(*arguments)
+        return open_encoder(*arguments, options.trust_code)

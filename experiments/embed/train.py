@@ -27,17 +27,18 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     init_arguments = options.model, options.vocabulary, options.lower_case
     if options.resume:
-        resumed_run = EmbeddingRun.open(options.run)
+        resumed_run = EmbeddingRun.open(options.run, options.trust_code)
         init = init_of_run(resumed_run, *init_arguments)
         changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
         changes = {name: value for name, value in changes.items() if value}
         recipe = resumed_run.recipe.changed(**changes)
         recipe = checked(override(recipe, options.set, resumed_run.recipe.training), init)
     else:
-        init = read_start(options.init, *init_arguments)
+        init = read_start(options.init, *init_arguments, options.trust_code)
         recipe = configure(options, init)
     task, vocabulary, path = recipe.task_definition, init.vocabulary, as_path(options.run)
-    EmbeddingRun.saved_training(path)  # raises for a run of another type before the data are read
+    # Raises for a run of another type before the data are read.
+    EmbeddingRun.saved_training(path, options.trust_code)
     refuse_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
     for path in options.runs:
-        pretrained = open_model(path, causal=True)
+        pretrained = open_model(path, causal=True, trust_code=options.trust_code)
         if pretrained.name in {
             run["model"] for run in record["runs"]
         }:  # another checkpoint or folder

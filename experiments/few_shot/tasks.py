@@ -34,6 +34,7 @@ from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.glue import accuracy, score
 from macaron_tf.evaluation.language import chance, majority, rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
+from macaron_tf.plug_ins import find_sources
 from macaron_tf.text.words import split_sentences
 
 _POOL = 10_000  # maximum number of training examples from which shots are drawn
@@ -237,6 +238,8 @@ def _read_pair_task(source: Source, tfds: Tfds | None, style: str, separator: st
             f"--task {source} does not have the form {source.kind}:FROM-TO:SOURCE: give two "
             "languages or fields and a source, as in translation:en-fr:tfds:multi30k/fr-en"
         )
+
+    find_sources(source_name)  # the user wrote the name of the task
 
     def read(pair_source: Source, split: str) -> list[Prompt]:
         pairs = read_pairs(str(pair_source), split, *fields, tfds)

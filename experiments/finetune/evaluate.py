@@ -29,7 +29,9 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 def predict(options: argparse.Namespace) -> None:
     """Runs the command `predict`: prints the model's answer to each line of a file or stdin."""
-    model = load(checkpoint_location(options.run, options.checkpoint))
+    model = load(
+        checkpoint_location(options.run, options.checkpoint), trust_code=options.trust_code
+    )
     if not isinstance(model.task, LabelledTask):
         raise UserError(
             f"{options.run} is a {model.task.name}, not a model that was fine-tuned on a task: "
@@ -50,7 +52,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
     The run is scored on the split of `--split`, or on all validation splits of its task.
     """
-    run = FinetuningRun.open(options.run)
+    run = FinetuningRun.open(options.run, options.trust_code)
     task, labelled_task = run.task, labelled(run.task)
     source = options.source or run.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
@@ -154,7 +156,7 @@ def submit(options: argparse.Namespace) -> None:
     """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
-        run = FinetuningRun.open(path)
+        run = FinetuningRun.open(path, options.trust_code)
         name = run.task.name
         if not run.task.submissions:
             raise UserError(

@@ -213,7 +213,8 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
         if not equals or not _LABEL.fullmatch(name):
             name, location = "", argument
         model = options.model if location == NOTHING or len(options.init) == 1 else None
-        init = read_init(location, model, options.vocabulary, options.lower_case)
+        arguments = location, model, options.vocabulary, options.lower_case
+        init = read_init(*arguments, trust_code=options.trust_code)
         name = name or init.label
         if name in inits:
             raise UserError(

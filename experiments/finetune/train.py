@@ -108,17 +108,19 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     init_arguments = options.model, options.vocabulary, options.lower_case
     if options.resume:
-        resumed_run = FinetuningRun.open(options.resume)
+        resumed_run = FinetuningRun.open(options.resume, options.trust_code)
         init = init_of_run(resumed_run, *init_arguments)
         task = get_task(resumed_run.recipe.task, own=True)
         recipe = resumed_run.recipe.changed(source=options.source or resumed_run.recipe.source)
         recipe = override(recipe, options.set)
     else:
-        init, task = read_init(options.init, *init_arguments), get_task(options.task, own=True)
+        init = read_init(options.init, *init_arguments, trust_code=options.trust_code)
+        task = get_task(options.task, own=True)
         recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    FinetuningRun.saved_training(path)  # raises for a run of another type before the data are read
+    # Raises for a run of another type before the data are read.
+    FinetuningRun.saved_training(path, options.trust_code)
     refuse_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:

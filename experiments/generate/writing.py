@@ -34,7 +34,10 @@ _OTHER_COMMANDS = {
 
 
 def open_model(
-    path: str | os.PathLike, checkpoint: str | None = None, causal: bool = False
+    path: str | os.PathLike,
+    checkpoint: str | None = None,
+    causal: bool = False,
+    trust_code: bool = False,
 ) -> Pretrained:
     """Opens a model that generates text.
 
@@ -43,13 +46,14 @@ def open_model(
             The run may be in a `gs://` bucket.
         checkpoint: name of a checkpoint; see `find_checkpoint`.
         causal: whether to accept only causal language models, which can score a given text.
+        trust_code: see `macaron_tf.load`.
 
     Raises:
         UserError: the model does not generate text, has no vocabulary, or is not causal although
             `causal` is True.
     """
     kind = find_kind(path, causal)
-    model = load(checkpoint_location(path, checkpoint))
+    model = load(checkpoint_location(path, checkpoint), trust_code=trust_code)
     objective = objective_class(model.objective)
     if not kind and causal and objective.encoder_decoder:
         raise UserError(
@@ -135,7 +139,7 @@ def complete(options: argparse.Namespace) -> None:
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
     )
-    model = open_model(options.run, options.checkpoint)
+    model = open_model(options.run, options.checkpoint, trust_code=options.trust_code)
     generator = model.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
@@ -178,7 +182,7 @@ def score(options: argparse.Namespace) -> None:
 
     With `--output`, the scores are also written to a JSON file.
     """
-    model = open_model(options.run, options.checkpoint, causal=True)
+    model = open_model(options.run, options.checkpoint, True, options.trust_code)
     task = model.task
     max_length = task.longest
     if options.window and max_length is not None and options.window > max_length:

@@ -111,7 +111,7 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             block.build(x.shape)
             yield "random", f"seed {seed}", block, x
     for location in options.runs:
-        encoder = getattr(load(location).network, "encoder", None)
+        encoder = getattr(load(location, trust_code=options.trust_code).network, "encoder", None)
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(

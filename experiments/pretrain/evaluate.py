@@ -24,7 +24,7 @@ from macaron_tf.training.checkpoints import weights_record
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: prints the validation metrics of a run, and saves them."""
-    opened = PretrainingRun.open(options.run)
+    opened = PretrainingRun.open(options.run, options.trust_code)
     recipe, has_memory = opened.recipe, opened.recipe.builtin_objective.has_memory
     if (options.memory or options.clamp) and not has_memory:
         raise UserError(
@@ -101,7 +101,8 @@ def run(options: argparse.Namespace) -> None:
 
 def run_fill(options: argparse.Namespace) -> None:
     """Runs the command `fill`: prints the most probable words for each [MASK] in texts or stdin."""
-    model = load(checkpoint_location(options.run, options.checkpoint), options.lower_case)
+    location = checkpoint_location(options.run, options.checkpoint)
+    model = load(location, options.lower_case, trust_code=options.trust_code)
     if not isinstance(model.task, Filling):
         choices = ", ".join(name for name, cls in PRETRAINING.items() if cls.fills_masks)
         raise UserError(

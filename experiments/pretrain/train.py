@@ -35,21 +35,24 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
     path, resumed, start = as_path(options.run), None, None
+    init_arguments = options.lower_case, options.trust_code
     if options.resume:
-        resumed = PretrainingRun.open(path)
+        resumed = PretrainingRun.open(path, options.trust_code)
         recipe = resumed.recipe
-        start = recipe.init and _read_start(recipe.init, options.lower_case)
+        start = recipe.init and _read_start(recipe.init, *init_arguments)
     else:
         recipe = registry.load(options.recipe, PretrainingRecipe)
         if options.init:
-            start = _read_start(options.init, options.lower_case)
+            start = _read_start(options.init, *init_arguments)
             recipe = recipe.changed(**start.settings)
     if options.lower_case is not None and not start:
         raise UserError(
             "--[no-]lower-case applies only to the model of --init: leave it out, or give --set "
             f"vocabulary.lower_case={options.lower_case}"
         )
-    recipe = override(recipe, options.set, PretrainingRun.saved_training(path))
+    recipe = override(
+        recipe, options.set, lambda: PretrainingRun.saved_training(path, options.trust_code)
+    )
     refuse_unread(recipe, options.set)
     # Checks the settings before the data are read, which may take minutes. With --corpus, `resume`
     # ignores the settings of corpus and vocabulary, because `train_recipe` takes these from the
@@ -159,13 +162,14 @@ def train_recipe(
         raise user_error from error
 
 
-def _read_start(location: str, lower_case: bool | None = None) -> "Start":
+def _read_start(location: str, lower_case: bool | None, trust_code: bool) -> "Start":
     """Loads the network and the vocabulary that `--init` names."""
     # Imported late, because only --init needs the readers of other libraries.
     from macaron_tf.loading import load
     from macaron_tf.starts import start_of
 
-    return start_of(location, load(location, lower_case, pooling=False), ("encoder", "pair"))
+    loaded = load(location, lower_case, pooling=False, trust_code=trust_code)
+    return start_of(location, loaded, ("encoder", "pair"))
 
 
 def _batches(

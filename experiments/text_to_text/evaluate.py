@@ -163,7 +163,7 @@ def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None
 
 def evaluate(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: answers a split, and prints and saves the scores."""
-    opened = TextRun.open(options.run)
+    opened = TextRun.open(options.run, options.trust_code)
     recipe = opened.recipe.with_source(options.source)
     examples = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
     checkpoint = opened.checkpoint(options.checkpoint)
@@ -200,7 +200,9 @@ def predict(options: argparse.Namespace) -> None:
         _answer_json(options)
         return
     with options.devices.scope():
-        opened, network = open_run(options.run, options.checkpoint, options.task)
+        opened, network = open_run(
+            options.run, options.checkpoint, options.task, options.trust_code
+        )
         translator = opened.line_translator(network)
 
     task = options.task or opened.recipe.task
@@ -229,7 +231,8 @@ def _answer_json(options: argparse.Namespace) -> None:
         task=options.task,
     )
     with options.devices.scope():
-        model = load(checkpoint_location(options.run, options.checkpoint))
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
     if not isinstance(model.task, TextToText):
         raise UserError(
             f"{options.run} does not record a task that it was trained for: give a run of "

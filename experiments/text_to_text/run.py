@@ -281,7 +281,10 @@ class TextRun(Run):
 
 
 def open_run(
-    location: str, checkpoint: str | None = None, task: str | None = None
+    location: str,
+    checkpoint: str | None = None,
+    task: str | None = None,
+    trust_code: bool = False,
 ) -> tuple[TextRun, EncoderDecoder]:
     """Opens a run or another saved model, and returns a run and its network.
 
@@ -291,6 +294,7 @@ def open_run(
         location: a model, in a form that `macaron_tf.load` accepts.
         checkpoint: checkpoint of a run, see `Run.load_network`.
         task: name of the task; `None` means the task that the model was trained for.
+        trust_code: see `macaron_tf.load`.
 
     Raises:
         UserError: the model was trained for other tasks, does not record its task although `task`
@@ -298,14 +302,14 @@ def open_run(
     """
     located = locate(location)
     if not located.without_recipe:
-        opened = TextRun.open(located.folder)
+        opened = TextRun.open(located.folder, trust_code)
         if task not in (None, opened.recipe.task, *opened.recipe.tasks):
             raise UserError(
                 f"{location} was trained for {opened.recipe.task}, not for {task}: leave out "
                 f"--task {task}"
             )
         return opened, opened.load_network(checkpoint or located.checkpoint)
-    model = load(location)
+    model = load(location, trust_code=trust_code)
     is_encoder_decoder = isinstance(model.network, EncoderDecoder)
     if not is_encoder_decoder or model.vocabulary is None:
         predicate = "has no vocabulary" if is_encoder_decoder else "is not an encoder-decoder"

@@ -24,28 +24,30 @@ from macaron_tf.starts import Start, start_of
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
-def read_init(location: str) -> Start:
+def read_init(location: str, trust_code: bool) -> Start:
     """Loads the pre-trained T5 or BART that `--init` names.
 
     Args:
         location: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
+        trust_code: see `macaron_tf.load`.
 
     Raises:
         UserError: the model cannot be read, is not a T5 or BART, or has no vocabulary.
     """
-    return start_of(location, load(location), ["writer"])
+    return start_of(location, load(location, trust_code=trust_code), ["writer"])
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path = as_path(options.run)
+    path, trust_code = as_path(options.run), options.trust_code
     if options.resume:
-        recipe = TextRun.open(path).recipe
-        start = read_init(recipe.init)
+        recipe = TextRun.open(path, trust_code).recipe
+        start = read_init(recipe.init, trust_code)
     else:
-        start = read_init(options.init)
+        start = read_init(options.init, trust_code)
         recipe = recipe_for(options.task, start.source, start.given, options.source)
-    recipe = override(recipe.with_source(options.source), options.set, TextRun.saved_training(path))
+    recipe = recipe.with_source(options.source)
+    recipe = override(recipe, options.set, lambda: TextRun.saved_training(path, trust_code))
     refuse_unread(recipe, options.set)
     recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
     run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
@@ -119,7 +121,7 @@ def run(options: argparse.Namespace) -> None:
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings TASK [WORD ...]`: prints the settings of the task recipe."""
-    start = read_init(options.init)
+    start = read_init(options.init, options.trust_code)
     recipe = recipe_for(options.task, start.source, start.given, options.source)
     registry.print_settings(
         override(recipe.with_source(options.source), options.set), options.words

@@ -57,7 +57,8 @@ def _answer_json(options: argparse.Namespace) -> None:
         backward=options.backward,
     )
     with options.devices.scope():
-        model = load(checkpoint_location(options.run, options.checkpoint))
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
     decoding = _decoding(options, _translation_task(options.run, model).decoding)
     fields = {"beam_size": decoding.beam_size, "n_best": decoding.n_best}
     answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
@@ -76,10 +77,10 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
     """Builds the translator of a run, or of a model that was saved without a recipe."""
     _, seed = sampling_settings(options)
     if not locate(options.run).without_recipe:
-        opened = TranslationRun.open(options.run)
+        opened = TranslationRun.open(options.run, options.trust_code)
         decoding = _decoding(options, opened.recipe.decoding)
         return opened.translator(options.checkpoint, decoding, seed, options.backward)
-    task = _translation_task(options.run, load(options.run))
+    task = _translation_task(options.run, load(options.run, trust_code=options.trust_code))
     if options.backward:
         raise UserError(
             f"--backward needs a recipe, but {options.run} was saved without a recipe: give the "
@@ -123,7 +124,7 @@ def _format_lines(translations: Translations, n_best: int) -> str:
 
 def run_average(options: argparse.Namespace) -> None:
     """Runs the command `average`: averages the newest checkpoints of a run."""
-    opened = TranslationRun.open(options.run)
+    opened = TranslationRun.open(options.run, options.trust_code)
     average_run(opened, options.last or opened.recipe.average_last)
 
 
@@ -145,7 +146,7 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: translates a split, and prints and saves the scores."""
-    opened = TranslationRun.open(options.run)
+    opened = TranslationRun.open(options.run, options.trust_code)
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     source = options.source or data.source
     languages = [

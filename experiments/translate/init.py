@@ -274,7 +274,10 @@ class SequenceStart(TranslationStart):
 
 
 def read_init(
-    location: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
+    location: str | None,
+    parts: Sequence[str] | None = None,
+    decoder: str | None = None,
+    trust_code: bool = False,
 ) -> TranslationStart:
     """Reads the pre-trained models that `--init` and `--init-decoder` name.
 
@@ -284,6 +287,7 @@ def read_init(
         parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
         decoder: location of a second model, which initializes the decoder; `None` means no second
             model.
+        trust_code: see `macaron_tf.load`.
 
     Raises:
         UserError: `parts` or `decoder` is not allowed with `location`, or a model cannot be read or
@@ -293,7 +297,7 @@ def read_init(
         if parts or decoder:
             raise UserError("--init-parts and --init-decoder need --init LOCATION: give --init too")
         return TranslationStart()
-    model = load(location)
+    model = load(location, trust_code=trust_code)
     if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
@@ -305,5 +309,7 @@ def read_init(
     parts = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
     if decoder:
         parts = tuple(part for part in parts if part != "decoder") or PARTS[:1]
-    decoder_start = start_of(decoder, load(decoder), ["encoder"]) if decoder else None
+    decoder_start = None
+    if decoder:
+        decoder_start = start_of(decoder, load(decoder, trust_code=trust_code), ["encoder"])
     return EncoderStart(start_of(location, model, ["encoder"]), parts, decoder_start)

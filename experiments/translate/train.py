@@ -30,14 +30,14 @@ from macaron_tf.training.callbacks import Callbacks
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path = as_path(options.run)
+    path, trust_code = as_path(options.run), options.trust_code
     if options.resume:
-        recipe = TranslationRun.open(path).recipe
-        start = read_init(recipe.init, recipe.init_parts, recipe.init_decoder)
+        recipe = TranslationRun.open(path, trust_code).recipe
+        start = read_init(recipe.init, recipe.init_parts, recipe.init_decoder, trust_code)
     else:
-        start = read_init(options.init, options.init_parts, options.init_decoder)
+        start = read_init(options.init, options.init_parts, options.init_decoder, trust_code)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe = override(recipe, options.set, TranslationRun.saved_training(path))
+    recipe = override(recipe, options.set, lambda: TranslationRun.saved_training(path, trust_code))
     refuse_unread(recipe, options.set)
     check_addresses(options.data_service)
     try:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
-from macaron_tf.plug_ins import trusting
 
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
@@ -120,8 +119,7 @@ def _main(
                     raise UserError(f"--output {output} is also the input: give another file")
         if prepare:
             prepare(options, arguments is None)
-        with trusting(options.trust_code):
-            return pkgutil.resolve_name(options.function)(options)
+        return pkgutil.resolve_name(options.function)(options)
 
     return main
 
@@ -277,5 +275,5 @@ TRUST_CODE = switch(
     "--trust-code",
     "allow running the Python modules that a model folder contains or names, such as a custom "
     "block; check first that you trust the author of the folder (default: run only code that is "
-    "named on the command line or in a folder that you saved on this computer)",
+    "named on the command line)",
 )

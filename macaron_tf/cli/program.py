@@ -26,7 +26,6 @@ from macaron_tf.errors import (
     sentence_of,
     store_sentence,
 )
-from macaron_tf.plug_ins import allow_within
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
@@ -187,10 +186,8 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> int:
         if args and args[0] is not None:
-            allow_within(*args[0])
             return _status(main, *args, **kwargs)
         _ctrl_c.running = True
-        allow_within(*sys.argv[1:])
         try:
             return _status(_as_process, main, *args, **kwargs)
         finally:

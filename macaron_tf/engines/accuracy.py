@@ -11,6 +11,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.engines.networks import OpenedNetwork
 from macaron_tf.errors import UserError
+from macaron_tf.plug_ins import find_sources
 from macaron_tf.tasks.base import TaskKind
 from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.tasks.sets import SetOutputs
@@ -40,6 +41,7 @@ class Accuracy:
             )
         splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
         self._task, self._source = task, source
+        find_sources(source)  # the user wrote the name
         self._examples = task.read(splits[0], Tfds(), source)
         encoded = task.encoded(task.vocabulary, self._examples, task.limits)
         self._encoded, self._data = encoded, ExampleBatches(encoded, _BATCH_SIZE)

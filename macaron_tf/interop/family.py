@@ -153,8 +153,8 @@ def build_model(
         UserError: the class of the configuration rejects a setting.
     """
     try:
-        config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig)(
-            **settings
+        config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig).read(
+            settings
         )
     except ValueError as error:
         raise UserError(

@@ -12,7 +12,6 @@ Import this module before KerasHub reads a preset that contains a class of this 
 import registers the classes with Keras.
 """
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
+from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.interop.task_heads import unstandardized_weights
@@ -87,7 +87,7 @@ class _Backbone(keras_hub.models.Backbone):
         options["dtype"] = options.get("dtype") or quantized
         flags = options.pop("trainable_parts", {})
         backbone = super().from_config(
-            {**options, "config": dataclasses.replace(base_config, **changes)}
+            {**options, "config": type(base_config).from_config(base_config.get_config() | changes)}
         )
         set_part_flags(backbone, flags)
         return backbone
@@ -605,12 +605,17 @@ def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table_ids]
 
 
-def read_preset(directory: str | os.PathLike) -> Pretrained:
+def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretrained:
     """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
+    Args:
+        directory: folder of the preset.
+        trust_code: see `macaron_tf.load`.
+
     Raises:
-        UserError: a file is missing or damaged, a file names a class that is not registered, or the
-            outputs of a classifier have an activation other than softmax.
+        UserError: a file is missing or damaged, a file names a class that is not registered, the
+            outputs of a classifier have an activation other than softmax, or `trust_code` is
+            needed.
     """
     folder, preset = pathlib.Path(directory), str(directory)
     cls, vocabulary, mend = keras_hub.models.Backbone, None, "download or copy the preset again"
@@ -624,7 +629,8 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
                     "macaron_tf"
                 )
     try:
-        model = cls.from_preset(preset)
+        with SafeModeScope(not trust_code):  # `from_preset` has no argument
+            model = cls.from_preset(preset)
         if (folder / "tokenizer.json").is_file():
             vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -10,7 +10,6 @@ The code runs only if the person who loads the model gives `--trust-code` or `tr
 
 import ast
 import pathlib
-import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -22,19 +21,17 @@ from etils import epath
 from macaron_tf import plug_ins
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.signatures import allowed_import_paths
 
 CODE = "code"
 _PROJECT_PACKAGES = ("macaron_tf", "experiments", "export")
 
 
 def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Copies the files of the user code that a record names into `folder/code`.
+    """Copies the files of the user's classes that a record names into `folder/code`.
 
-    Text sources and modules of installed packages are not copied. In the returned record,
-    `FILE.py:Name` becomes `FILE:Name`, because a saved record may name modules but not files. The
-    function prints a note on stderr for each copy, and a warning if the files of a module are not
-    found.
+    Only classes that are already imported count. Modules of installed packages are not copied. In
+    the returned record, `FILE.py:Name` becomes `FILE:Name`. The function prints a note on stderr
+    for each copy, and a warning if the files of a module are not found.
 
     Args:
         folder: folder of the saved model.
@@ -44,12 +41,10 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         The record with the new names, and the paths of the copies relative to `folder`.
     """
     names, files = {}, {}
-    for import_path in allowed_import_paths(record, sources=False):
+    for import_path in plug_ins.imported_names(record):
         module, _, name = import_path.partition(":")
         if module.endswith(".py"):
             names[import_path] = f"{pathlib.Path(module).stem}:{name}"
-        elif not _is_code(module, name):
-            continue
         files |= (module_files := _files_of(import_path))
         if not module_files and not _is_installed(plug_ins.origin_of(import_path)):
             print(
@@ -64,24 +59,23 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         print(f"note: the model is saved with {CODE}/{name}, a copy of {file}", file=sys.stderr)
 
     def renamed(value: Any) -> Any:
-        import_path, bracket, arguments = (
-            value.partition("(") if isinstance(value, str) else (value, "", "")
-        )
-        return names[import_path] + bracket + arguments if import_path in names else value
+        import_path = value.partition("(")[0] if isinstance(value, str) else None
+        if import_path not in names:
+            return value
+        return names[import_path] + value.removeprefix(import_path)
 
-    record = tf.nest.map_structure(renamed, record) if names else record
-    return record, [f"{CODE}/{name}" for name in files]
+    return tf.nest.map_structure(renamed, record), [f"{CODE}/{name}" for name in files]
 
 
 def offer_code(folder: epath.Path) -> None:
-    """Makes the modules in `folder/code` importable, if the user trusts all code.
+    """Makes the modules in `folder/code`, if there are any, importable in this process.
 
     Raises:
         UserError: the folder is in a bucket, or Python would import another module of the same name
             instead.
     """
     code = folder / CODE
-    if not plug_ins.trusts_code() or not code.is_dir():
+    if not code.is_dir():
         return
     if storage.is_remote(code):
         raise UserError(f"{code} is in a bucket: copy the folder to a local disk first")
@@ -100,19 +94,6 @@ def offer_code(folder: epath.Path) -> None:
 
 def _equal(origin: str, file: pathlib.Path) -> bool:
     return storage.is_file(origin) and storage.read_bytes(origin) == storage.read_bytes(file)
-
-
-def _is_code(module: str, name: str) -> bool:
-    """Returns whether `module:name` is code, in contrast to a text source such as `text:FILE`.
-
-    The name counts as code if the module is imported already, or if the file of the module defines
-    `name`.
-    """
-    origin = plug_ins.origin_of(module) or ""
-    text = pathlib.Path(origin).read_text("utf-8", "replace") if origin.endswith(".py") else ""
-    return module in sys.modules or bool(
-        re.search(rf"^(class|def) {re.escape(name)}\b", text, re.M)
-    )
 
 
 def _is_installed(origin: str | None) -> bool:
@@ -134,10 +115,11 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
         A dict mapping each path relative to the root folder to the file. The dict is empty if the
         module is not a Python file or belongs to an installed package.
     """
-    origin = plug_ins.origin_of(import_path)
-    if not origin or not origin.endswith(".py") or _is_installed(origin):
+    origin, name = plug_ins.origin_of(import_path), import_path.partition(":")[0]
+    is_own = name.partition(".")[0] not in _PROJECT_PACKAGES and not _is_installed(origin)
+    if not is_own or not origin or not origin.endswith(".py"):
         return {}
-    file, name = pathlib.Path(origin).resolve(), import_path.partition(":")[0]
+    file = pathlib.Path(origin).resolve()
     if name.endswith(".py"):
         root, name = file.parent, file.stem
     else:

@@ -117,8 +117,8 @@ def block_class(name: str) -> type[Block]:
 
     Raises:
         ValueError: the name has neither of these forms.
-        UserError: the import of the user's class fails, is not allowed, or does not give a `Block`
-            subclass (see `macaron_tf.plug_ins.find`).
+        UserError: the user's class is not imported (see `macaron_tf.plug_ins.find`). A
+            configuration with the name imports the class.
     """
     if is_import_path(name):
         return find(name, Block)

@@ -12,7 +12,6 @@ from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
-from macaron_tf.plug_ins import allow_within
 
 # base and large are from Devlin et al. 2018 and Lei et al. 2022, table 3. The 30,522 word pieces
 # are padded to a multiple of 8. small is from Clark et al. 2020 (ELECTRA), table 6. tiny and mini
@@ -411,7 +410,7 @@ def config(name: str, /, **overrides) -> Config:
 
     Raises:
         ValueError: the name or a field does not exist, or a value is not valid.
-        UserError: `block` names a user's class whose import fails or is not allowed.
+        UserError: `block` names a user's class whose import fails.
     """
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
@@ -445,7 +444,6 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         model = build("macaron_tiny", vocab_size=8000)
         encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
-    allow_within(repr(overrides))
     model = network(config(name, **overrides), dtype)
     for field, reason in model.unread().items():
         if field in overrides:

@@ -7,16 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt
 
 from macaron_tf.errors import check_divisible
+from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.plug_ins import is_import_path
-from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
+from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks with attention, which decode token by token.
 SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn")
+_BlockName = Annotated[str, OneOf(tuple(BLOCKS), Block)]
+_SequenceBlockName = Annotated[str, OneOf(SEQUENCE_BLOCKS, Block)]
 BY_ATTENTION = ("rotary", "alibi")  # position encodings inside attention
 
 
@@ -69,12 +72,10 @@ class StackConfig(BlockConfig, Sizes):
             inputs of all blocks and the activations of one block.
     """
 
-    known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
-
     feed_forward_dim: Count  # repeated, so that these fields stay positional arguments
     num_heads: Count
     _: dataclasses.KW_ONLY
-    block: str | tuple[str, ...] = "transformer"
+    block: _BlockName | tuple[_BlockName, ...] = "transformer"
     rnn_step_sizes: tuple[Count, ...] = (1,)
     attention_windows: tuple[Natural, ...] = (0,)
     positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"] = "sinusoidal"
@@ -117,11 +118,6 @@ class StackConfig(BlockConfig, Sizes):
                 raise self.error(f"{name} is empty: give at least one number, such as {example}")
         if not self.blocks:
             raise self.error("block is empty: give at least one name, such as 'transformer'")
-        for block in self.blocks:
-            user_block = is_import_path(block) and block_class(block)
-            if not user_block and block not in self.known_blocks:
-                choices = ", ".join(map(repr, self.known_blocks))
-                raise self.error(f"block={block!r} must be one of {choices}")
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -394,14 +390,13 @@ class EncoderDecoderConfig(StackConfig):
         source_vocab_size: vocabulary size of the additional source encoder. `None` means V.
     """
 
-    known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS
     causal: ClassVar[bool] = False  # the encoder attends in both directions
     summary: ClassVar[str] = "end"  # classifiers read the last position of the decoder
 
     num_encoder_layers: Depth
     num_decoder_layers: Depth
     _: dataclasses.KW_ONLY
-    block: str | tuple[str, ...] = "macaron"
+    block: _SequenceBlockName | tuple[_SequenceBlockName, ...] = "macaron"
     dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     activation_dropout: Dropout = 0.1

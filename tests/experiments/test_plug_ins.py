@@ -22,10 +22,10 @@ from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.run import TranslationRecipe
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
-from macaron_tf.plug_ins import allow
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import outputs_of, validations
 
@@ -179,7 +179,8 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
         "answer = serve(text=tf.constant(sys.argv[1:]))['probabilities']\n"
         "assert not {'macaron_tf', 'stranger'} & sys.modules.keys()\n"
         "import macaron_tf\n"
-        "block = macaron_tf.load('tuned').network.encoder.stack.blocks[0]\n"
+        "tuned = macaron_tf.load('tuned', trust_code=True)\n"
+        "block = tuned.network.encoder.stack.blocks[0]\n"
         "print(json.dumps([answer.numpy().tolist(), str(type(block))]))"
     )
     words = [sys.executable, "-c", code, *texts]
@@ -290,10 +291,14 @@ def test_blocks_of_ones_own_fit_decoders_too(outside):
 def test_sources_of_ones_own(outside, capsys):
     with pytest.raises(UserError, match=r"run the code of the module stranger.parts"):
         read_pairs("python:stranger.parts:pairs", "test", "en", "de")
-    allow("python:stranger.parts:pairs", "stranger.parts:documents")
-    assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")
+    trusted = Tfds(trust_code=True)
+    pairs = read_pairs("python:stranger.parts:pairs", "test", "en", "de", trusted)
+    assert pairs[0] == ("test one", "eins")
+    assert read_pairs("python:stranger.parts:pairs", "test", "en", "de") == pairs  # found before
+    with pytest.raises(UserError, match=r"'stranger.parts:broken' was read from a file"):
+        read_pairs("python:stranger.parts:broken", "test", "en", "de")
     with pytest.raises(UserError, match="pair 1 is .*, but must be a pair of two strings"):
-        read_pairs("python:stranger.parts:documents", "test", "en", "de")
+        read_pairs("python:stranger.parts:documents", "test", "en", "de", trusted)
     changes = [*settings(), "corpus.sources=python:stranger.parts:broken"]
     assert main(["train", "bert_tiny", "run", *flags(changes)]) == 2
     assert "raised KeyError: 'no more'" in capsys.readouterr().err

@@ -1,16 +1,21 @@
 """Without consent, no command or loader runs code that is named in a stranger's file."""
 
+import concurrent.futures
 import functools
 import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
+import threading
+import time
 
 import h5py
 import keras
 import numpy as np
 import pytest
+from keras.src.saving.serialization_lib import SafeModeScope
 
 import macaron_tf
 from experiments.embed.__main__ import main as embed
@@ -25,14 +30,19 @@ from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
 from export.keras_model import main as keras_model
 from export.saved_model import main as export
-from macaron_tf import plug_ins
+from macaron_tf.data.processes import Processes
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
+from macaron_tf.interop.family import build_model
 from macaron_tf.io import paths as storage
-from macaron_tf.io.signatures import allow_signed_code
+from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.catalog import build
+from macaron_tf.plug_ins import find
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.training.checkpoints import average_checkpoints, save_whole
 from tests.experiments.pretraining_toy import flags
+from tests.harness import refuses
 
 EVIL = """
 import os, pathlib
@@ -79,7 +89,7 @@ def with_block(value, block: str):
 def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
     """Forges a copy of a run as an attacker could; returns the path of the copy.
 
-    The block and the recipe settings are replaced, and the code digests are forged.
+    The block and the recipe settings are replaced.
     """
     copy = here / "run"
     shutil.rmtree(copy, ignore_errors=True)
@@ -91,8 +101,6 @@ def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
     for name, value in settings.items():
         section, _, field = name.rpartition("__")
         (recipe[section] if section else recipe)[field] = value
-    forged = dict.fromkeys([*BLOCKS, "bad.evil:rows", "bad/evil.py:rows"], "")
-    (copy / "code.json").write_text(json.dumps(forged))
     (copy / "model.json").write_text(json.dumps(model))
     (copy / "recipe.json").write_text(json.dumps(recipe))
     return str(copy)
@@ -135,7 +143,7 @@ def test_no_command_runs_code_that_a_folder_names(main, run, words, here, reques
         status = main([w.replace("RUN", place).replace("CORPUS", corpus) for w in words])
         error = capsys.readouterr().err
         assert (status, error.count("\n")) == (2, 1), error
-        assert block in error and ("--trust-code" in error or "FILE.py" in error), error
+        assert block in error and "--trust-code" in error, error
     assert not ran_times(here)
     assert before == sorted(sys.modules.keys() & {"this", "evil", "bad.evil"})
 
@@ -161,19 +169,16 @@ def test_trusted_code_is_named_and_runs_once(here, toy_run, capsys):
     assert (named, ran_times(here)) == (1, 1)
     model = macaron_tf.load(place, trust_code=True)
     assert type(model.network.encoder.stack.blocks[0]).__module__ == "bad.evil"
-    assert ran_times(here) == 1 and not plug_ins.trusts_code()
+    assert ran_times(here) == 1
 
 
 def test_keras_files_are_opened_in_safe_mode(here):
-    plug_ins.allow("bad.evil:TransformerBlock")
     network = build("bert_tiny", vocab_size=20, block="bad.evil:TransformerBlock", num_layers=1)
     network.save("a.keras")
     copy = keras.models.clone_model(network)  # after an import, no question is asked
     assert type(copy.stack.blocks[0]).__module__ == "bad.evil"
     assert ran_times(here) == 1
     del sys.modules["bad.evil"]
-    plug_ins._Trust.import_paths.clear()
-    plug_ins._Trust.texts.clear()
     for open_file in (
         lambda: keras.saving.load_model("a.keras"),
         lambda: keras.saving.load_model("a.keras", safe_mode=True),
@@ -185,43 +190,176 @@ def test_keras_files_are_opened_in_safe_mode(here):
     assert ran_times(here) == 1
     assert keras.saving.load_model("a.keras", safe_mode=False).count_params() > 0
     assert ran_times(here) == 2
+    with SafeModeScope(False), pytest.raises(UserError, match="--trust-code"):
+        del sys.modules["bad.evil"]
+        macaron_tf.load("a.keras")  # the argument decides, not an outer scope
+    assert ran_times(here) == 2
     assert macaron_tf.load("a.keras", trust_code=True).network.count_params() > 0
+    assert ran_times(here) == 3
 
 
-def test_a_run_of_this_user_asks_no_more(here, toy_run, toy, ran, refused, monkeypatch):
+OWN = """
+import macaron_tf
+from macaron_tf.layers import TransformerBlock
+
+class Block(TransformerBlock):
+    pass
+
+try:
+    macaron_tf.load("theirs")
+except macaron_tf.errors.UserError as error:
+    refusal = str(error)
+"""
+REFUSED = "'evil:TransformerBlock' was read from a file"
+
+
+@pytest.fixture
+def folders(here):
+    """Yields a directory with the saved models `own`, of own.py, and `theirs`, of evil.py."""
+    (here / "own.py").write_text(OWN)
+    network = build("bert_tiny", vocab_size=20, block="own:Block", num_layers=1)
+    for name in ("own", "theirs"):
+        Pretrained(network).save_pretrained(name)
+    record = json.loads(pathlib.Path("theirs/model.json").read_text())
+    forged = with_block(record, "evil:TransformerBlock")
+    pathlib.Path("theirs/model.json").write_text(json.dumps(forged))
+    del sys.modules["own"]
+    yield here
+    sys.modules.pop("own", None)
+
+
+def test_threads_that_trust_do_not_open_the_door_to_others(folders):
+    """The loads of some threads are trusted, all the time, while another thread's are not."""
+    ended, outcomes = threading.Event(), []
+
+    def loop(trust_code: bool) -> None:
+        while not ended.is_set():
+            try:
+                macaron_tf.load("own", trust_code=trust_code)
+            except UserError as error:  # before own.py is imported
+                assert not trust_code and "own:Block" in str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        loops = [pool.submit(loop, trust) for trust in (True, False, False, True)]
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + 2:
+                with pytest.raises(UserError, match=REFUSED):
+                    macaron_tf.load("theirs")
+                outcomes.append(
+                    pool.submit(functools.partial(macaron_tf.load, "theirs")).exception()
+                )
+        finally:
+            ended.set()
+        assert [each.result() for each in loops] == [None] * 4
+    assert outcomes and all(REFUSED in str(error) for error in outcomes)
+    assert not ran_times(folders) and "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("+a", "+b", "-a", "-b"),
+        ("+b", "+a", "-b", "-a"),
+        ("+a", "+b", "-b", "-a"),
+        ("+a", "+b", "+a", "-b", "-a", "-a"),
+    ],
+)
+def test_overlapping_blocks_of_two_threads_keep_to_their_threads(steps, folders):
+    """Thread a enters and leaves Keras's unsafe mode, thread b the safe one."""
+    config = EncoderConfig(20, 8, 8, 2, 1).get_config() | {"block": "evil:TransformerBlock"}
+    threads = {name: concurrent.futures.ThreadPoolExecutor(1) for name in "ab"}
+    scopes: dict[str, list] = {"a": [], "b": []}
+
+    def step(action: str, name: str) -> None:
+        if action == "+":
+            scopes[name].append(SafeModeScope(name == "b"))
+            scopes[name][-1].__enter__()
+        else:
+            scopes[name].pop().__exit__()
+
+    for action, name in steps:
+        threads[name].submit(step, action, name).result()
+        refuses(REFUSED, EncoderConfig.from_config, config)
+        with pytest.raises(UserError, match=REFUSED):
+            threads["b"].submit(EncoderConfig.from_config, config).result()
+    with pytest.raises(UserError, match=REFUSED):
+        threads["a"].submit(EncoderConfig.from_config, config).result()
+    assert not ran_times(folders)
+    for thread in threads.values():
+        thread.shutdown()
+
+
+def test_trusted_code_that_loads_a_stranger_s_folder_does_not_trust_it(folders):
+    macaron_tf.load("own", trust_code=True)  # own.py loads the other folder
+    assert REFUSED in sys.modules["own"].refusal and not ran_times(folders)
+
+
+def test_other_processes_are_told_in_their_arguments(folders):
+    macaron_tf.load("own", trust_code=True)
+    assert macaron_tf.load("own").network.count_params() > 0  # the class is imported
+    with Processes(2, "own") as pool, pytest.raises(UserError, match="'own:Block' was read from"):
+        list(pool.map(macaron_tf.load, [None, None]))
+    code = "import macaron_tf; macaron_tf.load('theirs')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1 and REFUSED in ended.stderr
+    assert not ran_times(folders)
+
+
+def test_a_configuration_of_another_library_names_no_code(folders):
+    settings = {"vocab_size": 20, "max_length": 8, "hidden_dim": 8, "feed_forward_dim": 8}
+    settings |= {"num_heads": 2, "num_layers": 1, "block": "evil:TransformerBlock"}
+    refuses(REFUSED, build_model, Encoder, settings)
+    refuses(
+        REFUSED, build_model, Encoder, {**settings, "block": ["transformer", settings["block"]]}
+    )
+    assert not ran_times(folders)
+
+
+def test_what_the_user_writes_is_imported_at_that_place(folders):
+    config = EncoderConfig(20, 8, 8, 2, 2, block=("transformer", "evil:TransformerBlock"))
+    assert ran_times(folders) == 1
+    network = macaron_tf.models.Encoder(config)
+    assert [type(block).__module__ for block in network.stack.blocks][1:] == ["evil"]
+
+
+def test_a_function_of_an_imported_module_is_not_called(here):
+    """Only functions that the user named are called, although `shutil` is imported."""
+    (here / "train").mkdir()
+    for source in ("python:shutil:rmtree", "python:json:loads"):
+        with pytest.raises(UserError, match="was read from a file"):
+            read_pairs(source, "train", "en", "de")
+    find("shutil:copy", trust_code=True)
+    with pytest.raises(UserError, match="'shutil:rmtree' was read from a file"):
+        read_pairs("python:shutil:rmtree", "train", "en", "de")
+    assert (here / "train").is_dir()
+
+
+def test_a_run_is_opened_by_who_names_its_code_again(here, toy_run, toy, ran, refused):
     tune = ["max_length=16", "batch_size=16", "training.max_steps=2", "training.validate_every=2"]
     block = ["model.block=bad.evil:TransformerBlock"]
     source = f"tsv:{toy}/{{split}}.tsv"
     words = ["--init", "none", "--model", "bert_tiny", "--vocabulary", toy_run / "vocabulary"]
-    ran(finetune, "train", "sst2", "mine", *words, "--source", source, *flags([*tune, *block]))
+    train = ["train", "sst2", "mine", *words, "--source", source, *flags([*tune, *block])]
+    ran(finetune, *train)
     macaron_tf.load("mine").save_pretrained("saved")
 
     def forget() -> None:
-        plug_ins._Trust.import_paths.clear()
-        plug_ins._Trust.texts.clear()
         sys.modules.pop("bad.evil", None)
 
+    asked = "'bad.evil:TransformerBlock' was read from a file .*: if you trust .*--trust-code"
     for place in ("mine", "saved"):
         forget()
-        assert macaron_tf.load(place).network.count_params() > 0
-    os.rename("mine", "moved")
+        refuses(asked, macaron_tf.load, place)
+        assert macaron_tf.load(place, trust_code=True).network.count_params() > 0
     forget()
-    ran(finetune, "evaluate", "moved", "--split", "validation")
-    # Another name, another file of the same name, or another machine must be confirmed again.
+    refused(finetune, ["evaluate", "mine"], "--trust-code")
+    refused(finetune, ["train", "--resume", "mine"], "--trust-code")
+    ran(finetune, *train)  # the same command goes on with the run
     forget()
-    with pytest.raises(UserError, match="evil.py:TransformerBlock"):
-        macaron_tf.load(stranger("moved", here, "bad/evil.py:TransformerBlock"))
+    ran(finetune, "train", "--resume", "mine", "--trust-code")
     forget()
-    (here / "elsewhere" / "bad").mkdir(parents=True)
-    shutil.copy("bad/evil.py", "elsewhere/bad/evil.py")
-    with monkeypatch.context() as patch:
-        patch.chdir(here / "elsewhere")
-        patch.setattr(sys, "path", [p for p in sys.path if p != str(here)])
-        refused(finetune, ["evaluate", here / "moved"], "--trust-code")
-    forget()
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(here / "other_user"))
-        refused(finetune, ["evaluate", "moved"], "--trust-code")
+    ran(finetune, "evaluate", "mine", "--split", "validation", "--trust-code")
 
 
 def test_a_tfds_folder_names_no_code(here, tfds_dir):
@@ -288,15 +426,6 @@ def test_a_forged_description_is_one_sentence(field, value, here, toy_run):
     save_whole(here / "forged", copy, manifest)
     with pytest.raises(UserError, match="forged/model.json"):
         macaron_tf.load("forged")
-
-
-@pytest.mark.parametrize(
-    "name", ["~nobody_of_that_name/x.py:B", "a\0b.py:B", f"{'a' * 5000}/x.py:B", "\ud800.py:B"]
-)
-def test_forged_signatures_of_any_text_are_passed_over(name, here):
-    (here / "code.json").write_text(json.dumps({name: "", "json:X": "\ud800"}))
-    allow_signed_code(storage.as_path(here))
-    assert not plug_ins.is_allowed(name) and not plug_ins.is_allowed("json:X")
 
 
 @pytest.mark.parametrize("import_path", ["bad.evil:rows", "bad/evil.py:rows", "bad/evil.py"])

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf import plug_ins
 from macaron_tf.models import catalog
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
@@ -163,7 +162,6 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
     """A stopped run resumes bit-identically, with dropout, accumulation and clipping."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9
     if name == "own":
-        plug_ins.allow(f"{own}:Momentum")
         name = f"{own}:Momentum(decay=0.7)"
     config = dataclasses.replace(CONFIG, optimizer=name, ema_decay=ema_decay)
     _, whole = run(tmp_path / "whole", config)
@@ -183,7 +181,6 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
 
 def test_refusals(own):
     def make(name, **options):
-        plug_ins.allow(name.partition("(")[0])
         make_optimizer(TrainingConfig(optimizer=name, **options))
 
     refuses("sgd has no argument 'momentun': give one of .*'momentum'", make, "sgd(momentun=0.9)")

@@ -36,7 +36,7 @@ from macaron_tf.data.corpus.shards import CorpusState, Shard
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.plug_ins import allow
+from macaron_tf.plug_ins import find_sources
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order
@@ -226,7 +226,7 @@ class _Steps:
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
         """Reads a part of a source, and yields the key and the documents of each chunk."""
         key, source = part
-        allow(source.source)  # workers do not see the command line, where the user named the source
+        find_sources(source.source)  # the process that started the pipeline has checked the name
         texts = open_source(source, self.tfds)
         documents = (MixedDocument(text, False, False, key[0]) for text in texts)
         for chunk_index, chunk in enumerate(chunked(documents)):

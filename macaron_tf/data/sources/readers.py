@@ -27,6 +27,7 @@ from macaron_tf.data.sources.tfds import (
     join_names,
     open_set,
     prepared_folder,
+    source_function,
 )
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
@@ -38,7 +39,7 @@ from macaron_tf.io.files import (
     state_stamp,
     table_rows,
 )
-from macaron_tf.plug_ins import call_user_code, file_of, find
+from macaron_tf.plug_ins import call_user_code
 
 Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
@@ -80,7 +81,7 @@ def stream_pairs(
     parsed = parse_source(source, PAIR_FORMS)
     languages = (source_lang, target_lang)
     if isinstance(split, HeldOut):
-        return split.select(lambda: stream_pairs(source, "all", *languages), source)
+        return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
     if parsed.kind == "tfds":
         return _tfds_pairs(open_set(parsed.location, split, tfds, languages, languages), languages)
     if parsed.kind == "text":
@@ -88,7 +89,7 @@ def stream_pairs(
     if parsed.kind == "tsv":
         return _two_columns(parsed.path(split))
     if parsed.kind == "python":
-        return _function_pairs(parsed, split)
+        return _function_pairs(parsed, split, tfds)
     if parsed.kind in RECORD_KINDS:
         return _record_pairs(parsed, split, languages)
     return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
@@ -151,7 +152,7 @@ def source_files(
         folder = prepared_folder(parsed.location, tfds, tuple(languages) if paired else None)
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
-        return [storage.as_path(file_of(parsed.location))]
+        return [storage.as_path(source_function(parsed, tfds).__code__.co_filename)]
     if parsed.kind in RECORD_KINDS:
         return _record_files(parsed, split)
     if not paired:
@@ -289,8 +290,8 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     return _not_blank((text for [text] in records.texts(fields)), error)
 
 
-def _function_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
-    number, pairs = 0, call_user_code(source.location, find(source.location), split)
+def _function_pairs(source: Source, split: str, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
+    number, pairs = 0, call_user_code(source.location, source_function(source, tfds), split)
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
@@ -305,8 +306,8 @@ def _function_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _function_documents(source: Source, split: str) -> Iterator[str]:
-    texts = call_user_code(source.location, find(source.location), split)
+def _function_documents(source: Source, split: str, tfds: Tfds | None) -> Iterator[str]:
+    texts = call_user_code(source.location, source_function(source, tfds), split)
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             raise UserError(
@@ -349,7 +350,7 @@ def documents(
             f"{source} returned no documents for the split {split!r}: correct this function, or "
             "give another split"
         )
-        return _not_blank(_function_documents(parsed, split), error)
+        return _not_blank(_function_documents(parsed, split, tfds), error)
     if parsed.kind in RECORD_KINDS:
         return _record_documents(parsed, split)
     return _file_documents(parsed.kind, _matching_files(parsed, split))

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data.sources.names import parse_tfds
+from macaron_tf.data.sources.names import Source, parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
-from macaron_tf.plug_ins import check_allowed
+from macaron_tf.plug_ins import find, untrusted
 
 _RETRIES = 5  # maximum number of retries of a download, with pauses of 6 s in total
 _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
@@ -25,22 +25,35 @@ _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, 
 
 @dataclasses.dataclass(frozen=True)
 class Tfds:
-    """The folder of TensorFlow Datasets, and whether missing datasets may be downloaded.
+    """The folder of TensorFlow Datasets, and what reading a source may do.
 
     Attributes:
         data_dir: folder of prepared datasets. `None` means the folder in the environment variable
             TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
         download: whether to download and prepare a dataset that is missing in the folder.
+        trust_code: whether to run Python code that the name of a source or the description of a
+            dataset names, if a file contains this name. Functions that `macaron_tf.plug_ins.find`
+            has found before, such as `--source python:mine:rows`, may run anyway.
     """
 
     data_dir: str | os.PathLike | None = None
     download: bool = False
+    trust_code: bool = False
 
     @property
     def root(self) -> epath.Path:
         """Path of the folder of prepared datasets."""
         folder = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         return storage.as_path(folder).expanduser()
+
+
+def source_function(source: Source, tfds: Tfds | None) -> Callable:
+    """Finds the function of a `python:` source.
+
+    Raises:
+        UserError: there is no such function, or it needs `Tfds.trust_code`.
+    """
+    return find(source.location, trust_code=tfds is not None and tfds.trust_code)
 
 
 class PreparedSplit(NamedTuple):
@@ -155,8 +168,8 @@ def open_set(
 
     Raises:
         UserError: the dataset, its configuration, the split or a field does not exist; the dataset
-            is damaged; its description names a Python class that is not allowed; the download
-            failed; or `tensorflow_datasets` is not installed.
+            is damaged; its description names a Python class, and `tfds` does not trust code; the
+            download failed; or `tensorflow_datasets` is not installed.
     """
     library = import_tfds()
     may_download = tfds and tfds.download
@@ -169,7 +182,8 @@ def open_set(
             raise
         _download(name, tfds)
         folder = prepared_folder(name, tfds, languages)
-    _refuse_code(folder)
+    if not (tfds and tfds.trust_code):
+        _refuse_code(folder)
     try:
         builder = library.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
@@ -191,7 +205,7 @@ def open_set(
 
 
 def _refuse_code(folder: epath.Path) -> None:
-    """Raises a UserError if a dataset's description names a Python class that is not allowed.
+    """Raises a UserError if a dataset's description names a Python class outside of TFDS.
 
     TFDS would import the module of the class, and importing a module runs its code.
     """
@@ -206,7 +220,7 @@ def _check_classes(description: dict[str, Any]) -> dict[str, Any]:
     for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings, old and new
         class_path = str(description.get(key))
         if "." in class_path and not class_path.startswith("tensorflow_datasets."):
-            check_allowed(class_path)
+            raise untrusted(class_path)
     return description
 
 

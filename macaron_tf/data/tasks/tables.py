@@ -13,11 +13,11 @@ from macaron_tf.data.sources.names import (
     parse_source,
 )
 from macaron_tf.data.sources.records import Records, record_table
-from macaron_tf.data.sources.tfds import Tfds, join_names, open_set
+from macaron_tf.data.sources.tfds import Tfds, join_names, open_set, source_function
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import is_csv, table_rows
-from macaron_tf.plug_ins import call_user_code, find
+from macaron_tf.plug_ins import call_user_code
 
 TABLE_FORMS = ("tsv:FILE", *RECORD_TABLE_FORMS, "python:MODULE:FUNCTION")
 
@@ -84,7 +84,7 @@ class Table:
             self.header = list(columns)
             self.class_names = {name: classes for name, classes in columns.items() if classes}
         elif source.kind == "python":
-            self.header, rows = _function_rows(source, split)
+            self.header, rows = _function_rows(source, split, tfds)
             self._read = lambda: rows
         elif source.kind in RECORD_KINDS:
             self._records = record_table(source, split)
@@ -228,14 +228,16 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
     return str(value)
 
 
-def _function_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _function_rows(
+    source: Source, split: str, tfds: Tfds | None
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Reads examples by calling the Python function of a source.
 
     Returns:
         The column names of the first example, and a list with the location and the texts of each
         example. Both lists are empty if there are no examples.
     """
-    function = find(source.location)
+    function = source_function(source, tfds)
     records = call_user_code(source.location, lambda: [*map(dict, function(split))])
     header = list(records[0]) if records else []
     rows = []

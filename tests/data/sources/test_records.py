@@ -15,7 +15,7 @@ from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tables import parse_task_source
 from macaron_tf.data.tasks.tags import sentences_of
-from macaron_tf.plug_ins import allow
+from macaron_tf.plug_ins import find_sources
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 
@@ -108,7 +108,7 @@ def test_pairs_of_languages(folder):
     names = [f"jsonl:flat.jsonl{fields}" for fields in ("", ":en,de", ":de,en")]
     (folder / "own.py").write_text("def one(split): ...\ndef other(split): ...\n")
     names += [f"python:own.py:{function}" for function in ("one", "other")]
-    allow(*names)
+    find_sources(names)
     assert len({source_fingerprint(name, "train", "en", "de") for name in names}) == len(names)
     said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: name"
     write_jsonl(folder / "a.jsonl", ROWS)
