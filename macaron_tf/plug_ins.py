@@ -22,6 +22,7 @@ import inspect
 import pathlib
 import sys
 import types
+import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,18 @@ _LOOKUP_ERRORS = (ImportError, ValueError, AttributeError, OSError, RuntimeError
 def is_import_path(name: str) -> bool:
     """Returns whether a name has the form `package.module:Name` or `FILE.py[:Name]`."""
     return ":" in name or name.endswith(".py")
+
+
+def python_name(import_path: str) -> str:
+    """Returns a name with its identifiers in the Unicode form of Python's own names, NFKC.
+
+    Otherwise `mine:Café`, whose é may be one character or two, would be two names that print alike.
+    The path of a `FILE.py` is returned unchanged.
+    """
+    name, colon, attribute = import_path.partition(":")
+    if not name.endswith(".py"):
+        name = unicodedata.normalize("NFKC", name)
+    return name + colon + unicodedata.normalize("NFKC", attribute)
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
@@ -74,9 +87,9 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
         UserError: the module or object does not exist, the import fails, the object has another
             type, or `trust_code` is needed.
     """
-    name, _, attribute = import_path.partition(":")
     if not (trust_code or is_imported(import_path, base)):
         raise untrusted(import_path)
+    name, _, attribute = python_name(import_path).partition(":")
     module = import_module(name)
     candidates = vars_of(module, base)
     if not attribute and len(candidates) == 1:
@@ -84,16 +97,11 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
     expected = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
     if attribute not in vars(module):
         noun = "classes" if base else "functions"
-        problem = (
-            f"{name} defines {f'several suitable {noun}' if candidates else f'no suitable {noun}'}"
-        )
-        if attribute:
-            problem = f"{name} does not define {attribute!r}"
-        if candidates:
-            raise UserError(
-                f"{problem}: write {' or '.join(f'{name}:{candidate}' for candidate in candidates)}"
-            )
-        raise UserError(f"{problem}: define {expected} in {name} and write {name}:NAME")
+        problem = f"defines {'several' if candidates else 'no'} suitable {noun}"
+        problem = f"does not define {attribute!r}" if attribute else problem
+        names = " or ".join(f"{name}:{candidate}" for candidate in candidates)
+        define = "" if names else f"define {expected} in {name} and "
+        raise UserError(f"{name} {problem}: {define}write {names or f'{name}:NAME'}")
     value = vars(module)[attribute]
     if not _is_suitable(value, base):
         raise UserError(f"{import_path} is not {expected}: give {expected}")
@@ -117,7 +125,7 @@ def is_imported(import_path: str, base: type | None = None) -> bool:
     A function counts only if `find` has returned it before: a file that names `shutil:rmtree` must
     not have it called, although many programs import `shutil`.
     """
-    name, _, attribute = import_path.partition(":")
+    name, _, attribute = python_name(import_path).partition(":")
     module = _files.get(_path_of(name)) if name.endswith(".py") else sys.modules.get(name)
     if module is None:
         return False
@@ -249,6 +257,7 @@ def _import_name(name: str) -> types.ModuleType:
         raise UserError(
             f"{name} cannot be imported, because there is no module {error.name!r}: run the "
             "command in the folder that contains the module, or add that folder to PYTHONPATH"
+            + ("" if name.isascii() else " (Python expects the name of the file in the form NFKC)")
         ) from error
 
 

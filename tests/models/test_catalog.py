@@ -298,7 +298,7 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
     [
         (BERT, {"hidden_dim": 127}, "hidden_dim=127 is not a multiple of num_heads=4"),
         (BERT, {"block": "rnn"}, "block='rnn' must be one of 'transformer'"),
-        (BERT, {"block": ("transformer", "mlp")}, "block='mlp' must be one of"),
+        (BERT, {"block": ("transformer", "mlp")}, r"block=\('transformer', 'mlp'\) must be one of"),
         (BERT, {"block": ()}, "block is empty"),
         (BERT, {"positions": "absolute"}, "positions='absolute' must be one of 'learned'"),
         (BERT, {"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
