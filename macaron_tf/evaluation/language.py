@@ -1,7 +1,7 @@
 """Metrics for language models: perplexity, ROUGE, calibrated few-shot scores and chance levels."""
 
 import math
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,16 +32,22 @@ def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
         return math.inf
 
 
-_WORD = re.compile("[a-z0-9]+")
+def _words(text: str) -> list[str]:
+    """Splits a text into lower-case runs of letters, combining marks and numbers of any script."""
+    text = unicodedata.normalize("NFC", text.lower())
+    spaced = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in text)
+    return [word for word in spaced.split() if any(map(str.isalnum, word))]
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Computes the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L, as fractions from 0 to 1.
 
-    Words are runs of ASCII letters and digits, lower-cased and not stemmed. ROUGE-L treats a text
-    as one sentence. On 1,500 random pairs, the results differ by at most 2e-16 from the results of
-    the package rouge-score without a stemmer. The package is not used, because importing its
-    dependency nltk (1,800 modules) takes seconds.
+    Words are runs of letters, combining marks and numbers of any script, lower-cased and not
+    stemmed. In a script without spaces, a run between two punctuation marks is one word. ROUGE-L
+    treats a text as one sentence. On 1,500 random pairs of ASCII texts, the results differ by at
+    most 2e-16 from the results of the package rouge-score without a stemmer, which reads only ASCII
+    letters and digits. The package is not used, because importing its dependency nltk (1,800
+    modules) takes seconds.
 
     Returns:
         Dict of "rouge1", "rouge2" and "rougeL".
@@ -58,7 +64,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
         )
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        first, second = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
+        first, second = map(_words, (hypothesis, reference))
         sums["rouge1"] += _ngram_f1(first, second, 1)
         sums["rouge2"] += _ngram_f1(first, second, 2)
         sums["rougeL"] += overlap_f1(_common_subsequence(first, second), len(first), len(second))

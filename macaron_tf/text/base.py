@@ -25,6 +25,7 @@ from macaron_tf.text.normalization import (
     LocatedPieces,
     as_strings,
     in_chunks,
+    in_spaced_script,
     map_lines,
     split_at,
 )
@@ -408,7 +409,7 @@ class PieceVocabulary(Vocabulary):
         """
         raw, normalized = self._added_names()
 
-        def tokenize(texts: tf.Tensor) -> list[tf.RaggedTensor]:
+        def tokenize(texts: tf.Tensor) -> Sequence[tf.RaggedTensor]:
             lines = self.normalized(texts, language)
             return _with_added(lines, normalized, lambda parts: [self.tokenizer.tokenize(parts)])
 
@@ -505,11 +506,14 @@ class PieceVocabulary(Vocabulary):
     def word_starts(self) -> np.ndarray:
         """Returns a `(V,)` bool array, which is True for special ids and for ids that begin a word.
 
-        Unused ids are also True.
+        Unused ids are also True. In scripts without spaces between words, such as Chinese and Thai,
+        each piece begins a word. Otherwise a sentence would be a single word, too long to be
+        masked.
         """
         starts = np.ones(self.size, bool)
         for token_id in self._text_ids:
-            starts[token_id] = self.starts_word(token_id)
+            in_word = not self.starts_word(token_id)
+            starts[token_id] = not (in_word and in_spaced_script(self.piece_bytes(token_id)))
         return starts
 
 

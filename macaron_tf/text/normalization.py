@@ -200,6 +200,24 @@ def as_prompts(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 
 
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Tai Le, Tai Lue, Tai
+# Tham, Balinese, kana and bopomofo, ideographs and Yi, Javanese and Tai Viet.
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u1b00-\u1b7f\u3040-\u312f\u31a0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\ua4cf\ua980-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+def in_spaced_script(piece: bytes) -> bool:
+    """Returns whether a piece does not begin with a letter of a script without spaces.
+
+    A combining mark or a mark of length is no such letter. The first bytes of a letter count as the
+    letter.
+    """
+    first = (piece + b"\xbf" * 3).decode("utf-8", "replace")[:1]
+    return not _UNSPACED.match(first) or unicodedata.category(first) in ("Mn", "Mc", "Lm")
+
+
 # BERT treats all ASCII symbols as punctuation, even "$" and "+", which Unicode does not.
 PUNCTUATION = r"!-/:-@\[-`{-~\pP"
 # CJK unified ideographs and their extensions. BERT makes a word of each such character.

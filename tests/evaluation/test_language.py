@@ -1,6 +1,8 @@
 """Tests of perplexity, ROUGE and the scores of few-shot choices."""
+# ruff: noqa: RUF001 -- Greek is Greek here
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -42,6 +44,35 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
     assert found["rouge2"] == pytest.approx((2 * 1 / 4 + 0 + 0) / 3)
     assert found["rougeL"] == pytest.approx((2 * 2 / 6 + 0 + 1) / 3)
     rejects("1 hypotheses for 2 references", language.rouge, ["a"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "half"),
+    [
+        ("Кошка сидит на окне.", "Собака сидит на полу!"),
+        ("Η γάτα είναι εδώ", "η σκύλα είναι εκεί"),
+        ("बिल्ली यहाँ है आज", "कुत्ता यहाँ था आज"),
+        ("Le café était fermé", "le cafe\u0301 est ouvert"),
+        ("القط على النافذة اليوم", "الكلب على الأرض اليوم"),
+    ],
+)
+def test_words_of_every_script_count(text, half):
+    assert language.rouge([text], [text]) == {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0}
+    assert language.rouge([half], [text])["rouge1"] == pytest.approx(0.5)
+    assert language.rouge(["我爱猫。"], ["我爱猫!"])["rouge1"] == 1.0
+
+
+def test_english_words_are_runs_of_ascii_letters_and_digits():
+    texts = [
+        "It's a_b C3PO—no, 3.5% of U.S. (x)\t\u2018quoted\u2019 \u2764\ufe0f e-mail",
+        "",
+        "...",
+    ]
+    for text in texts:
+        words = re.findall("[a-z0-9]+", text.lower())
+        for other in ("it s a b of no quoted mail", "3 5"):
+            found = language.rouge([text], [other])
+            assert found == language.rouge([" ".join(words)], [other])
 
 
 def test_calibration_divides_by_the_mean_share_of_queries_about_nothing():

@@ -3,7 +3,14 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, mask_tokens
+from macaron_tf.objectives import (
+    DenoisingObjective,
+    MaskedLanguageObjective,
+    MaskingConfig,
+    mask_tokens,
+)
+from macaron_tf.objectives.denoising import DenoisingConfig
+from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
 from tests.harness import refuses, rejects
 from tests.objectives import toy
 
@@ -293,3 +300,49 @@ def test_shares_beyond_one_are_refused():
 def test_shares_that_add_up_to_one_in_decimals_are_accepted():
     for mask in range(11):
         MaskingConfig(mask=mask / 10, random=round(1 - mask / 10, 1))
+
+
+UNSPACED = {
+    "Chinese": range(0x4E00, 0x4E96),
+    "Japanese": (*range(0x3042, 0x3090), *range(0x4E00, 0x4E30)),
+    "Thai": (*range(0xE01, 0xE2F), *range(0xE30, 0xE3A)),
+}
+
+
+@pytest.mark.parametrize("script", UNSPACED)
+def test_words_of_scripts_without_spaces_are_masked(script):
+    """Whole words, n-grams, spans and infilled words reach their share, up to one word."""
+    rng = np.random.default_rng(0)
+    letters = [*map(chr, UNSPACED[script])]
+    words = ["".join(rng.choice(letters, rng.integers(1, 4))) for _ in range(150)]
+    lines = ["".join(rng.choice(words, 25)) + "。" for _ in range(100)]
+    trained = [
+        SentencePieceVocabulary.train(lines, 400, character_coverage=1.0),
+        BytePairVocabulary.train(lines, 500),
+    ]
+    for vocabulary in trained:
+        texts = [row[:30] for row in vocabulary.encode_lines(lines)]
+        ids = tf.ragged.constant(texts, dtype=tf.int32).to_tensor(shape=(None, 32)).numpy()
+        lengths = (ids != 0).sum(axis=1)
+        asked = np.maximum(1, np.rint(0.15 * lengths))
+        for choice in toy.CHOICES:
+            batch = mask_tokens({"token_ids": ids}, SEED, MaskingConfig(choice=choice), vocabulary)
+            missing = asked - batch["masked_weights"].numpy().sum(axis=1)
+            assert missing.min() >= 0 and missing.max() <= 2 and missing.mean() < 0.7, choice
+        objective = DenoisingObjective(config=DenoisingConfig(shuffling=0.0))
+        source, _ = objective.corruption(vocabulary, 32)(ids, SEED)
+        kept = (source.numpy() > 4).sum(axis=1)
+        assert kept.min() > 0.4 * lengths.min()
+        assert abs(kept.mean() - 0.7 * lengths.mean()) < 0.1 * lengths.mean()
+
+
+def test_words_of_scripts_with_spaces_begin_where_their_pieces_say():
+    lines = ["Le chat naïf, кот и собака; ένας σκύλος 2,5 € 한국어 띄어쓰기 हिन्दी में שלום"] * 9
+    for vocabulary in (
+        SentencePieceVocabulary.train(lines, 90, character_coverage=1.0),
+        BytePairVocabulary.train(lines, 300),
+        WordPieceVocabulary.train(lines, 150, lower_case=False),
+    ):
+        ids = sorted({*vocabulary.encode_lines(lines)[0]} - {*vocabulary.special_ids})
+        expected = [vocabulary.starts_word(i) for i in ids]
+        assert vocabulary.word_starts()[ids].tolist() == expected
