@@ -2,7 +2,6 @@
 PYTHON ?= python3.11
 VENV := .venv
 PEERS := .venv-peers
-JOEY := .venv-joeynmt
 TPU := .venv-tpu
 BEAM := .venv-beam
 DOCS := .venv-docs
@@ -92,12 +91,6 @@ $(PEERS)/installed: $(STAMP) experiments/lab/benchmarks/requirements.txt
 
 bench: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.lab.benchmarks
-
-# Joey NMT, for experiments.lab.benchmarks.translation_training: it needs older packages than ours.
-$(JOEY)/installed: experiments/lab/benchmarks/requirements-joeynmt.txt
-	$(PYTHON) -m venv $(JOEY)
-	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/lab/benchmarks/requirements-joeynmt.txt
-	@touch $@
 
 PEER_TESTS := tests/interop tests/layers/test_attention.py tests/engines/test_onnx.py \
   $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py) \
@@ -240,4 +233,4 @@ wheel:
 	$$python -m pip wheel --quiet --disable-pip-version-check --no-deps $$how --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) $(NEWEST) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) $(NEWEST) runs notebooks site build dist

@@ -93,7 +93,7 @@ def test_any_words(data):
 # Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
     "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
-    "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "joey", "labels", "language",
+    "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "labels", "language",
     "languages", "license", "mesh", "mixers", "model", "name", "only", "profile", "query",
     "reference", "sentences", "set", "signatures", "sizes", "source_language", "split",
     "systems", "target_language", "task", "tasks", "template", "text", "texts", "tokenize",
@@ -104,7 +104,7 @@ ALSO["export.hub"] = ["repository"]
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = [
     f"experiments.lab.benchmarks.{name}"
-    for name in ("decoding", "input_pipeline", "scaling", "serving", "soak", "translation_training")
+    for name in ("decoding", "input_pipeline", "scaling", "serving", "soak")
 ]
 
 

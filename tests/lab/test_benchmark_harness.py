@@ -9,15 +9,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.lab.benchmarks import __main__ as benchmarks
-from experiments.lab.benchmarks import (
-    decoding,
-    generation,
-    pairs,
-    peers,
-    prompts,
-    recurrence,
-    translation_training,
-)
+from experiments.lab.benchmarks import decoding, peers, prompts
 from experiments.lab.benchmarks.harness import compare, interleave, machine, publish
 from macaron_tf.decoding import GenerationConfig, TextGenerator, translate_ids
 from macaron_tf.models import catalog
@@ -72,58 +64,6 @@ def test_missing_peers_are_one_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(
         "error: the libraries to compare with are not installed"
     )
-
-
-def test_a_recurrence_that_errs_is_not_timed():
-    arrays = recurrence._inputs((2, 6, 5), "float32", seed=1)
-    runs = {
-        name: recurrence.contender(implementation, jit, arrays, 1, "gelu")
-        for name, (implementation, jit) in recurrence.CONTENDERS.items()
-        if implementation != "native"
-    }
-    recurrence._check_agreement(runs, "float32")
-    runs["xla"] = lambda: [1.01 * array for array in runs["loop"]()]
-    refuses("xla differs from scan by 1.0e-02", recurrence._check_agreement, runs, "float32")
-
-
-def test_windows_of_a_text_are_as_long_and_the_recurrences_state_does_not_grow(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(generation.harness, "set_threads", lambda *threads: None)
-    sizes = [
-        "--ends",
-        "4",
-        "12",
-        "16",
-        "--window",
-        "4",
-        "--width",
-        "64",
-        "--layers",
-        "1",
-        "--vocab-size",
-        "50",
-        "--rounds",
-        "1",
-    ]
-    assert generation.main([*sizes, "--out", str(tmp_path)]) == 0
-    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
-    kept = {row["name"]: row["kept_bytes"] for row in rows}
-    attention = [4 * 2 * 64 * end for end in (4, 12, 16)]
-    assert list(kept.values()) == [*attention, *(4 * 128 + size for size in attention), *[512] * 3]
-    assert "recurrence alone, tokens 9 to 12" in kept
-    assert rows[-3]["over_first_window"] == [1.0, 1.0, 1.0]
-
-
-def test_all_pairs_are_counted_and_a_vector_is_made_of_each_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "set_threads", lambda threads: None)
-    words = ["--size", "tiny", "--sentences", "30", "--scored", "8", "--rounds", "1"]
-    assert pairs.main([*words, "--out", str(tmp_path)]) == 0
-    [rows] = json.loads((tmp_path / "results.json").read_text())["settings"].values()
-    assert [row["units"] for row in rows] == [30 * 29 // 2, 8]
-    assert [row["more"]["rows read for all pairs"] for row in rows] == ["30", "435"]
-    whole = rows[1]["cpu_seconds"][0] / 8 * 435
-    assert rows[1]["all_pairs_cpu_seconds"] == pytest.approx(whole)
 
 
 def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
@@ -200,8 +140,8 @@ def test_every_subject_takes_its_options():
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        ("recurrence", "--rounds 0", "--rounds 0 is not valid: give a whole number from 1 to"),
-        ("recurrence", "--warm-up 0", "--warm-up 0 is not valid: give a whole number from 1 to"),
+        ("decoding", "--rounds 0", "--rounds 0 is not valid: give a whole number from 1 to"),
+        ("decoding", "--warm-up 0", "--warm-up 0 is not valid: give a whole number from 1 to"),
         (
             "decoding",
             "--new-tokens 1",
@@ -213,12 +153,6 @@ def test_every_subject_takes_its_options():
             "--batch-sizes 64 is not valid: give a whole number from 1 to 32",
         ),
         ("prompts", "--prompt-tokens 993", "the sum of --prompt-tokens and --new-tokens is 1025"),
-        ("pairs", "--sentences 1", "--sentences 1 is not valid: give a whole number from 2 to"),
-        (
-            "generation",
-            "--ends 64 100",
-            "--window is 64, but the text between the positions 64 and 100 has only 36 tokens",
-        ),
         ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number of at least 0"),
         (
@@ -247,26 +181,13 @@ def test_every_subject_takes_its_options():
         (
             "__main__",
             "--only speed",
-            "--only speed is not a benchmark of this command: choose from recurrence,",
+            "--only speed is not a benchmark of this command: choose from blocks,",
         ),
-        (
-            "translation_training",
-            "--updates 0",
-            "--updates 0 is not valid: give a whole number from 1 to",
-        ),
-        ("translation_training", "--our-tokens -1", "--our-tokens -1 is not valid: give"),
-        (
-            "translation_training",
-            "--validate-every 501",
-            "--validate-every is 501, but must be a multiple of",
-        ),
-        ("translation_training", "--joey no/python", "--joey no/python cannot import joeynmt"),
     ],
 )
 def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
     module = importlib.import_module(f"experiments.lab.benchmarks.{name}")
-    data = ["--data-dir", "none"] if module is translation_training else []
-    assert module.main([*data, *arguments.split()]) == 2
+    assert module.main(arguments.split()) == 2
     assert capsys.readouterr().err.startswith(f"error: {sentence}")
 
 

@@ -6,7 +6,7 @@
 Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
 benchmark cannot run, for example because a library is missing, the summary has its error message.
 `python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
-benchmarks `exports`, `pairs`, `soak` and `translation_training` are not included.
+benchmarks `exports` and `soak` are not included.
 """
 
 import argparse
@@ -98,14 +98,12 @@ def blocks_cost(results: Mapping) -> Lines:
 # select this library's implementations by name, or a function from the results to summary lines.
 # The second element is the command line of the short form.
 SUBJECTS = {
-    "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),
     "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
     "input_pipeline": ("ours, from text", "input_pipeline --rounds 5"),
     "decoding": ("ours", "decoding --rounds 3"),
     "prompts": ("ours", "prompts --rounds 3"),
     "serving": ("SavedModel", "serving --rounds 3"),
-    "generation": (("SwishRNN", "recurrence"), "generation --rounds 3"),
     "scaling": (exponents, "scaling"),
     "blocks_cost": (
         blocks_cost,
