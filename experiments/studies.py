@@ -47,11 +47,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def grid(
-    tasks: Sequence[str],
-    out: pathlib.Path,
-    *arguments: str,
-    log: pathlib.Path | None = None,
-    trust_code: bool = False,
+    tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
 ) -> dict[str, list]:
     """Runs `finetune grid`, and returns what it wrote to grid.json.
 
@@ -62,21 +58,25 @@ def grid(
         tasks: names of the tasks.
         out: folder of the grid.
         arguments: further arguments of the command.
-        log, trust_code: see `command`.
+        log: file to which the command's output is appended; `None` means stdout and stderr.
     """
-    command("finetune", "grid", *tasks, str(out), *arguments, log=log, trust_code=trust_code)
+    command("finetune", "grid", *tasks, str(out), *arguments, log=log)
     return read_json(out / "grid.json", models=list, combinations=list)
 
 
 def grid_arguments(options: argparse.Namespace) -> list[str]:
-    """Converts --data-dir, --source and --finetune-set to arguments of `finetune grid`."""
-    arguments = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
+    """Converts the options that all studies share, --source and --finetune-set."""
+    arguments = [*shared_flags(options), *flags("--source", options.source)]
     return [*arguments, *flags("--set", *options.finetune_set)]
 
 
-def command(
-    module: str, *arguments: str, log: pathlib.Path | None = None, trust_code: bool = False
-) -> None:
+def shared_flags(options: argparse.Namespace) -> list[str]:
+    """Returns --data-dir and --trust-code, if they are set, for the commands of a study."""
+    trust = ["--trust-code"] if options.trust_code else []
+    return [*flags("--data-dir", options.data_dir), *trust]
+
+
+def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> None:
     """Runs `python -m experiments.MODULE` in a new process.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
@@ -85,13 +85,11 @@ def command(
         module: name of the command's module in `experiments`.
         arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout and stderr.
-        trust_code: whether to give the command `--trust-code`.
 
     Raises:
         UserError: the command failed.
     """
-    trust = ["--trust-code"] if trust_code else []
-    argv = [sys.executable, "-m", f"experiments.{module}", *arguments, *trust]
+    argv = [sys.executable, "-m", f"experiments.{module}", *arguments]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:

@@ -87,9 +87,12 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
         UserError: the module or object does not exist, the import fails, the object has another
             type, or `trust_code` is needed.
     """
-    if not (trust_code or is_imported(import_path, base)):
-        raise untrusted(import_path)
     name, _, attribute = python_name(import_path).partition(":")
+    if not (trust_code or is_imported(import_path, base)):
+        raise UserError(
+            f"{import_path!r} was read from a file and would run the code of the module {name}: if "
+            "you trust the code, give --trust-code (in Python trust_code=True)"
+        )
     module = import_module(name)
     candidates = vars_of(module, base)
     if not attribute and len(candidates) == 1:
@@ -108,15 +111,6 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
     if base is None:
         _functions.add(value)
     return value
-
-
-def untrusted(import_path: str) -> UserError:
-    """Returns the error for the name of user code that was read from a file."""
-    return UserError(
-        f"{import_path!r} was read from a file and would run the code of the module "
-        f"{import_path.partition(':')[0]}: if you trust the code, give --trust-code (in Python "
-        "trust_code=True)"
-    )
 
 
 def is_imported(import_path: str, base: type | None = None) -> bool:

@@ -121,7 +121,7 @@ class Trainer(abc.ABC):
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
-        self.data_flags = studies.flags("--data-dir", options.data_dir)
+        self.data_flags = studies.shared_flags(options)
         self.data_flags += ["--download"] if options.download else []
         # Dict mapping the name of an arm to the settings of --set that have no effect in that arm.
         self.left_out: dict[str, dict[str, str]] = {}
@@ -191,13 +191,13 @@ class Trainer(abc.ABC):
         recipe.model_config()
         return recipe
 
-    def trusts(self, run: pathlib.Path) -> bool:
-        """Returns whether a command that opens an arm's run needs and gets `--trust-code`.
+    def trust_flags(self, run: pathlib.Path) -> list[str]:
+        """Returns --trust-code for a command that opens an arm's run, if the run names user code.
 
-        The run must not name other user code than this command, in its arms or in `--set`.
+        Without `--trust-code`, the run must only name code that the arms and `--set` name, too.
         """
-        trust_code = self.options.trust_code
-        return trust_code or self.run_class.open(run).recipe.names_code
+        recipe = self.run_class.open(run, self.options.trust_code).recipe
+        return ["--trust-code"] if recipe.names_code else []
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Prepares the data of all arms. The base class only checks the flags.
@@ -233,8 +233,7 @@ class Trainer(abc.ABC):
         recipe_class, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, recipe_class, self.settings(arm, seed))
         if file.is_file():
-            text, trust_code = file.read_text(encoding="utf-8"), self.options.trust_code
-            earlier = recipe_from_json(recipe_class, text, str(file), trust_code)
+            earlier = recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
             recipe.check_continues(earlier, run, self.may_change)
 
     @abc.abstractmethod

@@ -166,11 +166,9 @@ class Pretraining(Trainer):
         """
         rates = self.options.learning_rates or ()
         arguments = ["--init", f"model={run}", *studies.grid_arguments(self.options)]
+        arguments += self.trust_flags(run)
         arguments += ["--learning-rates", *map(repr, rates)] if rates else []
-        folder, trust_code = run / "tuned", self.trusts(run)
-        record = studies.grid(
-            self.options.tasks, folder, *arguments, log=log, trust_code=trust_code
-        )
+        record = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
         best = {
             task: max(task_cells, key=lambda cell: cell["mean"] or 0.0)["runs"]
             for task, task_cells in studies.grouped(record["combinations"], "task").items()
@@ -252,9 +250,9 @@ class Translation(Trainer):
             self.fit_unless_diverged(arm, seed, run, log)
             arguments = [str(run), *self.data_flags]
             arguments += ["--checkpoint", "average", "--output", str(output)]
-            trust_code = self.trusts(run)
-            studies.command("translate", "average", str(run), log=log, trust_code=trust_code)
-            studies.command("translate", "evaluate", *arguments, log=log, trust_code=trust_code)
+            trust = self.trust_flags(run)
+            studies.command("translate", "average", str(run), *trust, log=log)
+            studies.command("translate", "evaluate", *arguments, *trust, log=log)
             records = _average_scores(run, output, recipe)
         if len(records) != 1:
             raise UserError(
@@ -391,8 +389,7 @@ class Finetuning(Trainer):
             argument for path, value in flags.items() for argument in (_GRID_FLAGS[path], value)
         ]
         arguments += [*self.data_flags, *studies.flags("--set", *settings)]
-        grid = ["grid", arm.recipe, str(run), *arguments]
-        studies.command("finetune", *grid, log=log, trust_code=self.options.trust_code)
+        studies.command("finetune", "grid", arm.recipe, str(run), *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         # `grid` does not train complete runs again.

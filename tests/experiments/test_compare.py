@@ -253,7 +253,7 @@ def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch)
     settings += ["corpus.sequence_length=8", "vocabulary.size=11"]
     corpus = PretrainingCorpus.open(prepare("bert_tiny", str(tmp_path / "corpus"), settings))
     assert corpus.rows() > 1500
-    options = argparse.Namespace(tasks=[], data_dir=None, download=False)
+    options = argparse.Namespace(tasks=[], data_dir=None, download=False, trust_code=False)
     trainer = Pretraining(options)
     trainer.corpora, trainer.objectives = {"bert": corpus}, {"masked_language"}
     level, _ = trainer.chance_level([])
@@ -470,6 +470,24 @@ def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
     assert [call[1] for call in calls] == ["train", "average", "evaluate"] * 2
     assert compare(arguments) == 0 and len(calls) == 6
+
+
+@pretended
+def test_commands_of_an_arm_may_run_the_block_that_it_names(
+    calls, number_text, tmp_path, monkeypatch
+):
+    block = "from macaron_tf.layers import MacaronBlock\nclass Mine(MacaronBlock):\n    pass\n"
+    (tmp_path / "my_arm.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    settings = number_settings(number_text, 40) + ["training.validate_every=20"]
+    settings += ["training.save_every_steps=10", "training.warmup_steps=10"]
+    own = "multi30k_macaron_tiny:model.block=my_arm:Mine"
+    arms = ["macaron=multi30k_macaron_tiny", f"own={own}"]
+    assert compare(["out", *arms, "--seeds", "1", "--jobs", "1", *flags(settings)]) == 0
+    trusting = [(call[1], "own" in call[2]) for call in calls if "--trust-code" in call]
+    assert trusting == [("average", True), ("evaluate", True)]
+    del sys.modules["my_arm"]
 
 
 @pretended

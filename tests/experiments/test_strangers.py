@@ -368,7 +368,7 @@ def test_a_tfds_folder_names_no_code(here, tfds_dir):
         shutil.copytree(f"{tfds_dir}/glue/rte", "sets/glue/rte")
         [file] = pathlib.Path("sets/glue/rte").glob(f"*/{name}")
         file.write_text(json.dumps({found: "bad.evil.TransformerBlock", "content": {}}))
-        with pytest.raises(UserError, match=r"'bad\.evil\.TransformerBlock' was read from a file"):
+        with pytest.raises(UserError, match=r"'bad\.evil:TransformerBlock' was read from a file"):
             open_set("glue/rte", "train", Tfds("sets"))
         deep = f'{{"junk": {"[" * 5000}{"]" * 5000}, "type": "bad.evil.TransformerBlock"}}'
         file.write_text(deep)

@@ -208,7 +208,8 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     record = {"models": ["bert"], "combinations": found}
     monkeypatch.setattr(studies, "grid", lambda *words, **options: record)
     options = {"tasks": ["cola", "rte"], "learning_rates": None, "download": False}
-    options |= {"data_dir": None, "source": None, "finetune_set": []}
+    options |= {"data_dir": None, "source": None, "finetune_set": [], "trust_code": False}
+    monkeypatch.setattr(Pretraining, "trust_flags", lambda self, run: [])
     scores = Pretraining(argparse.Namespace(**options))._finetuning_scores(tmp_path, None)
     assert scores == pytest.approx({"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7})
 

@@ -79,7 +79,7 @@ def _train_and_score(
         UserError: a command failed, or the file was made with another `--init` or `--set`.
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
-    data = studies.flags("--data-dir", options.data_dir)
+    data = studies.shared_flags(options)
 
     def scored() -> dict:
         if task:

@@ -109,7 +109,7 @@ class Study:
         self.comparisons = {
             name: arguments for name, arguments in comparisons.items() if name in self.chosen
         }
-        self.data = flags("--data-dir", options.data_dir)
+        self.data = studies.shared_flags(options)
         self.rows: dict[str, list[dict]] = {}
         self.lines: list[str] = []
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from macaron_tf.data.sources.names import Source, parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
-from macaron_tf.plug_ins import find, untrusted
+from macaron_tf.plug_ins import find
 
 _RETRIES = 5  # maximum number of retries of a download, with pauses of 6 s in total
 _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
@@ -182,8 +183,7 @@ def open_set(
             raise
         _download(name, tfds)
         folder = prepared_folder(name, tfds, languages)
-    if not (tfds and tfds.trust_code):
-        _refuse_code(folder)
+    _refuse_code(folder, tfds is not None and tfds.trust_code)
     try:
         builder = library.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
@@ -204,23 +204,24 @@ def open_set(
     return PreparedSplit(name, split, builder, folder, features)
 
 
-def _refuse_code(folder: epath.Path) -> None:
-    """Raises a UserError if a dataset's description names a Python class outside of TFDS.
+def _refuse_code(folder: epath.Path, trust_code: bool) -> None:
+    """Raises a UserError if a dataset's description names a Python class that needs `trust_code`.
 
     TFDS would import the module of the class, and importing a module runs its code.
     """
+    check = functools.partial(_check_classes, trust_code)
     for name in ("features.json", "dataset_info.json"):
         # A RecursionError is not suppressed, because TFDS might accept deeper nesting than `json`.
         damage = storage.refuse_damage(folder / name, "prepare the dataset again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
-            json.loads((folder / name).read_bytes(), object_hook=_check_classes)
+            json.loads((folder / name).read_bytes(), object_hook=check)
 
 
-def _check_classes(description: dict[str, Any]) -> dict[str, Any]:
+def _check_classes(trust_code: bool, description: dict[str, Any]) -> dict[str, Any]:
     for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings, old and new
         class_path = str(description.get(key))
         if "." in class_path and not class_path.startswith("tensorflow_datasets."):
-            raise untrusted(class_path)
+            find(":".join(class_path.rsplit(".", 1)), object, trust_code)
     return description
 
 
