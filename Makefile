@@ -117,7 +117,8 @@ test-readers: $(READERS)/installed
 NEWEST_PYTHON = $(shell for version in 3.13 3.12 3.11; do \
   for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
     $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
-NEWEST_TESTS := tests/kernels tests/layers tests/training/test_fit_model.py tests/interop/test_vocabularies.py
+NEWEST_TESTS := tests/kernels tests/layers tests/interop/test_vocabularies.py \
+  $(addprefix tests/training/test_,fit_model.py jax_engine.py)
 test-newest: wheel
 	@python="$(NEWEST_PYTHON)"; wheel=$$(ls -t dist/*.whl | head -1); pip="-m pip --disable-pip-version-check"; \
 	if [ -z "$$python" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \
@@ -127,7 +128,7 @@ test-newest: wheel
 	$$python -m venv --clear $(NEWEST); \
 	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[serving]"; \
 	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python tests/wheel_journey.py $(NEWEST)/journey; \
-	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[train,interop,vocabularies]" pytest pytest-xdist; \
+	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[train,jax,interop,vocabularies]" pytest pytest-xdist; \
 	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not service" $(NEWEST_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
