@@ -28,6 +28,54 @@ def rejects(message: str, function, /, *args, **options) -> None:
         function(*args, **options)
 
 
+def int8_error(matrices: int) -> float:
+    """Returns the largest error of int8 in a network's outputs, in their standard deviations.
+
+    Numbers are rounded to 127 steps up to the largest one, which is taken as 4 deviations. So
+    rounding errs with a deviation of 4 / 127 / sqrt(12) = 0.009. Each matrix rounds its weights and
+    its inputs, and the squares of these independent errors add up. The largest of some hundreds of
+    outputs is 4 deviations off.
+
+    The bound also holds between two computations of one int8 network: an input halfway between two
+    steps may be rounded up on one processor, or in one order of summation, and down in another, and
+    then everything after it is rounded anew.
+
+    Args:
+        matrices: number of matrices between inputs and outputs. Matrices side by side, such as
+            those of queries, keys and values, count one by one.
+    """
+    return 4 * 4 / 127 / 12**0.5 * (2 * matrices) ** 0.5
+
+
+def bfloat16_error(roundings: int) -> float:
+    """Returns the largest error of bfloat16, as a fraction of the largest output.
+
+    bfloat16 keeps 8 bits, so rounding to nearest errs by at most 2^-9 of a number, with a deviation
+    of 2^-9 / sqrt(3). The squares of independent errors add up. The largest of some hundreds of
+    outputs is 4 deviations off.
+
+    Args:
+        roundings: number of operations between inputs and outputs whose results are rounded: about
+            12 for a layer of attention and a feed-forward network, and as many again where the
+            processor's kernels also round sums of parts of a row, as without oneDNN. Between two
+            computations in bfloat16, those of both.
+    """
+    return 4 * 2.0**-9 / 3**0.5 * roundings**0.5
+
+
+def float32_sum_error(terms: int) -> float:
+    """Returns the largest error of a float32 sum in any order, as a fraction of its largest term.
+
+    Each of the additions errs by at most 2^-24 of the sum so far. That sum grows with the square
+    root of the number of terms of mixed signs, and so does the sum of independent errors. The
+    largest of some hundreds of such sums is 4 deviations off.
+
+    Args:
+        terms: number of terms, for a matrix its number of rows.
+    """
+    return 4 * 2.0**-24 * terms
+
+
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):
     """Calls a layer and checks its contract; returns its output as a float32 NumPy array.
 
@@ -75,7 +123,9 @@ def symbolic(layer: keras.layers.Layer, *inputs, **call_arguments):
     return layer(*inputs, **call_arguments)
 
 
-def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> None:
+def check_compiled(
+    function, *inputs, variables=(), tolerance: float = float32_sum_error(64)
+) -> None:
     """Checks that XLA computes the same output and gradients of `function` as plain TensorFlow.
 
     Args:
@@ -194,7 +244,7 @@ def check_model(model: keras.Model, inputs, folder) -> None:
     assert all(weight.dtype == "float32" for weight in half.weights)
     for rounded, exact in zip(keras.tree.flatten(half(inputs)), outputs, strict=True):
         np.testing.assert_allclose(
-            numpy_of(rounded), exact, rtol=0, atol=0.05 * np.abs(exact).max()
+            numpy_of(rounded), exact, rtol=0, atol=bfloat16_error(100) * np.abs(exact).max()
         )
 
 

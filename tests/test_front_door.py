@@ -15,7 +15,7 @@ from macaron_tf.kernels.choice import NAMES, implementation_scope
 from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
-from tests.harness import ids, numpy_of
+from tests.harness import ids, int8_error, numpy_of
 
 ROWS = ids(8, 6)
 ROWS[:, 4:] = 0  # padding
@@ -254,7 +254,9 @@ def test_int8_reaches_every_matrix_and_changes_little():
     model.quantize("int8")
     matrices = [weight for weight in model.variables if len(weight.shape) == 2]
     assert len(matrices) == 12 and {weight.dtype for weight in matrices} == {"int8"}
-    assert np.abs(numpy_of(model(ROWS)) - expected).max() < 0.1 * np.abs(expected).max()
+    # Each of two matrices holds queries, keys and values side by side.
+    bound = int8_error(12 + 2 * 2) * np.std(expected)
+    assert 0 < np.abs(numpy_of(model(ROWS)) - expected).max() < bound
 
 
 def test_lora_trains_little_and_is_merged_when_saved(tmp_path):

@@ -11,7 +11,7 @@ from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.training.optimizer import Adafactor
 from macaron_tf.variables import spec_of
-from tests.harness import built, ids, normal, numpy_of, rejects
+from tests.harness import built, ids, int8_error, normal, numpy_of, rejects
 
 V = 40
 SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
@@ -63,11 +63,13 @@ def test_exports_and_int8_answer_alike(tmp_path):
     model = llama()
     model.quantize("int8")
     rounded = answers(model)
-    assert 0 < np.abs(rounded - expected).max() / np.std(expected) < 0.2
+    # Queries, keys, values, outputs and three of the feed-forward network; embeddings and logits.
+    bound = int8_error(2 * 7 + 2) * np.std(expected)
+    assert 0 < np.abs(rounded - expected).max() < bound
     context, cache = model.init_decode(2, 1, 7)
     for t, tokens in enumerate(ids(2, 7, vocab_size=V).T):
         logits, cache = model.decode_step(tokens[:, None], t, context, cache)
-        np.testing.assert_allclose(numpy_of(logits)[:, 0], rounded[:, t], atol=1e-4)
+        np.testing.assert_allclose(numpy_of(logits)[:, 0], rounded[:, t], atol=bound)
 
 
 @pytest.mark.parametrize("block", ["macaron", "swish_rnn", "amlp"])

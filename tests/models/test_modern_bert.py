@@ -8,7 +8,7 @@ from macaron_tf.layers import RotaryAttention
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.layers.rotary import frequencies
 from macaron_tf.models import Encoder, PretrainingEncoder, catalog
-from tests.harness import built, check_saved, ids, numpy_of, rejects
+from tests.harness import built, check_saved, ids, int8_error, numpy_of, rejects
 
 V = 40
 SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
@@ -87,7 +87,9 @@ def test_exports_and_int8_answer_alike(tmp_path):
     np.testing.assert_allclose(served.serve(given), expected, atol=1e-5)
     model.quantize("int8")
     rounded = numpy_of(model(given))
-    assert 0 < np.abs(rounded - expected)[real].max() / np.std(expected) < 0.2
+    # Queries, keys, values, outputs and three of the feed-forward network; embeddings.
+    bound = int8_error(model.config.num_layers * 7 + 1) * np.std(expected)
+    assert 0 < np.abs(rounded - expected)[real].max() < bound
 
 
 def test_layers_that_share_their_weights_leave_the_first_out():
