@@ -242,12 +242,8 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _open_streams()
     for number, argument in enumerate(sys.argv[1:], 1):
-        try:
-            argument.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"argument {number} is not UTF-8: encode {argument!a} in UTF-8"
-            ) from error
+        if argument != argument.encode("utf-8", "replace").decode():
+            raise UserError(f"argument {number} is not UTF-8: encode {argument!a} in UTF-8")
     try:
         try:
             return main(*args, **kwargs)
@@ -374,9 +370,7 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
                 "UTF-8: give text in UTF-8"
             )
         if len(line) > _MAX_LINE:
-            raise UserError(
-                f"line {number} of the input has more than {_MAX_LINE >> 20} MiB: split the line"
-            )
+            raise UserError(f"line {number} of the input has more than 64 MiB: split the line")
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:

@@ -299,16 +299,25 @@ def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         yield copy
 
 
+def files_in(folder: str | os.PathLike) -> set[str]:
+    """Returns the paths of all files in a folder and its subfolders, relative to the folder."""
+    return {
+        (as_path(parent) / name).relative_to(folder).as_posix()
+        for parent, _, names in tf.io.gfile.walk(os.fspath(folder))
+        for name in names
+    }
+
+
 def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str) -> None:
     """Copies a local folder's files, including subfolders, into a bucket.
 
     Args:
-        folder: local folder.
+        folder: local folder, or another folder in the bucket, whose files are renamed instead.
         destination: folder in the bucket.
         last: name of the file to copy last. Its presence shows that the copy is complete.
     """
-    files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: (path.name == last, path)):
-        target = as_path(destination) / path.relative_to(folder).as_posix()
+    transfer = tf.io.gfile.rename if is_remote(folder) else tf.io.gfile.copy
+    for name in sorted(files_in(folder), key=lambda name: (name == last, name)):
+        target = as_path(destination) / name
         make_folders(target.parent)
-        tf.io.gfile.copy(os.fspath(path), os.fspath(target), overwrite=True)
+        transfer(os.fspath(as_path(folder) / name), os.fspath(target), overwrite=True)

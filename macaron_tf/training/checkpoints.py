@@ -10,8 +10,8 @@ RUN/checkpoints/best.json                          step, metric and score of the
 On a local disk, a checkpoint is written under a temporary name and then renamed. A bucket (`gs://`)
 cannot rename a directory atomically. A checkpoint for a bucket is therefore written to the local
 disk and uploaded, with the manifest as the last file. A directory in a bucket that has no manifest
-is not a checkpoint. An upload that replaces a checkpoint goes to a temporary name, and its files
-are renamed one by one when all of them are in the bucket.
+is not a checkpoint. An upload goes to a temporary name, and its files are renamed one by one when
+all of them are in the bucket.
 """
 
 import contextlib
@@ -50,7 +50,9 @@ _SUBSTITUTION_REASONS: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"  # prefix of a directory while it is written or deleted
-_REPLACED = ".old-"  # prefix of a checkpoint while a new checkpoint of the same step replaces it
+# Prefix of an intact checkpoint while a new checkpoint of the same step replaces the old one. This
+# is the old checkpoint on a local disk, and the new checkpoint in a bucket.
+_REPLACED = ".old-"
 
 
 class CheckpointDirectory:
@@ -93,16 +95,11 @@ class CheckpointDirectory:
         with storage.clear_errors(f"cannot clean {self.path}"):
             for entry in sorted(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
-                    # The process was killed between the two renames. The old checkpoint is intact.
+                    # The process was killed during the replacement. This checkpoint is intact.
                     final = self.path / entry.name.removeprefix(_REPLACED)
-                    if not final.exists():
-                        os.replace(entry, final)
-                        continue
-                if entry.name.startswith(_TEMPORARY) and storage.is_remote(entry):
-                    # An upload with a manifest is whole. The old checkpoint may be half removed.
-                    final = self.path / entry.name.removeprefix(_TEMPORARY)
                     if is_checkpoint(entry) and not is_checkpoint(final):
-                        _move_uploaded(entry, final)
+                        (_rename_files if storage.is_remote(entry) else os.replace)(entry, final)
+                        continue
                 half_uploaded = _NAME.fullmatch(entry.name) and not is_checkpoint(entry)
                 if entry.name.startswith((_TEMPORARY, _REPLACED)) or half_uploaded:
                     _remove(entry)
@@ -246,37 +243,25 @@ def save_whole(
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as temporary_path:
                 _write_files(storage.as_path(temporary_path), write, manifest)
-                if not is_checkpoint(final):
-                    _remove(final)
-                    storage.upload(temporary_path, final, last=MANIFEST)
-                    return
-                uploaded = final.with_name(f"{_TEMPORARY}{final.name}")
+                # The root of a bucket, gs://BUCKET, has no other folder beside it.
+                is_root = len(final.parts) <= 3
+                uploaded = final if is_root else final.with_name(f"{_REPLACED}{final.name}")
                 _remove(uploaded)
                 storage.upload(temporary_path, uploaded, last=MANIFEST)
-                _remove(final)
-                _move_uploaded(uploaded, final)
+                if not is_root:
+                    _remove(final)
+                    _rename_files(uploaded, final)
         else:
             _save_on_disk(final, write, manifest)
 
 
-def _move_uploaded(uploaded: epath.Path, final: epath.Path) -> None:
+def _rename_files(uploaded: epath.Path, final: epath.Path) -> None:
     """Renames the files of a checkpoint in a bucket, with the manifest as the last file.
 
     A second call completes an interrupted first call.
     """
-    for name in sorted(_files_in(uploaded), key=lambda name: (name == MANIFEST, name)):
-        storage.make_folders((final / name).parent)
-        tf.io.gfile.rename(os.fspath(uploaded / name), os.fspath(final / name), overwrite=True)
+    storage.upload(uploaded, final, last=MANIFEST)
     _remove(uploaded)
-
-
-def _files_in(folder: epath.Path) -> set[str]:
-    """Returns the paths of all files in a folder and its subfolders, relative to the folder."""
-    return {
-        (storage.as_path(parent) / name).relative_to(folder).as_posix()
-        for parent, _, names in tf.io.gfile.walk(os.fspath(folder))
-        for name in names
-    }
 
 
 def _save_on_disk(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
@@ -332,7 +317,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
-    existing = _files_in(path)
+    existing = storage.files_in(path)
     replaceable = {MANIFEST, CARD}
     if is_saved(path) or is_of_library(path, library):
         replaceable |= read_manifest(path)["files"].keys()
@@ -374,10 +359,9 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
         if not storage.is_file(path / MANIFEST):
             return f"{path / MANIFEST} is missing"
         manifest = parse_json((path / MANIFEST).read_bytes(), files=dict, step=int, format=int)
-        files, _, _ = manifest["files"], manifest["step"], manifest["format"]
         if manifest["sha256"] != _manifest_digest(manifest):
             return changed
-        for name, fingerprint in files.items():
+        for name, fingerprint in manifest["files"].items():
             parts = pathlib.PurePosixPath(name)
             if parts.is_absolute() or ".." in parts.parts:
                 return f"{path / MANIFEST} names {name!r}, which lies outside of its folder"

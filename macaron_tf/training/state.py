@@ -114,7 +114,7 @@ def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
     """Loads weights that `save_weights` wrote. `file` may be on a local disk or in a bucket."""
-    with storage.local_copy(file) as copy:
+    with _refuse_damage(file), storage.local_copy(file) as copy:
         if copy.suffix != ".safetensors":
             keras.saving.load_weights(layer, copy)
             return
@@ -207,7 +207,7 @@ def load_network(
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
-    with Progress(f"loading {path.parent}"), _refuse_damage(path):
+    with Progress(f"loading {path.parent}"):
         load_weights(network, checkpoints.weights_file(checkpoint) if average else path)
     return manifest
 

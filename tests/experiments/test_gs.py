@@ -76,13 +76,15 @@ def test_a_training_is_killed_amid_a_checkpoint_and_goes_on(store):
     process.communicate(timeout=300)
     assert process.returncode == -9
     store.faults = []
-    half = store.objects(f"run/{STEP}")
-    assert f"run/{STEP}/model.weights.h5" in half
-    assert f"run/{STEP}/manifest.json" not in half  # so the folder is no checkpoint
+    half = store.objects("run/checkpoints")
+    assert "run/checkpoints/.old-step-00000020/model.weights.h5" in half
+    assert "run/checkpoints/.old-step-00000020/manifest.json" not in half
+    assert not [name for name in half if name.startswith(f"run/{STEP}")]
     status, out, errors = store.train("run")
     assert (status, errors) == (0, "")
     assert "step 15/20" in out and "step 5/20" not in out
     assert f"run/{STEP}/manifest.json" in store.objects("run")
+    assert not [name for name in store.objects("run") if "/.old-" in name]
     assert store.content("run/metrics.jsonl") == store.metrics
     words = ("evaluate", "gs://bucket/run", "--corpus", "gs://bucket/corpus")
     status, out, errors = store.run("-m", "experiments.pretrain", *words)
@@ -106,7 +108,7 @@ def test_slow_failing_and_throttled_requests_are_repeated(store):
     assert store.content("unwell/metrics.jsonl") == store.metrics
     store.faults = []
     assert 0 not in store.objects("unwell").values()
-    assert not [name for name in store.objects("unwell") if ".tmp-" in name]
+    assert not [name for name in store.objects("unwell") if ".tmp-" in name or ".old-" in name]
 
 
 def test_a_checkpoint_that_cannot_be_written(store):

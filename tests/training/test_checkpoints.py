@@ -103,9 +103,9 @@ def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call,
     assert directory.latest() == directory.of_step(steps[-1])
     assert capsys.readouterr().err == ""
     directory.clean()
-    assert directory.steps() == ([10, 20] if again else steps)
+    assert directory.steps() in ([[10, 20]] if again else [steps, [10, 20, 30]])
     assert all(find_damage(directory.of_step(step)) is None for step in directory.steps())
-    assert not (directory.of_step(30) / "a.bin").exists() or 30 in steps
+    assert not (directory.of_step(30) / "a.bin").exists() or 30 in directory.steps()
     assert [entry.name for entry in directory.path.iterdir() if entry.name[0] == "."] == []
 
 
