@@ -15,6 +15,7 @@ from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.normalization import text_limit
 
 
 def translate_ids(
@@ -155,11 +156,12 @@ class LineTranslator:
         """
         check_encodable(lines, first_line)
         rows, warnings = [], []
-        for line_number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
+        starts = [line[: text_limit(self.max_source_length)] for line in lines]
+        for line_number, ids in enumerate(self.vocabulary.encode_lines(starts), first_line):
             if len(ids) > self.max_source_length:
                 warnings.append(
-                    f"line {line_number} has {len(ids)} tokens, so only the first "
-                    f"{self.max_source_length} tokens are translated."
+                    f"line {line_number} has more than {self.max_source_length} tokens, so only "
+                    f"the first {self.max_source_length} tokens are translated."
                 )
             rows.append(list(ids[: self.max_source_length]))
         translations: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]

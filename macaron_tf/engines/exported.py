@@ -84,13 +84,11 @@ class LiteTexts:
     """
 
     def __init__(self, task: "Decoding"):
-        from macaron_tf.engines.graph import with_utf8_check
+        from macaron_tf.engines.graph import checked
 
         self._decoder, self._inputs = task.decoder, tuple(task.inputs)
         specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
-        self._graph = tf.function(
-            with_utf8_check(task.serve), input_signature=specs, autograph=False
-        )
+        self._graph = tf.function(checked(task, task.serve), input_signature=specs, autograph=False)
 
     @property
     def max_rows(self) -> int:

@@ -18,6 +18,7 @@ from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
+from macaron_tf.text.normalization import cut_texts, text_limit
 
 _BATCH_SIZE = 32  # maximum number of texts in a batch
 
@@ -83,13 +84,13 @@ class TaskGraph:
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
                 # The functions need no autograph, because they call tf.while_loop themselves.
-                name: tf.function(with_utf8_check(function), autograph=False).get_concrete_function(
+                name: tf.function(checked(self.task, serve), autograph=False).get_concrete_function(
                     *(
                         tf.TensorSpec((None,), dtype, input_name)
                         for input_name, dtype in inputs.items()
                     )
                 )
-                for name, (function, inputs) in self.task.functions().items()
+                for name, (serve, inputs) in self.task.functions().items()
             }
 
     def steps(
@@ -124,7 +125,7 @@ class TaskGraph:
             )
 
         specs = (tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items())
-        first = tf.function(with_utf8_check(prepare), autograph=False).get_concrete_function(*specs)
+        first = tf.function(checked(task, prepare), autograph=False).get_concrete_function(*specs)
         parts = {
             name: tf.TensorSpec(part.shape, part.dtype, name)
             for name, part in _kept_tensors(kept).items()
@@ -368,22 +369,34 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, np.str_) else value
 
 
-def with_utf8_check(function: Callable) -> Callable:
-    """Wraps a function of tensors, and adds a check that all string inputs are UTF-8.
+def checked(task: TaskKind, function: Callable) -> Callable:
+    """Wraps a function of tensors, and adds checks of all string inputs.
 
-    The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8.
+    The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8, or is too
+    long for a task that does not truncate texts. These checks take milliseconds. Tokenization would
+    take seconds per megabyte before a row turns out to be too long.
+
+    Args:
+        task: task that sets the maximum length.
+        function: method of `task`.
     """
     return lambda *inputs: function(
-        *(_check_utf8(value) if value.dtype == tf.string else value for value in inputs)
+        *(_checked(task, value) if value.dtype == tf.string else value for value in inputs)
     )
 
 
-def _check_utf8(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)` unchanged if all texts are UTF-8.
+def _checked(task: TaskKind, texts: tf.Tensor) -> tf.Tensor:
+    """Returns the texts `(B,)`, which are cut if the task truncates texts.
 
     Raises:
-        tf.errors.InvalidArgumentError: a text is not UTF-8.
+        tf.errors.InvalidArgumentError: a text is too long, or is not UTF-8.
     """
+    if task.truncates:
+        texts = cut_texts(texts, task.longest)
+    else:
+        max_bytes = 4 * text_limit(task.longest)
+        problem = f"a text has more than {max_bytes} bytes: shorten the text"
+        texts = require(tf.strings.length(texts) <= max_bytes, problem, texts)
     transcoded = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     return require(
         tf.equal(transcoded, texts), "a text is not UTF-8: encode the text in UTF-8", texts

@@ -35,6 +35,8 @@ class TaskKind(abc.ABC):
         inputs: dict mapping the name of each input of `serve` to its dtype. Inputs have the shape
             `(B,)`.
         controls: dict mapping the name of each input that is not a string to its default value.
+        longest: maximum number of ids in a row, including special ids; `None` means no limit.
+        truncates: whether long texts are truncated.
         takes: names of the options that `with_options` accepts.
     """
 
@@ -42,6 +44,8 @@ class TaskKind(abc.ABC):
     pipeline: ClassVar[str]
     inputs: Mapping[str, tf.DType] = {"text": tf.string}
     controls: ClassVar[Mapping[str, int | float]] = {}
+    longest: int | None = None
+    truncates: ClassVar[bool] = False
     takes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, network: keras.Model | None = None, vocabulary: Any = None):
@@ -206,12 +210,7 @@ class OnePass(TaskKind):
         rows, kept = task.prepare(*texts)        # texts -> token ids
         computed = task.compute(rows)            # forward pass
         answers = task.conclude(computed, kept)  # network outputs -> answers
-
-    Attributes:
-        longest: maximum number of ids in a row, including special ids; `None` means no limit.
     """
-
-    longest: int | None = None
 
     @abc.abstractmethod
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:

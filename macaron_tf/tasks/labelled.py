@@ -114,7 +114,6 @@ class LabelledTask(OnePass):
     kind: ClassVar[str]
     reader: ClassVar[Callable]
     row_shape: tuple[int, ...] = ()
-    truncates: ClassVar[bool] = False
     answer: str
 
     def __init__(
@@ -127,6 +126,7 @@ class LabelledTask(OnePass):
     ):
         super().__init__(network, vocabulary)
         self.task, self.limits, self.tuned = task, limits, tuned
+        self.longest = limits.max_length if limits else None
 
     def description(self) -> dict[str, Any]:
         """Returns the task and its limits as JSON values for `model.json`.
@@ -220,10 +220,6 @@ class LabelledTask(OnePass):
                     return {"validation": name}
             return None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
-
-    @property
-    def longest(self) -> int:
-        return self.limits.max_length
 
     def min_length(self, spans: SpanLimits) -> int:
         """Returns the minimum `max_length` at which a row has room for a token of each text.

@@ -47,6 +47,7 @@ class Vectors(OnePass):
 
     name = "sentence encoder"
     pipeline = "sentence-similarity"
+    truncates = True
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class Vectors(OnePass):
         max_tokens: int = _MAX_TOKENS,
     ):
         super().__init__(network, vocabulary)
-        self.max_length, self.max_tokens = max_length, max(max_tokens, max_length)
+        self.max_length = self.longest = max_length
+        self.max_tokens = max(max_tokens, max_length)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
@@ -91,10 +93,6 @@ class Vectors(OnePass):
         trained = model.trained_length if config.longest else None
         trained = trained or min(_MAX_LENGTH, config.max_length)
         return cls(network, model.vocabulary, max_length or model.max_length or trained)
-
-    @property
-    def longest(self) -> int:
-        return self.max_length
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, None]:
         rows = encode_pairs(self.vocabulary, text, None, self.max_length)

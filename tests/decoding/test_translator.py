@@ -190,9 +190,14 @@ def test_streaming_equals_translating_at_once_and_cuts_long_lines(translator):
     assert streamed == translator.translate(lines).best
     assert not chunks[0].warnings and not chunks[1].warnings
     assert chunks[2].warnings == [
-        "line 5 has 10 tokens, so only the first 8 tokens are translated."
+        "line 5 has more than 8 tokens, so only the first 8 tokens are translated."
     ]
     assert chunks[2].best[0] == chunks[1].best[1] != ""
+    long = translator.translate(["abcdefgh" * 500_000])
+    assert long.warnings == [
+        "line 1 has more than 8 tokens, so only the first 8 tokens are translated."
+    ]
+    assert long.best == chunks[2].best[:1]
 
 
 def test_no_lines_and_bad_settings(model):

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.engines.graph import TaskGraph
+from macaron_tf.engines.session import STEPS
 from macaron_tf.errors import UserError
+from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.loading import load
 from macaron_tf.models import (
+    Elmo,
     EncoderClassifier,
     EncoderDecoder,
+    EncoderTagger,
     LanguageModel,
     PretrainingEncoder,
     catalog,
@@ -134,6 +139,54 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     refuses(
         "temperature=1.0 is not an option of the task", writer.export, "nowhere", temperature=1.0
     )
+
+
+def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
+    text, spaces = "a b " * 1_000_000, " " * 5_000_000
+    assert classifier.predict(text) == classifier.predict(text[:4_000])
+    assert pairs.predict(text, spaces + "a")["label"] in PAIR["labels"]
+    short, long, no_text = classifier.predict(["a", spaces + "a", "a" * 4_000_000])
+    assert short.keys() == long.keys() == no_text.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "vocabulary", "start", "max_bytes"),
+    [
+        (LanguageModel, "gpt2_tiny", BYTES, "a", 1 << 17),
+        (PretrainingEncoder, "bert_tiny", WORDS, "[MASK]", 1 << 17),
+        (EncoderTagger, "bert_tiny", WORDS, "a", 1 << 17),
+        (Elmo, "elmo_tiny", WORDS, "a", 1 << 17),
+    ],
+)
+def test_a_long_text_is_refused_before_it_is_tokenized(kind, name, vocabulary, start, max_bytes):
+    """Otherwise the message of a filler or a writer would name its limit in tokens."""
+    usage = {"labels": ("O", "B-X"), "has_masked_language": True}
+    arguments = (2,) if kind is EncoderTagger else ()
+    model = loaded(kind, name, vocabulary, *arguments, **usage)
+    sentence = rf"text 2: a text has more than {max_bytes} bytes: shorten the text"
+    for rest in (" ", "a", "\n", "ü"):
+        refuses(sentence, model.predict, [start, start + rest * 4_000_000, start])
+    longest = start + " " * (max_bytes - len(start))
+    options = {"max_tokens": 1} if kind is LanguageModel else {}
+    assert len(model.predict([start, longest], **options)) == 2
+    refuses(sentence, model.predict, [start, longest + " "])
+    if kind is LanguageModel:
+        refuses("within 1024 tokens", model.predict, "a" * 5_000)
+        with pytest.raises(UserError, match=f"has more than {max_bytes} bytes: shorten the prompt"):
+            next(model.stream(longest + " "))
+
+
+def test_the_graphs_of_an_export_refuse_a_long_text():
+    """A SavedModel holds the signature, and an engine such as LiteRT runs between the steps."""
+    model = loaded(PretrainingEncoder, "bert_tiny", has_masked_language=True)
+    graph, texts = TaskGraph(model.task), tf.constant(["[MASK]", "[MASK]" + " a" * 70_000])
+    steps = graph.steps((None, None, WORDS.size))
+    for function in (graph.signatures["serving_default"], steps[STEPS[0]]):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            function(texts)
+        message = "a text has more than 131072 bytes: shorten the text"
+        assert failed_check(caught.value.message) == message
+        assert failed_rows(caught.value.message) == {1}
 
 
 def test_gaps_are_filled_with_as_many_pieces_as_asked():

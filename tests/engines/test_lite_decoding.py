@@ -196,6 +196,7 @@ def test_models_answer_and_stream_as_without():
     parts += stream
     assert "".join(parts) == expected[0]["completion"]
     assert lite.score("a b") == model.score("a b")
+    refuses("text 2: a text has more than 131072 bytes", lite.predict, ["a", "a " * 70_000])
 
 
 def test_many_streams_take_turns_and_are_freed(gpt):

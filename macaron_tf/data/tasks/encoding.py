@@ -16,6 +16,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
 from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.normalization import cut_texts, text_limit
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
@@ -66,7 +67,7 @@ def encode_pairs(
     """
     columns = [first] if second is None else [first, second]
     # (B, None) each
-    texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
+    texts = [vocabulary.encode(cut_texts(column, max_length), language) for column in columns]
     num_special = (2 if second is None else 2 + vocabulary.pair_separators) if special else 0
     needs = "a text and its special tokens" if second is None else "two texts"
     check_length(max_length, num_special + len(texts), needs)
@@ -345,7 +346,7 @@ def encode_sentences(
     """
     check_length(max_length, 3, "sentences")
     capacity = max_length - 2
-    rows = vocabulary.encode_rows(texts)
+    rows = vocabulary.encode_rows([text[: text_limit(max_length)] for text in texts])
     index_in_row = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
     kept_lengths = np.minimum(rows.lengths, capacity)  # (N,)
     ends = np.cumsum(kept_lengths)

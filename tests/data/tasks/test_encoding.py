@@ -18,6 +18,8 @@ from macaron_tf.data.tasks.encoding import (
     windows_over,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
+from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
+from macaron_tf.text.normalization import cut_texts
 from tests.harness import refuses
 
 CLS, SEP, EXTRACT = 2, 3, 4
@@ -124,6 +126,41 @@ def test_the_same_in_a_graph(vocabulary):
 def test_a_text_of_ten_megabytes(vocabulary):
     rows = spelt(vocabulary, ["a " + "w0nderful " * 1_000_000, "b"], ["c", "d"], 7)
     assert rows == ["^a??|c| 0000011", "^b|d|.. 0001100"]
+
+
+SENTENCES = ["The cat sits under the red tree.", "Ein Hund läuft über das Gras, schnell."] * 200
+
+
+def vocabulary_of(kind: str):
+    if kind == "sentencepiece":
+        return SentencePieceVocabulary.train(SENTENCES, 60)
+    if kind == "wordpiece":
+        return WordPieceVocabulary.train(SENTENCES, 60)
+    return BytePairVocabulary.train(SENTENCES, 300)
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece", "byte_bpe"])
+@pytest.mark.parametrize(
+    "unit", ["The cat sits under the red tree. ", "läuft", "중", "\U0001f9ff ", "  a\n", "- " * 9]
+)
+def test_a_long_text_is_cut_before_it_is_tokenized_and_has_the_same_ids(kind, unit):
+    """SentencePiece needs minutes for megabytes of unknown characters."""
+    vocabulary, length = vocabulary_of(kind), 40
+    start = unit * (20_000 // len(unit))
+    [ids] = vocabulary.encode_lines([start])
+    expected = [vocabulary.cls_id, *ids[: length - 2], vocabulary.sep_id]
+    text = unit * (2_000_000 // len(unit))
+    assert encoded(vocabulary, [text], None, length)[0] == [expected]
+    rows, cut = encode_sentences(vocabulary, [text], length)
+    assert rows.ids.tolist() == expected
+    assert cut == (len(ids) > length - 2)
+
+
+def test_a_cut_leaves_whole_characters():
+    texts = tf.constant(["", "ab", "ü" * 40_000, b"\xff" * 40_000])
+    expected = [b"", b"ab", "ü".encode() * 32_768, b"\xff" * 32_768]
+    assert cut_texts(texts, 8).numpy().tolist() == expected
+    assert len(cut_texts(tf.constant(["a" * 99_999]), 2_000).numpy()[0]) == 64_000
 
 
 def test_no_room(vocabulary):
