@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.distribution.device_memory import refuse_oversize
-from macaron_tf.errors import UserError, check_train_packages, out_of_memory
+from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
@@ -81,7 +81,6 @@ def train_run(
         Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
             update.
     """
-    check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
     strategy = strategy or tf.distribute.get_strategy()
     is_new, earlier = not run.path.exists(), run.resume(run.path, recipe)
@@ -194,8 +193,8 @@ def train_pairs(
     if perfect_scores.get(metric) == 0:
         raise UserError(
             f"training.best_metric={metric} is 0 even if the model's output equals the references: "
-            "set training.best_metric=loss and training.best_mode=min, or, for the BLEU of a "
-            "translation recipe, metric.tokenize=char"
+            "set training.best_metric=loss or, for the BLEU of a translation recipe, "
+            "metric.tokenize=char"
         )
 
     def validation(network: keras.Model):

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import keras
@@ -37,6 +37,7 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
+from macaron_tf.training.config import LOWER_IS_BETTER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +131,16 @@ class PretrainingRecipe(Recipe):
     init: str | None = None
     static_shapes: bool = False
     validation_batches: Count | None = None
+
+    def check_metric(self, metric_names: Iterable[str]) -> None:
+        """Also raises a `UserError` if it is unknown which values of an own metric are better."""
+        super().check_metric(metric_names)
+        metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
+        if is_import_path(self.objective) and not (self.training.best_mode or metric in known):
+            raise UserError(
+                f"training.best_metric={metric} is a metric of {self.objective}: set "
+                "training.best_mode=min if smaller values are better, and otherwise max"
+            )
 
     def check(self) -> None:
         if self.builtin_objective.learns != "masked_language" and self.corpus.paired:

@@ -48,7 +48,6 @@ def bert_tiny() -> PretrainingRecipe:
             decay_vectors=False,
             validate_every=250,
             best_metric="loss",
-            best_mode="min",
         ),
     )
 

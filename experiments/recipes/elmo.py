@@ -31,7 +31,6 @@ def elmo_tiny() -> ElmoRecipe:
             clip_norm=1.0,
             validate_every=500,
             best_metric="perplexity",
-            best_mode="min",
             keep_last=1,
         ),
     )

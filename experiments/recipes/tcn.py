@@ -32,9 +32,8 @@ def _recipe(
         sources: sources of the training documents.
         training: fields of `TrainingConfig`.
     """
-    metric = TASKS[task].metric
     defaults = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
-    defaults |= dict(best_metric=metric, best_mode="max" if metric == "accuracy" else "min")
+    defaults |= dict(best_metric=TASKS[task].metric)
     return SequenceRecipe(
         model=f"tcn_{task}",
         model_options=options,

@@ -16,6 +16,13 @@ ENDING_SCHEDULES = ("linear", "cosine")
 OWN_SETTINGS = ("adam", "adafactor")  # optimizers whose arguments are fields of `TrainingConfig`
 OPTIMIZERS = (*OWN_SETTINGS, *KERAS)
 
+# Validation metrics of which a smaller value is better. Of all other metrics of this package, a
+# greater value is better.
+LOWER_IS_BETTER = {
+    *("loss", "nll", "perplexity", "bits", "forward", "backward"),
+    *("pair_loss", "replaced_loss", "span_boundary_loss"),
+}
+
 Decay = Annotated[float, Ge(0), Lt(1)]
 
 
@@ -61,9 +68,11 @@ class TrainingConfig(Settings):
         save_every_minutes: minutes between checkpoints; `None` means that checkpoints do not depend
             on the time.
         keep_last: number of newest checkpoints to keep, in addition to the best checkpoint.
-        best_metric: validation metric that selects the best checkpoint.
-        best_mode: whether the best `best_metric` is the greatest (`"max"`) or the smallest
-            (`"min"`).
+        best_metric: validation metric that selects the best checkpoint. Of equal values, the value
+            with the lower loss is better, and then the value of the later step.
+        best_mode: whether the greatest (`"max"`) or the smallest (`"min"`) `best_metric` is best,
+            for a metric of your own. `None` means that a smaller value is better for losses and
+            perplexities, and a greater value for all other metrics.
         early_stopping_patience: number of consecutive validations without a better score that stops
             the run; `None` means no early stopping.
         max_minutes: maximum wall-clock time of the run in minutes, including validations, saves and
@@ -103,11 +112,17 @@ class TrainingConfig(Settings):
     save_every_minutes: Positive | None = 10.0
     keep_last: Count = 5
     best_metric: str = "bleu"
-    best_mode: Literal["max", "min"] = "max"
+    best_mode: Literal["max", "min"] | None = None
     early_stopping_patience: Count | None = None
     max_minutes: Positive | None = None
     max_skipped_updates: Count = 10
     frozen: tuple[str, ...] = ()
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a smaller value of `best_metric` is better."""
+        known_mode = "min" if self.best_metric in LOWER_IS_BETTER else "max"
+        return (self.best_mode or known_mode) == "min"
 
     def check(self) -> None:
         name, arguments = parse_call(self.optimizer)

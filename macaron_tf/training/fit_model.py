@@ -210,6 +210,7 @@ class FitModel(TrainedModel, keras.Model):
                 if isinstance(iterator, _ITERATORS):
                     count = max(1, min(self.config.steps_per_call, self._steps_left()))
                     values = update_many(iterator, tf.constant(count))
+                    count = len(values)
                 else:
                     values = update_on_batch(next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError):

@@ -338,13 +338,15 @@ class TrainingSession(keras.callbacks.Callback):
                 f"training.best_metric={config.best_metric!r} is not a validation metric: set "
                 f"training.best_metric to one of {', '.join(metrics)}"
             )
-        score = metrics[config.best_metric]
-        sign = 1 if config.best_mode == "max" else -1
-        better = state.best_score is None or sign * score > sign * state.best_score
-        is_best = better and not math.isnan(score)
+        score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
+        loss = math.inf if math.isnan(loss) else loss
+        sign, best = -1 if config.lower_is_better else 1, state.best_score
+        improves = not math.isnan(score) and (best is None or sign * score > sign * best)
+        # Early stopping does not count a lower loss at an equal score as an improvement.
+        is_best = improves or (score == best and loss <= state.best_loss)
         if is_best:
-            state.best_score, state.best_step = score, step
-        state.rounds_without_improvement = 0 if is_best else state.rounds_without_improvement + 1
+            state.best_score, state.best_loss, state.best_step = score, loss, step
+        state.rounds_without_improvement = 0 if improves else state.rounds_without_improvement + 1
         state.validated_at = step
         self._metrics = metrics
         for reporter in self.reporters:

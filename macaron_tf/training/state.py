@@ -29,13 +29,15 @@ class RunState:
         elapsed_seconds: wall-clock time of the run so far in seconds, excluding the time between
             sessions.
         best_score: best validation score so far; `None` before the first validation.
+        best_loss: loss of the validation with the best score; infinity if the validation has none.
         best_step: step of the best validation score; `None` before the first validation.
-        rounds_without_improvement: number of validations since the validation with the best score.
+        rounds_without_improvement: number of validations since the best score was first reached.
         validated_at: step of the last validation; 0 before the first validation.
     """
 
     elapsed_seconds: float = 0.0
     best_score: float | None = None
+    best_loss: float = math.inf
     best_step: int | None = None
     rounds_without_improvement: int = 0
     validated_at: int = 0

@@ -36,9 +36,10 @@ class TrainedModel:
         step: number of updates so far, including skipped updates.
         window: `Sums` of the updates since the last call of `window.reset`.
         stops: intervals in updates, set by `train`. If there are intervals, the host reads metrics
-            from the device only at multiples of an interval, a call that makes several updates ends
-            at the next multiple, and the training data must be endless. If `stops` is empty, the
-            host reads metrics after every call, and the end of the data ends the epoch.
+            from the device only at multiples of an interval and where `max_skipped_updates` may be
+            reached, a call that makes several updates ends at the next multiple, and the training
+            data must be endless. If `stops` is empty, the host reads metrics after every call, and
+            the end of the data ends the epoch.
         steps_to_skip: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
         memory: variables that carry state from one training batch to the next, such as the memory
@@ -74,6 +75,7 @@ class TrainedModel:
         self.ema: ExponentialMovingAverage | None = None
         self._epoch_sums = Sums()
         self._epoch_start = 0
+        self._next_check = 0  # first step at which too many updates may have been skipped
 
     def prepare(self) -> None:
         """Creates the missing variables of the optimizer and of the moving average."""
@@ -158,7 +160,8 @@ class TrainedModel:
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
-        if self.stops and all(self.step % every for every in self.stops):
+        is_stop = not self.stops or any(self.step % every == 0 for every in self.stops)
+        if not is_stop and self.step < self._next_check:
             return {}
         totals = self._epoch_sums.totals()
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)
@@ -169,7 +172,8 @@ class TrainedModel:
                 "training.learning_rate, raise training.warmup_steps or set training.clip_norm, "
                 "or check the labels"
             )
-        return metrics_from_sums(totals)
+        self._next_check = self.step + int(self.config.max_skipped_updates - skipped)
+        return metrics_from_sums(totals) if is_stop else {}
 
     def _data_ended_error(self) -> UserError:
         return UserError(

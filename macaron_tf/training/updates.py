@@ -51,19 +51,15 @@ class Sums:
     def totals(self) -> dict[str, float]:
         """Returns a dict mapping name to sum.
 
-        Two values are not sums: `skipped_in_a_row` is the maximum over the updates, and
-        `learning_rate` is the value of the last update.
+        Two values are not sums: `skipped_in_a_row` and `learning_rate` are the values of the last
+        update.
         """
         # Split each (K,) or (N, K) array into rows (K,). A tensor on the host is not copied.
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
             for name, value in zip(self._names, values, strict=True):
-                previous = self._totals.get(name, 0.0)
-                if name == SKIPPED_IN_A_ROW:
-                    value = max(previous, value)
-                elif name != LEARNING_RATE:
-                    value = previous + value
-                self._totals[name] = value
+                is_sum = name not in (SKIPPED_IN_A_ROW, LEARNING_RATE)
+                self._totals[name] = value + (self._totals.get(name, 0.0) if is_sum else 0.0)
         self._pending = []
         return dict(self._totals)
 
@@ -386,22 +382,26 @@ class Updates:
         return tf.concat([counted, tf.stack(statistics)], axis=0)
 
     def update_many(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
-        """Makes `count` updates in one call of the graph.
+        """Makes up to `count` updates in one call of the graph.
+
+        The call ends early after `max_skipped_updates` consecutive skipped updates.
 
         Returns:
-            Values `(count, K + 5)` of the updates, see `apply`.
+            Values `(N, K + 5)` of the N updates, see `apply`.
         """
+        skipped_index = UPDATE_STATISTICS.index(SKIPPED_IN_A_ROW) - len(UPDATE_STATISTICS)
 
-        def body(index, values):
-            return index + 1, values.write(index, self.update(micro_step, iterator))
+        def body(index, skipped, values):
+            update = self.update(micro_step, iterator)
+            return index + 1, update[skipped_index], values.write(index, update)
 
-        _, values = tf.while_loop(
-            lambda index, _: index < count,
+        done, _, values = tf.while_loop(
+            lambda index, skipped, _: (index < count) & (skipped < self.config.max_skipped_updates),
             body,
-            (tf.constant(0), tf.TensorArray(tf.float32, size=count)),
+            (tf.constant(0), tf.constant(0.0), tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,
         )
-        return values.stack()
+        return values.gather(tf.range(done))
 
     def test(self, test_step: Callable, batch) -> tf.Tensor:
         """Sums the results of `test_step` over the replicas' shares of a batch.

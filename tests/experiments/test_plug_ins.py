@@ -1,5 +1,6 @@
 """Tests of user-defined recipes, blocks, objectives and sources outside the project."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -80,6 +81,10 @@ class Doubled(MaskedLanguageObjective):
     def __call__(self, network, batch, training):
         sums = super().__call__(network, batch, training)
         return {**sums, "loss_sum": 2 * sums["loss_sum"]}
+
+
+class Scored(MaskedLanguageObjective):
+    metric_names = ("loss", "nll", "perplexity", "accuracy", "z_loss")
 
 
 class Untaught(MaskedLanguageObjective):
@@ -281,6 +286,15 @@ def test_a_recipe_that_cannot_be_had_is_a_sentence(text, name, message, outside,
     imports, _, error = error.rpartition("error: ")
     assert error.count("\n") == 1 and re.search(message, error), error
     assert imports.count("\n") == imports.count("importing your code: ") <= 1
+
+
+def test_the_direction_of_a_metric_of_ones_own_is_asked(outside):
+    own = ["objective=stranger.parts:Scored", "training.best_metric=z_loss"]
+    for mode, fits in (("None", False), ("min", True), ("max", True)):
+        recipe = registry.load("bert_tiny", settings=[*own, f"training.best_mode={mode}"])
+        with contextlib.nullcontext() if fits else pytest.raises(UserError, match="best_mode=min"):
+            recipe.check_metric(recipe.make_objective().metric_names)
+        assert recipe.training.lower_is_better == (mode == "min")
 
 
 def test_blocks_of_ones_own_fit_decoders_too(outside):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from macaron_tf import objectives
 from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder, generator_config
+from macaron_tf.training.config import LOWER_IS_BETTER, TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import built
 from tests.objectives.toy import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
@@ -41,6 +42,21 @@ def fresh(network, batch):
 
 # Systems with an objective of their own.
 NAMES = [name for name in SYSTEMS if name not in ("roberta", "xlm", "xlm_causal", "gpt2")]
+
+
+# Validation metrics of which a greater value is better.
+HIGHER_IS_BETTER = {
+    *("accuracy", "pair_accuracy", "span_boundary_accuracy"),
+    *("replaced_accuracy", "replaced_rate", "replaced_recall", "replaced_precision"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_metric_has_a_direction(name):
+    for metric in SYSTEMS[name].objective.metric_names:
+        assert (metric in LOWER_IS_BETTER) != (metric in HIGHER_IS_BETTER)
+        config = TrainingConfig(best_metric=metric)
+        assert config.lower_is_better == (metric in LOWER_IS_BETTER)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,11 +10,12 @@ import sys
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from macaron_tf.distribution.mesh import use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
-from macaron_tf.training import TrainingConfig, train
+from macaron_tf.training import Diverged, TrainingConfig, train
 from macaron_tf.training.jax_model import build_jax_model
 from tests.training.training_toy import (
     CONFIG,
@@ -89,6 +90,26 @@ def learnt(
     return {**weights, **{name: np.array(v) for name, v in trained.window.totals().items()}}
 
 
+def diverge(folder: pathlib.Path) -> None:
+    """Writes the message of a run whose loss is infinite at each update after the fifth."""
+
+    def objective(network, batch, training):
+        sums = toy_objective(network, batch, training)
+        return {**sums, "loss_sum": sums["loss_sum"] / ops.cast(batch["scale"][0], "float32")}
+
+    def dataset(start):
+        scales = tf.data.Dataset.counter(start).map(lambda i: [tf.cast(i < 10, tf.int32)])
+        pairs = tf.data.Dataset.zip(toy_dataset(start), scales)
+        return pairs.map(lambda batch, scale: {**batch, "scale": scale})
+
+    config = dataclasses.replace(CONFIG, max_skipped_updates=3, log_every=50, save_every_steps=None)
+    model = build_jax_model(toy_network(), objective, config)
+    try:
+        train(model, dataset, folder / "diverged", validate=None)
+    except Diverged as error:
+        (folder / "diverged.txt").write_text(str(error))
+
+
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
     run(folder / "from_tensorflow", dropout=0.0)
@@ -96,6 +117,7 @@ if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
         run(folder / "stopped", dropout=0.2, callbacks=[StopAt()])
     run(folder / "stopped", dropout=0.2)
+    diverge(folder)
     for name, options in {
         "plain": {"remat": False},
         "remat": {"remat": True},

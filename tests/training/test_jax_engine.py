@@ -127,6 +127,12 @@ def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
         np.testing.assert_allclose(ours[path], expected, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
+def test_a_run_ends_at_its_last_skipped_update(toys):
+    message = (toys / "diverged.txt").read_text()
+    assert message.startswith("3 updates in a row up to step 8 had a NaN or infinite")
+
+
 @pytest.mark.parametrize("text", ["data", "data=0", "rows=2", "data=2 model=2", "model=-1"])
 def test_a_wrong_mesh_is_refused(text):
     with pytest.raises(UserError, match="write the number of devices along each axis"):

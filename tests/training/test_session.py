@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.training import Interrupted, build_fit_model, train
+from macaron_tf.training import Diverged, Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
     CheckpointDirectory,
     _write_files,
@@ -217,6 +217,77 @@ def test_early_stopping_and_the_best_checkpoint(tmp_path):
     assert result.best_checkpoint == CheckpointDirectory(tmp_path).of_step(4)
     again, _ = run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
     assert (again.step, again.reason) == (8, "early_stopping")
+
+
+VALIDATIONS = {
+    "falling loss": ("loss", {2: {"loss": 3.0}, 4: {"loss": 2.0}, 6: {"loss": 2.5}}, 4),
+    "falling perplexity": ("perplexity", {n: {"perplexity": 9.0 - n} for n in (2, 4, 6)}, 6),
+    "rising bleu": ("bleu", {n: {"bleu": float(n), "loss": float(n)} for n in (2, 4, 6)}, 6),
+    "ties go to the lower loss": (
+        "accuracy",
+        {n: {"accuracy": 0.5, "loss": loss} for n, loss in ((2, 0.7), (4, 0.6), (6, 0.65))},
+        4,
+    ),
+    "ties of score and loss go to the later step": (
+        "accuracy",
+        {n: {"accuracy": 0.5, "loss": 0.7} for n in (2, 4, 6)},
+        6,
+    ),
+    "ties without a loss go to the later step": ("f1", {n: {"f1": 0.0} for n in (2, 4, 6)}, 6),
+    "a NaN is never best": (
+        "accuracy",
+        {n: {"accuracy": 0.5, "loss": loss} for n, loss in ((2, 0.7), (4, np.nan), (6, np.inf))},
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VALIDATIONS)
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_best_checkpoint_by_the_direction_of_its_metric(case, is_resumed, tmp_path):
+    metric, validations, best = VALIDATIONS[case]
+    config = dataclasses.replace(SHORT, best_metric=metric)
+    for max_steps in (4, 6) if is_resumed else (6,):
+        part = dataclasses.replace(config, max_steps=max_steps)
+        result, _ = run(tmp_path, part, lambda model, step: {**validations[step]})
+    assert result.best_step == best
+    record = CheckpointDirectory(tmp_path).best()
+    assert record == {"step": best, "metric": metric, "score": validations[best][metric]}
+
+
+def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
+    judged = {"best_metric": "accuracy", "early_stopping_patience": 2, "max_steps": 100}
+    config = dataclasses.replace(SHORT, **judged)
+    result, _ = run(
+        tmp_path, config, validate=lambda model, step: {"accuracy": 0.5, "loss": 1 / step}
+    )
+    assert (result.step, result.best_step) == (6, 6)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize("per_call", [1, 1000])
+def test_a_run_ends_at_its_last_skipped_update(limit, per_call, tmp_path):
+    """The number of updates between two log lines is irrelevant."""
+
+    def objective(network, batch, training):
+        sums = toy_objective(network, batch, training)
+        return {**sums, "loss_sum": sums["loss_sum"] * tf.reduce_max(batch["scale"])}
+
+    def dataset(start):
+        count = tf.data.Dataset.counter(start)
+        scales = count.map(lambda i: tf.where((i == 2) | (i >= 5), np.nan, 1.0))
+        return tf.data.Dataset.zip(toy_dataset(start), scales).map(
+            lambda batch, scale: {**batch, "scale": scale}
+        )
+
+    options = dict(max_skipped_updates=limit, steps_per_call=per_call, log_every=50)
+    config = dataclasses.replace(SHORT, max_steps=100, validate_every=28, **options)
+    keras.utils.set_random_seed(0)
+    model = build_fit_model(toy_network(), objective, config)
+    last = 3 if limit == 1 else 5 + limit
+    with pytest.raises(Diverged, match=f"^{limit} updates in a row up to step {last} had a NaN"):
+        train(model, dataset, tmp_path, validate=None)
+    assert model.step == last
 
 
 def test_bad_input_is_one_clear_sentence(tmp_path):

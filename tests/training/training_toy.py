@@ -25,7 +25,6 @@ CONFIG = TrainingConfig(
     validate_every=8,
     save_every_steps=5,
     best_metric="loss",
-    best_mode="min",
 )
 
 
