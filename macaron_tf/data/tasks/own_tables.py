@@ -17,7 +17,14 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
 from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
-from macaron_tf.data.tasks.tags import TAG_FORMS, as_iob2, scheme_of, sentences_of, strays_among
+from macaron_tf.data.tasks.tags import (
+    TAG_FORMS,
+    as_iob2,
+    scheme_of,
+    sentences_of,
+    standard_tags,
+    strays_among,
+)
 from macaron_tf.errors import UserError, plural
 from macaron_tf.settings import Natural, Positive, Settings
 
@@ -162,13 +169,13 @@ class TableSettings(Settings):
         class_names = table.class_names.get(described.label) if table else None
         if task.kind == "tags":
             if class_names and not self.classes:
-                settings = _with_classes(settings, str(source), _tag_classes(class_names))
+                settings = _with_classes(settings, str(source), _tag_classes(class_names, source))
             if settings.classes and ("O" in settings.classes or settings.usual_tag):
                 return settings
-            sentences = sentences_of(described, parsed, "train", tfds)
+            sentences = [*sentences_of(described, parsed, "train", tfds)]
             counts = _count_tags(sentences, not settings.classes)
             if not settings.classes:
-                settings = _with_classes(settings, str(source), _tag_classes(counts))
+                settings = _with_classes(settings, str(source), _tag_classes(counts, source))
             most_frequent = None if "O" in settings.classes else max(sorted(counts), key=counts.get)
             return dataclasses.replace(settings, usual_tag=settings.usual_tag or most_frequent)
         if task.metrics == ("pearson",):
@@ -317,18 +324,21 @@ def _classes(task: Task, table: Table) -> list[str]:
     return sorted(where_by_label)
 
 
-def _count_tags(sentences: Iterable[tuple], checks: bool) -> collections.Counter:
+def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter:
     """Counts the tags of sentences after conversion to IOB2.
 
     Args:
         sentences: words, tags and locations of each sentence, as `sentences_of` yields them.
-        checks: whether to look for mistakes. A tag that does not fit the other tags, such as a
-            single `0` for O, is then an error. An entity type that occurs once or twice, or a tag
-            that looks like another tag, causes a warning.
+        checks: whether to bring tags such as b-per into the form B-PER, and to look for mistakes. A
+            tag that does not fit the other tags, such as a single `0` for O, is then an error. An
+            entity type that occurs once or twice, or a tag that looks like another tag, causes a
+            warning.
     """
     counts, where_by_tag = collections.Counter(), {}
+    names = standard_tags({tag for _, tags, _ in sentences for tag in tags}) if checks else {}
     for _, tags, locations in sentences:
-        for tag, where in zip(as_iob2(tags), locations, strict=True):
+        renamed = as_iob2([names.get(tag, tag) for tag in tags])
+        for tag, where in zip(renamed, locations, strict=True):
             counts[tag] += 1
             where_by_tag.setdefault(tag, where)
     if checks and (strays := strays_among(counts)):
@@ -350,13 +360,23 @@ def _count_tags(sentences: Iterable[tuple], checks: bool) -> collections.Counter
     return counts
 
 
-def _tag_classes(tags: Iterable[str]) -> list[str]:
+def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     """Returns the classes of a tagging task.
 
     If the tags mark entities, the classes are O and then all tags of each entity type, such as
     B-PER and I-PER. Otherwise the classes are the sorted tags.
+
+    Raises:
+        UserError: the tags mark entities, but in an unknown scheme.
     """
-    if not (scheme := scheme_of(tags)):
+    names = standard_tags(tags)
+    if not names:
         return sorted(tags)
-    types = sorted({tag[2:] for tag in tags} - {""})
+    if not (scheme := scheme_of(names.values())):
+        raise UserError(
+            f"{source}: the tags {', '.join(sorted(tags)[:5])} mark entities, but not by IOB, "
+            "BIOES, BILOU, BMES or BMEWO: convert the tags to IOB, or score words instead of "
+            "entities by giving all tags in --set table.classes"
+        )
+    types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -1,5 +1,6 @@
 """Reading and encoding of tagged sentences from TensorFlow Datasets, CoNLL files or tables."""
 
+import ast
 import dataclasses
 import itertools
 import re
@@ -26,6 +27,11 @@ TAG_FORMS = ("conll:FILE", *TABLE_FORMS)  # source notations besides `tfds:NAME`
 # Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
+# Notations of entity tags: B-PER, also as b-per or B_PER; PER-B; and B for a single entity type.
+_NOTATION = re.compile("([BIESLUMW])[-_/](.+)|(.+)[-_/]([BIESLUMW])|([BIESLUMW])", re.IGNORECASE)
+_ITEM = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
+# A list or a tuple as Python, JSON or NumPy writes it: ['a', 'b'], ("a", "b") or ['a' 'b'].
+_LIST = re.compile(rf"\[({_ITEM}(\s*,\s*|\s+|(?=\])))+\]|\(({_ITEM}\s*,\s*)+{_ITEM}?\)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,8 +89,9 @@ def read_tagged(
         tagged = sentences_of(task, parsed, split, tfds)
     tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
     sentences = TaggedSentences([], [])
+    marks_entities = scheme_of(task.labels) is not None
     for words, tags, locations in tagged:
-        iob2_tags = as_iob2(tags)
+        iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=False):
             if iob2_tag not in tag_ids:
                 hint = "" if iob2_tag == tag else f", which is {iob2_tag[:40]!r} in IOB2,"
@@ -122,20 +129,53 @@ def sentences_of(
                 "line after each sentence"
             )
         return
-    for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
-        words, tags = (at_spaces(cell) for cell in cells)
-        if len(words) != len(tags):
+    for where, (text, label) in Table(source, split, tfds).rows((*task.first, task.label)):
+        # A word such as [1] is not a list.
+        words = at_spaces(text) if re.match(r"\[-?\d", text) else _items(text)
+        tags = _items(label)
+        is_cut = re.match(r"[\[(]['\"]", "".join(tags[:1]))  # such as ['O' 'O' ... 'O']
+        has_spaces = any(at_spaces(" ".join(items)) != items for items in (words, tags))
+        if len(words) != len(tags) or is_cut or has_spaces:
             raise UserError(
                 f"{where}: column {task.label!r} has {len(tags)} {plural('tag', len(tags))} for "
-                f"{len(words)} {plural('word', len(words))}: write one tag for each word, "
-                "separated by spaces"
+                f"{len(words)} {plural('word', len(words))}: write one tag for each word, both "
+                "separated by spaces, or both as complete lists of items without spaces"
             )
         yield words, tags, [where] * len(tags)
+
+
+def _items(cell: str) -> list[str]:
+    """Returns the words or tags of a cell, which are separated by spaces or written as a list."""
+    if not _LIST.fullmatch(cell.strip()):
+        return at_spaces(cell)
+    return [str(ast.literal_eval(item)) for item in re.findall(_ITEM, cell)]
 
 
 def at_spaces(text: str) -> list[str]:
     """Splits a text at ASCII white space only, to match `tf.strings.split` in exported models."""
     return [word.decode() for word in text.encode().split()]
+
+
+def _standard(tag: str) -> str | None:
+    """Returns a tag in the form B-PER or O, or `None` if the tag does not mark entities."""
+    if tag in ("O", "o"):
+        return "O"
+    if not (match := _NOTATION.fullmatch(tag)):
+        return None
+    letter, entity_type = match[1] or match[4] or match[5], match[2] or match[3] or "ENTITY"
+    return f"{letter.upper()}-{entity_type}"
+
+
+def standard_tags(tags: Iterable[str]) -> dict[str, str]:
+    """Returns a dict that maps tags such as b-per, B_PER, PER-B and o to the form B-PER or O.
+
+    The dict is empty if a tag does not mark entities, and if tags in another form than B-PER have
+    no letter B.
+    """
+    names = {tag: _standard(tag) for tag in tags}
+    others = {*names.values()} - {*tags, "O"}
+    marks_entities = None not in others and any(name[0] == "B" for name in names.values())
+    return names if marks_entities or not others else {}
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:

@@ -1,7 +1,9 @@
 """Tests of columns and classes inferred from a user's table, and of held-out table rows."""
 
+import csv
 import dataclasses
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -105,7 +107,7 @@ def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
 ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
 
 
-@pytest.mark.parametrize("tag", ["0", "o", "E-PER", "U-LOC", "B_PER", "-"])
+@pytest.mark.parametrize("tag", ["0", "E-PER", "U-LOC", "-"])
 def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
     words = rf"own.txt, line 13: the tag '{tag}', found 1 time, does not fit the other tags B-LO"
     refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
@@ -117,6 +119,117 @@ def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
     if tag[1:2] != "-":  # the other scheme is accepted if all tags use it
         everywhere = ENTITIES.replace(" O", f" {tag}")
         refuses("line 2: the tag .*, found 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
+
+
+IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "B-PER I-PER O B-LOC B-LOC",
+        "I-PER I-PER O I-LOC B-LOC",  # IOB1
+        "b-PER i-PER o b-LOC b-LOC",
+        "B_PER I_PER O B_LOC B_LOC",
+        "i_PER i_PER O i_LOC b_LOC",
+        "PER-B PER-I O LOC-B LOC-B",
+        "PER_b PER_i o LOC_b LOC_b",
+        "B-PER I_PER O b-LOC B-LOC",  # a mixture
+    ],
+)
+def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
+    words, source = ["Ann", "Lee", "saw", "Rome", "Oslo"], f"conll:{tmp_path}/own.txt"
+    lines = "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags.split(), strict=True))
+    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and task.metrics == ("f1",)
+    for read in (task, get_task("conll2003")):
+        found = read_tagged(read, "train", source=source)
+        assert [read.labels[tag] for tag in found.labels[2]] == IOB2
+
+
+def test_tags_without_a_type_mark_entities(tmp_path):
+    _, task = filled(TAG, tmp_path, "Ann B\nLee I\nsaw O\n\nHe O\n", "own.txt")
+    assert task.labels == ("O", "B-ENTITY", "I-ENTITY") and task.metrics == ("f1",)
+    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
+    assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
+
+
+@pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER", "b-x l-x s-x"])
+def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
+    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
+    words = "own.txt: the tags .* mark entities, but not by IOB, BIOES"
+    refuses(words, filled, TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
+    classes = tuple(tags.split())
+    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt", classes=classes)
+    assert len(task.labels) == 3 and task.metrics == ("accuracy",)
+
+
+@pytest.mark.parametrize(
+    "tags", ["DET NOUN VERB", "S M L", "N_m N_f V_b", "x-I y-I z-I", "m-1 s-2"]
+)
+def test_other_tags_are_kept(tags, tmp_path):
+    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
+    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
+    assert task.labels == tuple(sorted(tags.split())) and task.metrics == ("accuracy",)
+
+
+WORDS, TAGS = ["It's", 'a"b', "Rome"], ["O", "B-PER", "B-LOC"]
+LISTS = {
+    "pandas": (str(WORDS), str(TAGS)),
+    "tuples": (str(tuple(WORDS)), str(tuple(TAGS))),
+    "JSON": (json.dumps(WORDS), json.dumps(TAGS)),
+    "NumPy": (str(np.array(WORDS, object)), str(np.array(TAGS, object))),
+    "tags only": (" ".join(WORDS), str(TAGS)),
+    "words only": (str(WORDS), " ".join(TAGS)),
+    "plain": (" ".join(WORDS), " ".join(TAGS)),
+}
+
+
+@pytest.mark.parametrize("form", LISTS)
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_words_and_tags_may_be_lists(form, kind, tmp_path):
+    rows = [LISTS[form]] * 3
+    file = tmp_path / f"own.{kind}"
+    if kind == "jsonl":
+        records = ({"words": words, "tags": tags} for words, tags in rows)
+        file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    elif kind == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        words, tags = zip(*rows, strict=True)
+        parquet.write_table(pyarrow.table({"words": words, "tags": tags}), file)
+    else:
+        with file.open("w", newline="") as stream:
+            dialect = {"delimiter": "\t"} if kind == "tsv" else {}
+            csv.writer(stream, **dialect).writerows([("words", "tags"), *rows])
+    source = f"{'tsv' if kind == 'csv' else kind}:{file}"
+    task = TableSettings().filled(TAG, source).described(TAG)
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    found = read_tagged(task, "train", source=source)
+    assert found.words == [WORDS] * 3
+    assert [labels.tolist() for labels in found.labels] == [[0, 3, 1]] * 3
+
+
+def test_lists_of_numbers_and_words_in_brackets(tmp_path):
+    table = "words\ttags\n[1] [2]\t[3, 0]\n[1]\t0\n('yes')\t0\n"
+    _, task = filled(TAG, tmp_path, table)
+    found = read_tagged(task, "train", source=f"tsv:{tmp_path}/own.tsv")
+    assert found.words == [["[1]", "[2]"], ["[1]"], ["('yes')"]] and task.labels == ("0", "3")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "['a' 'b' ... 'c']\t['O' 'O' ... 'O']",  # NumPy leaves out items of long arrays
+        "a b c\t['O', 'O', O]",
+        "['New York', 'is']\t['B-LOC', 'O']",
+        "['a', '']\t['O', 'O']",
+        "['a', 'b']\t['O']",
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(row, tmp_path):
+    message = "own.tsv, line 2: column 'tags' has .* complete lists of items without spaces$"
+    refuses(message, filled, TAG, tmp_path, f"words\ttags\n{row}\n")
 
 
 def test_rare_types_of_entities_are_told(tmp_path, capsys):
