@@ -15,7 +15,7 @@ from annotated_types import Ge
 from experiments import registry
 from experiments.lines import answer_json, opened_input, opened_output, refuse_flags_with_json
 from experiments.recipe import Recipe
-from experiments.run import Run, checkpoint_location, write_json
+from experiments.run import Run, checkpoint_location, save_scores
 from experiments.train_run import RunData, evaluate_model, report, train_run
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.batches import ArrayBatches
@@ -243,8 +243,8 @@ def evaluate(options: argparse.Namespace) -> None:
     training = dataclasses.replace(elmo_run.recipe.training, ema_decay=None)
     model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
     record = {**weights_record(weights), **evaluate_model(model, held_out.evaluation_dataset())}
-    write_json(elmo_run.path / "scores" / f"{weights.name}.json", record)
     print("\n".join(f"{name:12} {value}" for name, value in record.items()))
+    save_scores(elmo_run.path / "scores" / f"{weights.name}.json", "metrics", record, False)
 
 
 def run_embed(options: argparse.Namespace) -> None:

@@ -155,10 +155,12 @@ def _write_results(
         data_fields: description of the data, for the file.
         results: metrics and numbers of examples, for the file.
     """
-    if folder := options.output or (encoder_run and encoder_run.path / "scores"):
+    if options.output or encoder_run:
+        path = encoder_run and encoder_run.path
         encoder_fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
         record = {"encoder": options.encoder, **data_fields, **encoder_fields, **results}
-        write_scores(folder, "metrics", subject, "", [encoder.identity(), *texts], record)
+        identity = [encoder.identity(), *texts]
+        write_scores(options.output, path, "metrics", subject, "", identity, record)
 
 
 def run_sets(options: argparse.Namespace) -> None:

@@ -126,10 +126,10 @@ def evaluate(options: argparse.Namespace) -> None:
             name: labelled_task.answers(outputs[name], rows) for name, rows in examples.items()
         },
     }
-    folder, subject = options.output or run.path / "scores", f"{source}-{'-'.join(splits)}"
+    subject = f"{source}-{'-'.join(splits)}"
     identity = [manifest["files"], {name: vars(rows) for name, rows in examples.items()}]
     what, settings = "metrics and predictions", "-".join([checkpoint.name, *languages, ""])
-    write_scores(folder, what, subject, settings, identity, record)
+    write_scores(options.output, run.path, what, subject, settings, identity, record)
 
 
 def check_trained(run: FinetuningRun, train: Any) -> None:

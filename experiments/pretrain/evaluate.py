@@ -7,12 +7,11 @@ import sys
 from experiments.lines import json_line
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import check_corpus, validation_batches
-from experiments.run import checkpoint_location, write_json
+from experiments.run import checkpoint_location, save_scores
 from experiments.train_run import evaluate_model
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import TextError, UserError
-from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.loading import load
 from macaron_tf.objectives import PRETRAINING
@@ -94,9 +93,8 @@ def run(options: argparse.Namespace) -> None:
         )
     suffix = "".join(f"-{length}" for length in ["memory", *memory_lengths]) if has_memory else ""
     name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}.json"
-    path = storage.as_path(options.output) if options.output else opened.path / "scores" / name
-    write_json(path, records if len(records) > 1 else records[0])
-    print(f"scores: {path}")
+    path, record = opened.path / "scores" / name, records if len(records) > 1 else records[0]
+    save_scores(options.output or path, "scores", record, bool(options.output))
 
 
 def run_fill(options: argparse.Namespace) -> None:

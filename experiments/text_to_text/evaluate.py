@@ -190,8 +190,8 @@ def evaluate(options: argparse.Namespace) -> None:
             "targets": [target for _, target in pairs.pairs],
         }
         subject, identity = f"{pairs.task}-{record['source']}-{pairs.split}", [pairs.pairs]
-        folder, settings = opened.path / "scores", f"{checkpoint.name}-"
-        write_scores(folder, "scores and answers", subject, settings, identity, record)
+        settings, what = f"{checkpoint.name}-", "scores and answers"
+        write_scores(None, opened.path, what, subject, settings, identity, record)
 
 
 def predict(options: argparse.Namespace) -> None:

@@ -210,11 +210,10 @@ def run(options: argparse.Namespace) -> None:
         "hypotheses": hypotheses,
         "references": references,
     }
-    folder = options.output or opened.path / "scores"
     settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
     identity = [conditions, manifest["files"], list(pairs)]
-    subject = f"{source}-{split}"
-    write_scores(folder, "scores and translations", subject, settings, identity, record)
+    subject, what = f"{source}-{split}", "scores and translations"
+    write_scores(options.output, opened.path, what, subject, settings, identity, record)
 
 
 def run_compare(options: argparse.Namespace) -> None:
