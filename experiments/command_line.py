@@ -24,7 +24,7 @@ from macaron_tf.cli.arguments import (
     together,
     yes_or_no,
 )
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.plug_ins import find_sources
 
 # A copy of macaron_tf.distribution.STRATEGIES, because importing that module loads TensorFlow.
@@ -45,6 +45,8 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
             with `DEVICES` also calls `limit_memory`, unless the engine is JAX.
     """
     values = vars(options)
+    if extra := values.get("extra"):
+        check_packages(extra)
     engine, mesh = values.get("engine"), values.get("mesh")
     if engine or mesh:
         _choose_engine(options)
@@ -55,9 +57,12 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
     if values.get("uses_tfds"):
         from experiments.run import saved_data_dir
         from macaron_tf.data.sources.tfds import Tfds
+        from macaron_tf.loading import locate
 
-        if options.data_dir is None and "run" in values:
-            options.data_dir = saved_data_dir(options.run)
+        if options.data_dir is None:
+            locations = (values.get("run"), values.get("encoder"), *values.get("runs", ()))
+            folders = (saved_data_dir(locate(one).folder) for one in locations if one)
+            options.data_dir = next(filter(None, folders), None)
         options.tfds = Tfds(options.data_dir, options.download, options.trust_code)
     if values.get("uses_devices"):
         from macaron_tf.distribution import make_strategy
@@ -229,9 +234,15 @@ def unless_resumed(*parts: Part) -> Part:
             f"folder of a run to resume with its saved recipe; give --resume instead of {listing}"
         )
         path_argument("--resume RUN", text)(parser)
-        parser.set_defaults(parser=parser, new_run_actions=actions, new_run_required=required)
+        defaults = {"new_run_actions": actions, "new_run_required": required, "extra": "train"}
+        parser.set_defaults(parser=parser, **defaults)
 
     return add
+
+
+def extra(name: str) -> Part:
+    """Makes a command raise an error first if a package of an extra is missing."""
+    return lambda parser: parser.set_defaults(extra=name)
 
 
 def recipe(examples: str) -> Part:
@@ -330,9 +341,9 @@ def finetuning(*tasks: str) -> Part:
 
 
 def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | None:
-    """Adds `--data-dir`. The help mentions a run only if the parser has the argument `run`."""
+    """Adds `--data-dir`. The help mentions a run only if the parser has an argument for runs."""
     default = "the environment variable TFDS_DATA_DIR, or else ~/tensorflow_datasets"
-    if any(action.dest == "run" for action in parser._actions):
+    if any(action.dest in ("run", "runs", "encoder") for action in parser._actions):
         default = f"for an existing run, the folder that it was trained with; otherwise {default}"
     text = f"folder that contains the datasets of TensorFlow Datasets (default: {default})"
     return path_argument("--data-dir DIR", text)(parser)
@@ -360,6 +371,7 @@ STUDY = together(
         nargs="+",
         action=Distinct,
     ),
+    extra("studies"),
 )
 TFDS = together(
     DATA_DIR,

@@ -117,7 +117,7 @@ class EpochRecipe(Recipe):
 
 
 def read_init(
-    location: str,
+    location: str | None,
     model: str | None = None,
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
@@ -129,7 +129,7 @@ def read_init(
 
     Args:
         location: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
-            random weights.
+            random weights. `None` means that `--init` is missing.
         model: name of the model in the catalog; allowed only if `location` is `none`.
         vocabulary: folder of the vocabulary. If `location` is `none`, this argument is required.
             Otherwise, the vocabulary must equal the vocabulary of the loaded model.
@@ -142,9 +142,14 @@ def read_init(
         UserError: an argument is missing or not allowed with this `location`, the model cannot be
             read or has another type, or the vocabularies differ.
     """
+    if location is None or (location == NOTHING and not (model and vocabulary)):
+        raise UserError(
+            "the model to start from is missing: give a pre-trained model, as in --init "
+            "hugging-face:DIR, or for random weights add `--init none --model bert_tiny "
+            "--vocabulary CORPUS/vocabulary` to the command after `python -m experiments.pretrain "
+            "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE` with text like yours"
+        )
     if location == NOTHING:
-        if not model or not vocabulary:
-            raise UserError("--init none needs --model NAME and --vocabulary DIR: give both")
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
             raise UserError(

@@ -49,6 +49,13 @@ COMMANDS = {
 ALIASES = {("export", "hugging-face"): "hugging_face", ("export", "hub"): "hub"}
 
 
+def install_command(extra: str) -> str:
+    """Returns the command that installs an extra of this wheel or of this checkout."""
+    if FOLDER == _INSTALLED:
+        return f"pip install 'macaron_tf[{extra}]'"
+    return f"pip install -e '{FOLDER}[{extra}]'"
+
+
 def as_typed(text: str) -> str:
     """Rewrites the commands in a text to the form that the user types.
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from macaron_tf.command_names import as_typed
+from macaron_tf.command_names import as_typed, install_command
 
 
 class UserError(Exception):
@@ -247,7 +247,7 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     """
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
     if module in EXTRAS:
-        return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
+        return f"{purpose} needs {module}: {install_command(EXTRAS[module])}"
     if module in ("", "macaron_tf", "experiments", "export") or type(error) is ImportError:
         return None
     return (
@@ -257,17 +257,20 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     )
 
 
-def check_train_packages() -> None:
-    """Raises a UserError if a package that training or validation needs is not installed.
+# Extras of commands. Each includes the extras before it.
+_COMMAND_EXTRAS = ("evaluate", "train", "studies")
 
-    Commands call this function before training. Otherwise, the lack of a package that only
-    validation needs would stop a run at the first validation.
+
+def check_packages(extra: str) -> None:
+    """Raises a UserError if a package of an extra in `_COMMAND_EXTRAS` is not installed.
+
+    Commands call this function first. Otherwise, the lack of a package that only a validation or a
+    metric needs would stop a command after minutes of work.
     """
-    modules = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
+    included = _COMMAND_EXTRAS[: _COMMAND_EXTRAS.index(extra) + 1]
+    modules = [module for module, owner in EXTRAS.items() if owner in included]
     if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
-        raise UserError(
-            f"training and validation need {', '.join(missing)}: pip install 'macaron_tf[train]'"
-        )
+        raise UserError(f"this command needs {', '.join(missing)}: {install_command(extra)}")
 
 
 def diverged(model: str | os.PathLike) -> UserError:

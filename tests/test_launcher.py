@@ -1,5 +1,6 @@
 """Tests of the launcher `python -m macaron_tf COMMAND`, with and without optional packages."""
 
+import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
@@ -13,9 +14,8 @@ import pytest
 from macaron_tf import command_names
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.command_names import COMMANDS, PREFIX_VARIABLE, as_typed
-from macaron_tf.errors import CORE, EXTRAS, check_train_packages, needs_vocabulary
+from macaron_tf.errors import CORE, EXTRAS, needs_vocabulary
 from tests import lab
-from tests.harness import refuses
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
 EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
@@ -120,15 +120,35 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
         raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
 
     assert main([]) == 2
-    message = "error: this command needs grpc: pip install 'macaron_tf[serving]'\n"
+    message = f"error: this command needs grpc: pip install -e '{command_names.FOLDER}[serving]'\n"
     assert capsys.readouterr().err == message
 
 
-def test_a_training_names_missing_packages_before_it_starts(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    message = r"need scipy, tensorboard: pip install 'macaron_tf\[train\]'"
-    refuses(message, check_train_packages)
+COMMANDS_WITH_EXTRAS = {
+    "experiments.finetune train sst2 OUT --init RUN": ("scipy, tensorboard", "train"),
+    "experiments.finetune grid sst2 OUT --init RUN": ("scipy, tensorboard", "train"),
+    "experiments.finetune evaluate RUN": ("scipy", "evaluate"),
+    "experiments.embed evaluate RUN": ("scipy", "evaluate"),
+    "experiments.text_to_text evaluate RUN": ("scipy", "evaluate"),
+    "experiments.translate evaluate RUN": ("scipy", "evaluate"),
+    "experiments.pretrain train bert_tiny OUT": ("scipy, tensorboard", "train"),
+    "experiments.compare OUT": ("matplotlib, scipy, tensorboard", "studies"),
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS_WITH_EXTRAS)
+@pytest.mark.parametrize("is_wheel", [False, True])
+def test_a_command_names_missing_packages_before_it_starts(line, is_wheel, monkeypatch, capsys):
+    for module in ("matplotlib", "scipy", "tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    if is_wheel:
+        monkeypatch.setattr(command_names, "FOLDER", command_names._INSTALLED)
+    module, *arguments = line.split()
+    modules, extra = COMMANDS_WITH_EXTRAS[line]
+    package = "'macaron_tf" if is_wheel else f"-e '{command_names.FOLDER}"
+    assert importlib.import_module(f"{module}.__main__").main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: this command needs {modules}: pip install {package}[{extra}]'\n"
 
 
 def test_core_modules_are_the_plain_dependencies():

@@ -298,5 +298,5 @@ def test_a_hub_out_of_reach_or_without_its_package_is_one_sentence(hub, bert, re
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     refused(hub_command, [bert, "me/small"], "me/small cannot be pushed to (")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    sentence = "pushing to me/small needs huggingface_hub: pip install 'macaron_tf[interop]'"
+    sentence = "pushing to me/small needs huggingface_hub: pip install -e '"
     refused(hub_command, [bert, "me/small"], sentence)

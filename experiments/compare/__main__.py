@@ -48,9 +48,8 @@ main = cli.single_program(
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
         "two or more recipes to compare. PATH=VALUE changes a setting of the recipe. NAME is the "
-        "name in the report, by default RECIPE. The first recipe is the baseline. Give out and the "
-        "recipes before flags with several values, such as --equal, which take all words up to the "
-        "next flag (default: three GPTs with different blocks)",
+        "name in the report, by default RECIPE. The first recipe is the baseline (default: three "
+        "GPTs with different blocks)",
         nargs="*",
     ),
     cli.path_argument(

@@ -320,6 +320,14 @@ class Trainer(abc.ABC):
         """
         return None
 
+    @abc.abstractmethod
+    def validation_size(self, rows: list[dict]) -> str:
+        """Returns the number of validation examples that determine a score, such as "25 rows".
+
+        Args:
+            rows: results of all runs; see `row`.
+        """
+
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
 

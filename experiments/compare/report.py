@@ -99,7 +99,8 @@ def write(study: Study, options: argparse.Namespace) -> None:
     lines += [*_seed_table(study, options.seeds), ""]
     lines += _bootstrap_table(first, tests)
     lines += [*_rates_section(study), *_timing_section(study)]
-    lines += [RULE, "", _about_table(trainer, first, options), "", _about_batches(study)]
+    size = f"Scores are of {trainer.validation_size(study.rows)} of validation data."
+    lines += [RULE, "", _about_table(trainer, first, options), "", size, _about_batches(study)]
     lines += _about_versions(study)
     if chance_level:
         lines += ["", _about_chance(study, chance_level)]
@@ -501,13 +502,17 @@ def _repeated_command(
     Args:
         options: parsed options of the command.
         reason: the reason to run the new command.
-        flag: flag to set. New values of `--set` are added to the user's values. For any other flag,
-            they replace the user's values.
+        flag: flag to set. A new value of `--set` replaces values for the same setting. For any
+            other flag, the new values replace all values.
         values: values of the flag.
         out: new output folder; "" means the same folder.
     """
-    arguments, is_replaced = [], False
-    for argument in options.arguments:
+    arguments, is_replaced, paths = [], False, [value.partition("=")[0] for value in values]
+    given = zip(options.arguments, (*options.arguments[1:], ""), strict=True)
+    for argument, following in given:
+        if argument == flag == "--set" and following.partition("=")[0] in paths:
+            next(given)
+            continue
         is_replaced = argument == flag != "--set" or (is_replaced and not argument.startswith("-"))
         if not is_replaced:
             arguments.append(out if out and argument == options.out else argument)

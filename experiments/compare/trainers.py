@@ -5,6 +5,7 @@ The types are pre-training, translation and fine-tuning.
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import statistics
 from collections.abc import Collection, Sequence
@@ -21,10 +22,9 @@ from experiments.finetune.run import (
     TABLE_METRICS,
     FinetuningRecipe,
     FinetuningRun,
-    by_split,
     preset,
 )
-from experiments.finetune.train import TRAIN, TaskData
+from experiments.finetune.train import CHANCE_MARGIN, TaskData
 from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
@@ -43,7 +43,6 @@ from macaron_tf.evaluation.translation import (
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.plug_ins import find_sources
-from macaron_tf.tasks.classification import Classification
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
@@ -122,6 +121,7 @@ class Pretraining(Trainer):
             check_corpus(recipe, by_key[key])
             self.corpora[name] = by_key[key]
         self.objectives = {recipe.builtin_objective.learns for recipe in recipes.values()}
+        self.first_recipe = next(iter(recipes.values()))
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         vocabulary = self.corpora[name].vocabulary
@@ -205,6 +205,13 @@ class Pretraining(Trainer):
         loss = float(-(validation_counts @ log_probabilities) / validation_counts.sum())
         return loss, "predicting each token by its frequency in the training text"
 
+    def validation_size(self, rows: list[dict]) -> str:
+        corpus, recipe = next(iter(self.corpora.values())), self.first_recipe
+        size = corpus.rows("validation")
+        if recipe.validation_batches:
+            size = min(size, recipe.validation_batches * recipe.batch_size)
+        return f"{size:,} rows of {corpus.config.sequence_length} tokens"
+
 
 def _is_complete(run: pathlib.Path) -> bool:
     """Returns whether a folder has a complete pre-training run."""
@@ -268,6 +275,9 @@ class Translation(Trainer):
         scores = (bleu.corpus_score([line] * len(lines), [lines]).score for line in candidates)
         return max(scores), f"the best of {len(candidates)} references as the answer to every line"
 
+    def validation_size(self, rows: list[dict]) -> str:
+        return f"{len(rows[0]['references']):,} sentences"
+
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """Compares two arms' translations of each seed by a paired bootstrap test."""
         results = []
@@ -327,7 +337,7 @@ class Finetuning(Trainer):
 
     run_class = FinetuningRun
     data = ("task", "source", "table.")
-    score, sign, margin, from_random_weights = "score", 1, 0.02, False
+    score, sign, margin, from_random_weights = "score", 1, CHANCE_MARGIN, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
     curves: ClassVar = {"score": "development score"}
     score_curve = "score"
@@ -401,35 +411,28 @@ class Finetuning(Trainer):
         scores = {"score": tuned["score"], **tuned["metrics"]}
         return self.row(pathlib.Path(tuned["run"]), scores)
 
-    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
+    def chance_level(self, rows: list[dict]) -> tuple[float, str]:
         return finetuning_chance_level(rows[0]["run"], self.options.tfds)
 
+    def validation_size(self, rows: list[dict]) -> str:
+        examples = _task_data(rows[0]["run"], self.options.tfds).validation.values()
+        return f"{sum(map(len, examples)):,} examples"
 
-def finetuning_chance_level(run: str, tfds: Tfds) -> tuple[float, str] | None:
+
+@functools.lru_cache(1)
+def _task_data(run: str, tfds: Tfds) -> TaskData:
+    recipe = FinetuningRun.open(run).recipe
+    return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
+
+
+def finetuning_chance_level(run: str, tfds: Tfds) -> tuple[float, str]:
     """Returns the score of the best answer that is the same for every example, and describes it.
-
-    The result is `None` if the answers of the task are not classes or numbers.
 
     Args:
         run: folder of a fine-tuning run on the task.
         tfds: access to TensorFlow Datasets.
     """
-    recipe = FinetuningRun.open(run).recipe
-    data = TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
-    if not isinstance(data.labelled_task, Classification):
-        return None
-    if data.task.regression:
-        return 0.0, "the same answer to every example"
-
-    def score(answer: int) -> float:
-        scores = {
-            split: data.labelled_task.score(np.full(len(examples), answer), examples)
-            for split, examples in data.validation.items()
-        }
-        return by_split(scores)["score"]
-
-    scores = map(score, np.unique(data.splits[TRAIN].labels))
-    return max(scores), "the best class as the answer to every example"
+    return _task_data(run, tfds).chance_level(), "the best single answer to every example"
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:

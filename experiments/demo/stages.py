@@ -13,16 +13,19 @@ from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
 from macaron_tf.command_names import as_typed
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
 SHOWN = 10
-SENTENCE = "The device could not be found."
+# Sentences of the training text.
+SENTENCE = "Device could not be found."
+OTHER_SENTENCE = "The light was not found."
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs all stages of the demo."""
+    check_packages("train")
     with needed("the model server of the demo"):
         import h11  # noqa: F401
         import tensorflow_serving  # noqa: F401
@@ -51,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         as_typed(
             f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
             f"  . .venv/bin/activate                   activates the project's environment\n"
-            f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
+            f'  echo "{OTHER_SENTENCE}" | python -m experiments.translate translate {path}\n'
             f"  python -m export.serve {served}        starts the server\n"
             f"  tensorboard --logdir {path}            shows curves and sample translations\n"
             f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
@@ -97,7 +100,7 @@ def _serve(served: pathlib.Path) -> None:
             ready = server.stdout.readline().strip()
             if not ready:
                 raise UserError(f"the server did not start: read the error message in {log}")
-            print(ready)
+            print(ready.partition("; try: ")[0])  # the suggested text is not of this domain
             url = next(part for part in ready.split() if part.startswith("http://"))
             print(f"\n  request over REST: {SENTENCE}\n  response of the server:", flush=True)
             _command("export.client", "--url", url, "--name", "demo", SENTENCE)

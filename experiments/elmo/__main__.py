@@ -87,6 +87,7 @@ main = cli.program(
         "tag",
         "train named entity taggers with and without ELMo's word vectors",
         "experiments.elmo.tag:run",
+        cli.extra("train"),
         cli.TRAINED,
         cli.path_argument("out", "output folder for the training runs and the report"),
         cli.path_argument(

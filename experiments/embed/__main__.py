@@ -99,7 +99,6 @@ main = cli.program(
                 "--init FROM",
                 "model to start from (required), such as runs/bert, hugging-face:DIR or 'none' "
                 "(random weights)",
-                required=True,
             ),
         ),
         _OBJECTIVE,
@@ -115,6 +114,7 @@ main = cli.program(
         "print the correlation of cosine similarities with similarity scores, or the metrics of a "
         "classification or triplet task",
         "experiments.embed.evaluate:run",
+        cli.extra("evaluate"),
         _ENCODER,
         cli.argument(
             "--task",
@@ -136,6 +136,7 @@ main = cli.program(
         "print Spearman's rank correlation between cosine similarities and similarity scores on "
         "several sets of sentence pairs",
         "experiments.embed.evaluate:run_sets",
+        cli.extra("evaluate"),
         _ENCODER,
         cli.path_argument(
             "sets SET",

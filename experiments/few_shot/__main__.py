@@ -50,6 +50,7 @@ main = cli.single_program(
     "experiments.few_shot",
     __doc__,
     "experiments.few_shot.evaluate:run",
+    cli.extra("studies"),
     cli.path_argument(
         "runs RUN",
         "language models to evaluate: pre-training runs, as RUN or RUN@CHECKPOINT, or models of "

@@ -143,9 +143,8 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.path_argument(
                 "--init FROM",
-                "model to start from, such as runs/bert, hugging-face:DIR or 'none' (random "
-                "weights)",
-                required=True,
+                "model to start from (required), such as runs/bert, hugging-face:DIR or 'none' "
+                "(random weights)",
             ),
         ),
         _TRAINING,
@@ -156,6 +155,7 @@ main = cli.program(
         "fine-tune with every combination of model, task and hyperparameters, and write a table of "
         "scores",
         "experiments.finetune.grid:run",
+        cli.extra("train"),
         cli.argument(
             "tasks TASK",
             "names of the tasks, such as 'cola' and 'rte'; the table of scores has one column for "
@@ -197,6 +197,7 @@ main = cli.program(
         "evaluate",
         "score a run on the validation splits of its task",
         "experiments.finetune.evaluate:evaluate",
+        cli.extra("evaluate"),
         cli.TRAINED,
         cli.argument(
             "--split",
@@ -261,6 +262,7 @@ main = cli.program(
         "score a simple baseline: a linear model on TF-IDF features or, for tagging, the most "
         "frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
+        cli.extra("evaluate"),
         _TASK,
         cli.path_argument(
             "--output FILE", "output JSON file for the metrics (default: only print the metrics)"

@@ -43,6 +43,7 @@ from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
 TRAIN = "train"
+CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
 
 
 class TaskData:
@@ -77,6 +78,15 @@ class TaskData:
     def validation(self) -> dict[str, Any]:
         """The development sets, as a dict mapping split to examples."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def chance_level(self) -> float:
+        """Returns the best score of an answer that is the same for every example.
+
+        As in a run, the score is that of the first development set.
+        """
+        task, examples = self.labelled_task, next(iter(self.validation.values()))
+        constants = task.constants(self.splits[TRAIN], examples)
+        return max(task.score(constant, examples)["score"] for constant in constants)
 
     def resolve_recipe(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
         """Returns `recipe` with the columns and classes of the data, and with update counts."""
@@ -131,8 +141,15 @@ def run(options: argparse.Namespace) -> None:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
         steps.append(f"python -m export.saved_model {{run}} served/{path.name}")
-    best = "best validation scores at step {step:,}: "
-    best += metrics_line(result_of(path, result).metrics)
+    metrics = result_of(path, result).metrics
+    best = "best validation scores at step {step:,}: " + metrics_line(metrics)
+    level = data.chance_level()
+    if metrics and metrics["score"] <= level + CHANCE_MARGIN:
+        best += f"\nat chance level: the same answer to every example has the score {level:.4f}"
+        steps = [
+            "train another run with more epochs or training.max_steps, another "
+            "training.learning_rate, more examples or other weights (--init)"
+        ]
     report(result, recipe, options, *steps, best=best)
 
 

@@ -67,6 +67,7 @@ main = cli.program(
         "evaluate",
         "generate outputs for the examples of a split, and score the outputs",
         "experiments.text_to_text.evaluate:evaluate",
+        cli.extra("evaluate"),
         cli.RUN,
         cli.EXAMPLES,
         cli.argument(

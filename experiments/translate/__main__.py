@@ -125,6 +125,7 @@ main = cli.program(
         "evaluate",
         "translate a split of the data, and score the translations",
         "experiments.translate.evaluate:run",
+        cli.extra("evaluate"),
         _RUN,
         cli.TFDS,
         cli.path_argument(

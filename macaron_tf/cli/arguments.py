@@ -19,6 +19,8 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
 
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.I)
+
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
 # A command's name, its help text, its function (as `module:function`), and its arguments.
@@ -96,7 +98,32 @@ def single_program(
     """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
     _add_parts(parser, run, parts)
-    return _main(parser.parse_intermixed_args, prepare)
+    return _main(parser.parse_intermixed_args, prepare, functools.partial(_end_lists, parser))
+
+
+def _end_lists(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
+    """Moves positional arguments that follow the values of a flag before the flag.
+
+    argparse would take them for further values. For example, `--equal time ARM --rates 1e-3 ARM`
+    becomes `ARM --equal time ARM --rates 1e-3`. Only lists of numbers or choices are ended.
+    """
+    lists = [action for action in parser._actions if action.nargs == "+"]
+    choices = {name: [*(one.choices or ())] for one in lists for name in one.option_strings}
+    arranged, start, values, count = [], 0, None, 0
+    for word in argv:
+        is_value = values is not None and (word in values or _NUMBER.fullmatch(word))
+        if word.startswith("--"):
+            # The words behind a list would be values of the list before it.
+            start = len(arranged) if values is None else start
+            values, count = choices.get(word), 0
+        elif count and values is not None and not is_value:
+            arranged.insert(start, word)
+            start += 1
+            continue
+        elif is_value:
+            count += 1
+        arranged.append(word)
+    return arranged
 
 
 def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
@@ -105,12 +132,14 @@ def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...
 
 
 def _main(
-    parse: Callable[[list[str]], argparse.Namespace], prepare: Prepare | None
+    parse: Callable[[list[str]], argparse.Namespace],
+    prepare: Prepare | None,
+    arrange: Callable[[list[str]], list[str]] = list,
 ) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
-        argv = sys.argv[1:] if arguments is None else arguments
+        argv = arrange(sys.argv[1:] if arguments is None else arguments)
         options = parse(argv)
         options.arguments = argv
         if output := vars(options).get("output"):

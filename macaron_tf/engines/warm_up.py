@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.command_names import install_command
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_QUESTION, failed_check
 
 # File in a version's folder from which TensorFlow Serving replays requests.
@@ -41,7 +42,7 @@ def write_warm_up(
     except ImportError:
         _LOG.warning(
             "no warm-up requests for TensorFlow Serving were written, because the package "
-            "tensorflow-serving-api is missing: pip install 'macaron_tf[serving]'"
+            f"tensorflow-serving-api is missing: {install_command('serving')}"
         )
         return
     logs = []

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -132,6 +132,11 @@ class Classification(LabelledTask):
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
         return "\t".join([answer["label"], *shares]) + "\n"
+
+    def constants(self, train: Examples, examples: Examples) -> Iterator[np.ndarray]:
+        # The correlation with any constant is 0.
+        labels = [0.0] if self.task.regression else np.unique(train.labels)
+        return (np.full(len(examples), label) for label in labels)
 
     def baseline(self, train: Examples) -> Callable[[Examples], np.ndarray]:
         return bag_of_words(self.task, train)

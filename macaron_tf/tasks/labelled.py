@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -320,6 +320,15 @@ class LabelledTask(OnePass):
             Function from examples to predictions, or `None` if the task type has no baseline.
         """
         return None
+
+    @abc.abstractmethod
+    def constants(self, train: Any, examples: Any) -> Iterable[Any]:
+        """Yields predictions for `examples` that are the same for every example.
+
+        Args:
+            train: training set, whose labels are the answers to try.
+            examples: examples to answer.
+        """
 
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
         """Computes the metrics of outputs. All metrics are NaN if an output is not finite."""

@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -99,6 +99,9 @@ class Tags(LabelledTask):
         if not (scheme := scheme_of(self.task.labels)):
             return self.with_score(score_words(predictions, truths))
         return self.with_score(score_tags(predictions, truths, scheme))
+
+    def constants(self, train: TaggedSentences, examples: TaggedSentences) -> Iterator[list]:
+        return ([[tag] * len(words) for words in examples.words] for tag in self.task.labels)
 
     def line(self, answer: dict[str, list]) -> str:
         """Formats a sentence in CoNLL's format: one word and tag per line, then an empty line."""

@@ -4,6 +4,7 @@ Fast tests use fake commands, and slow tests train on toy languages.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
@@ -53,6 +54,33 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
     assert versions.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
     assert versions.commit(tmp_path) == f"{clean}-dirty"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "out a b --equal parameters time --rates 1e-3 2 --seeds 4",
+        "out --equal parameters time a --rates 1e-3 2 b --seeds 4",
+        "out --equal parameters time a b --seeds 4 --rates 1e-3 2",
+        "--equal parameters time out a --seeds 4 b --rates 1e-3 2",
+        "--rates 1e-3 out 2 a --seeds 4 b --equal parameters time",
+    ],
+)
+def test_arms_may_stand_behind_any_flag(line, monkeypatch):
+    seen = []
+    monkeypatch.setattr("experiments.compare.comparison.run", seen.append)
+    assert compare(line.split()) == 0
+    options = seen[0]
+    assert (options.out, options.arms) == ("out", ["a", "b"])
+    assert options.equal == ["parameters", "time"]
+    assert (options.rates, options.seeds) == ([1e-3, 2.0], [4])
+
+
+@pytest.mark.parametrize("words", ["--equal a", "--rates a", "--rates 1e-3 0x", "--seeds 1 -1"])
+def test_values_out_of_range_are_no_arms(words, capsys):
+    with contextlib.suppress(SystemExit):
+        assert compare(["out", "a", "b", *words.split()]) == 2
+    assert "error: " in capsys.readouterr().err
 
 
 pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
@@ -306,6 +334,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     said = capsys.readouterr().out
     assert f"next: python -m experiments.compare {tmp_path}-longer bert_tiny" in said
     assert said.endswith(" --set training.max_steps=8  # to leave the chance level\n")
+    assert said.rpartition("next: ")[2].count("training.max_steps=") == 1
     text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
@@ -393,6 +422,7 @@ def test_arms_are_named_recipes_with_settings():
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.compare.trainers.read_init", lambda location: None)
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
+    monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
     assert compare([*arguments, "--set", "preset=bert"]) == 0
@@ -402,7 +432,8 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
     for given in ("--init swish=runs/b", "--learning-rates 1e-3", "--epochs 2", "--seeds 1"):
         assert given in words
     assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
-    assert "| bert | " in (tmp_path / "compare.md").read_text()
+    text = (tmp_path / "compare.md").read_text()
+    assert "| bert | " in text and "Scores are of 872 examples of validation data." in text
     calls.clear()
     arms = [arm.partition(",")[0] for arm in arms]
     assert compare([str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]) == 0
@@ -417,6 +448,7 @@ def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path,
     read = []
     monkeypatch.setattr("experiments.compare.trainers.read_init", read.append)
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
+    monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
     arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
     assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
     assert read == ["runs/one-4", "runs/one-5", "runs/two"]

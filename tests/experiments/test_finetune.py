@@ -96,6 +96,28 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     assert "outputs NaN because its training diverged" in capfd.readouterr().err
 
 
+def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
+    settings = dict(training__max_steps=1, training__learning_rate=1e-12)
+    flags = toy_flags(toy, **settings)
+    said = ran(main, "train", "sst2", tmp_path / "run", *flags).out
+    level = TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").chance_level()
+    assert FinetuningRun.open(tmp_path / "run").result().best_score <= level + 0.02
+    assert f"\nat chance level: the same answer to every example has the score {level:.4f}" in said
+    assert "\nnext: train another run with more epochs" in said and "predict" not in said
+
+
+@pytest.mark.parametrize("output", [(), ("--output", "OUT")])
+def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, capsys):
+    run = shutil.copytree(toy_run, tmp_path / "run")
+    (run / "scores").write_text("not a folder")
+    words = [word.replace("OUT", str(run / "scores")) for word in output]
+    assert main(["evaluate", str(run), *words]) == (2 if output else 0)
+    printed = capsys.readouterr()
+    assert "score " in printed.out and "50 examples of validation" in printed.out
+    start = "error: " if output else "warning: the metrics and predictions are not saved, because "
+    assert f"{start}cannot write {run}/scores/" in printed.err
+
+
 @pytest.mark.parametrize(
     ("main", "task", "table"),
     [
@@ -358,7 +380,8 @@ MISTAKES = [
     ("train sst2 OUT OWN --init RUN --preset vast", "'vast'"),
     ("train sst2 OUT OWN --init /nowhere", "/nowhere has no readable model.json"),
     ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
-    ("train sst2 OUT OWN --init none", "needs --model NAME"),
+    ("train sst2 OUT OWN --init none", "--init none --model bert_tiny --vocabulary CORPUS/voc"),
+    ("train sst2 OUT OWN", "--init none --model bert_tiny --vocabulary CORPUS/voc"),
     (
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model bert_tiny --lower-case",
         "unlike --vocabulary",

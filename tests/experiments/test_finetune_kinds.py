@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from experiments.finetune.__main__ import main
 from experiments.finetune.run import FinetuningRun, preset
+from experiments.finetune.train import TaskData
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.data.tasks.definitions import TASKS, get_task
@@ -63,6 +64,27 @@ def folder(tmp_path_factory):
     for task in READING:
         train_toy(folder, folder / task, task)
     return folder
+
+
+def test_the_chance_level_is_that_of_the_best_constant_answer(folder, toy):
+    def level(task, source):
+        data = TaskData(get_task(task), source)
+        return data.chance_level(), next(iter(data.validation.values()))
+
+    found, examples = level("sst2", f"tsv:{toy}/{{split}}.tsv")
+    assert found == np.bincount(examples.labels).max() / len(examples)
+    found, _ = level("stsb", f"tsv:{toy}/stsb-{{split}}.tsv")
+    assert found == 0.0
+    found, questions = level("squad2", f"squad:{folder}/{{split}}.json")
+    assert found == pytest.approx(np.mean([not answers for answers in questions.labels]))
+    found, sentences = level("conll2003", f"conll:{folder}/{{split}}.txt")
+    # With B-X for every word, the right entities are those of one word.
+    tags, labels = get_task("conll2003").labels, [[*row, 0] for row in sentences.labels]
+    following = [*itertools.chain(*map(itertools.pairwise, labels))]
+    begun = [(tags[one], tags[two]) for one, two in following if tags[one][0] == "B"]
+    right = [one[2:] for one, two in begun if two != f"I-{one[2:]}"]
+    expected = [2 * right.count(name) / (len(following) + len(begun)) for name in {*right}]
+    assert found == pytest.approx(max(expected, default=0.0))
 
 
 def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_path, ran):

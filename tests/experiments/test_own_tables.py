@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from experiments.embed.__main__ import main as embed
 from experiments.epochs import read_init
+from experiments.few_shot.__main__ import main as few_shot
 from experiments.finetune.__main__ import main
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
@@ -216,3 +218,27 @@ def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
         ran(main, "train", "--resume", tmp_path / "run", *words)
         kept = json.loads((tmp_path / "run" / "data.json").read_text())["data_dir"]
         assert kept == str(tmp_path / ("others" if words else "sets"))
+
+
+@pytest.mark.parametrize("checkpoint", ["", "@last"])
+@pytest.mark.parametrize(
+    ("command", "function", "words"),
+    [
+        (main, "experiments.finetune.evaluate:evaluate", ["evaluate", "RUN"]),
+        (main, "experiments.finetune.evaluate:submit", ["submit", "RUN", "OUT"]),
+        (embed, "experiments.embed.evaluate:run", ["evaluate", "RUN"]),
+        (few_shot, "experiments.few_shot.evaluate:run", ["RUN", "--task", "sst2", "--out", "OUT"]),
+    ],
+)
+def test_commands_read_the_data_folder_of_a_run(
+    command, function, words, checkpoint, tmp_path, monkeypatch
+):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "data.json").write_text('{"sha256": "", "data_dir": "/sets"}')
+    seen = []
+    monkeypatch.setattr(function.replace(":", "."), seen.append)
+    run = f"{tmp_path}/run{checkpoint}"
+    given = [word.replace("RUN", run).replace("OUT", str(tmp_path / "out")) for word in words]
+    for data_dir in (None, "/other"):
+        assert command([*given, *(["--data-dir", data_dir] if data_dir else [])]) == 0
+        assert seen[-1].tfds.data_dir == (data_dir or "/sets")

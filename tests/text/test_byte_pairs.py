@@ -89,7 +89,7 @@ def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
 
 def test_training_without_the_tokenizers_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    refuses(r"pip install 'macaron_tf\[vocabularies\]'", BytePairVocabulary.train, ["a"], 270)
+    refuses(r"pip install -e '.*\[vocabularies\]'", BytePairVocabulary.train, ["a"], 270)
 
 
 def test_invalid_text_is_repaired(vocabulary):

