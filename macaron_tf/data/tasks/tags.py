@@ -156,12 +156,12 @@ def at_spaces(text: str) -> list[str]:
     return [word.decode() for word in text.encode().split()]
 
 
-def _standard(tag: str) -> str | None:
-    """Returns a tag in the form B-PER or O, or `None` if the tag does not mark entities."""
+def _standard(tag: str) -> str:
+    """Returns a tag in the form B-PER or O, or "" if the tag does not mark entities."""
     if tag in ("O", "o"):
         return "O"
     if not (match := _NOTATION.fullmatch(tag)):
-        return None
+        return ""
     letter, entity_type = match[1] or match[4] or match[5], match[2] or match[3] or "ENTITY"
     return f"{letter.upper()}-{entity_type}"
 
@@ -174,7 +174,7 @@ def standard_tags(tags: Iterable[str]) -> dict[str, str]:
     """
     names = {tag: _standard(tag) for tag in tags}
     others = {*names.values()} - {*tags, "O"}
-    marks_entities = None not in others and any(name[0] == "B" for name in names.values())
+    marks_entities = "" not in others and any(name[0] == "B" for name in names.values())
     return names if marks_entities or not others else {}
 
 
