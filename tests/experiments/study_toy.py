@@ -184,7 +184,7 @@ def calls(request, monkeypatch):
     called, real_resolve_name = [], pkgutil.resolve_name
     stand_ins = ALWAYS_STAND_INS | (STAND_INS if request.param == "pretended" else {})
 
-    def command(script, *argv, log=None):
+    def command(script, *argv, log=None, trust_code=False):
         called.append((script, *argv))
         if importlib.import_module(f"experiments.{script}.__main__").main(list(argv)):
             raise UserError("failed")

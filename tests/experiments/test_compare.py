@@ -420,7 +420,7 @@ def test_arms_are_named_recipes_with_settings():
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.compare.trainers.read_init", lambda location: None)
+    monkeypatch.setattr("experiments.compare.trainers.read_init", lambda *_, **__: None)
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
     arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
@@ -446,7 +446,9 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
 def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr("experiments.compare.trainers.read_init", read.append)
+    monkeypatch.setattr(
+        "experiments.compare.trainers.read_init", lambda location, trust_code: read.append(location)
+    )
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
     arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
