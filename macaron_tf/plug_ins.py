@@ -21,6 +21,7 @@ import importlib.util
 import inspect
 import pathlib
 import sys
+import threading
 import types
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from typing import Any
 from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 _files: dict[pathlib.Path, types.ModuleType] = {}  # maps each imported FILE.py to its module
+_files_lock = threading.RLock()  # so that two threads do not execute the same FILE.py
 _functions: set[Callable] = set()  # functions that `find` has returned
 # Errors of a search for a module or file whose name may be any text.
 _LOOKUP_ERRORS = (ImportError, ValueError, AttributeError, OSError, RuntimeError)
@@ -256,6 +258,11 @@ def _import_name(name: str) -> types.ModuleType:
 
 
 def _import_file(file: pathlib.Path) -> types.ModuleType:
+    with _files_lock:
+        return _files.get(file) or _execute_file(file)
+
+
+def _execute_file(file: pathlib.Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look up their module in sys.modules.

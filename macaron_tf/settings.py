@@ -161,9 +161,8 @@ class Settings:
         import keras
         from keras.src.saving.serialization_lib import in_safe_mode  # no public name
 
-        deserialize = (
-            keras.saving.deserialize_keras_object
-        )  # for nested settings and tuples of them
+        # Nested settings and tuples of settings are objects of Keras's format, too.
+        deserialize = keras.saving.deserialize_keras_object
         values = {k: deserialize(v) if isinstance(v, dict | list) else v for k, v in config.items()}
         # Keras passes no argument, but keeps `safe_mode` for each call and each thread.
         return cls.read(values, trust_code=in_safe_mode() is False)
@@ -190,11 +189,8 @@ def _convert(value, hint, trust_code: bool):
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return (
-            tuple(_convert(item, Any, trust_code) for item in value)
-            if type(value) is list
-            else value
-        )
+        is_list = type(value) is list
+        return tuple(_convert(item, Any, trust_code) for item in value) if is_list else value
     if origin is Annotated:
         value = _convert(value, arguments[0], trust_code)
         if any(isinstance(constraint, OneOf) and constraint.base for constraint in arguments[1:]):

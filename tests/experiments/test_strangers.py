@@ -36,6 +36,7 @@ from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.interop.family import build_model
 from macaron_tf.io import paths as storage
+from macaron_tf.layers.block import Block
 from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.catalog import build
 from macaron_tf.plug_ins import find
@@ -159,6 +160,10 @@ def test_no_source_or_objective_of_a_folder_runs(module, here, number_run, langu
     for words in (["evaluate", place, "--corpus", corpus], ["train", "--resume", place]):
         assert pretrain(words) == 2
         assert f"{module}:TransformerBlock" in capsys.readouterr().err
+    optimizer = f"{module}:TransformerBlock(rate=1)"
+    place = stranger(language_run, here, training__optimizer=optimizer)
+    assert pretrain(["evaluate", place, "--corpus", corpus]) == 2
+    assert f"{module}:TransformerBlock" in capsys.readouterr().err
     assert not ran_times(here)
 
 
@@ -288,6 +293,15 @@ def test_overlapping_blocks_of_two_threads_keep_to_their_threads(steps, folders)
     assert not ran_times(folders)
     for thread in threads.values():
         thread.shutdown()
+
+
+def test_a_file_is_executed_once_by_many_threads(here):
+    text = EVIL.replace("class Tr", "import time\ntime.sleep(0.2)\nclass Tr")
+    (here / "bad/evil.py").write_text(text)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        names = [f"bad/evil.py:{NAME}", f"./bad/../bad/evil.py:{NAME}"] * 4
+        loaded = {*pool.map(lambda name: find(name, Block, trust_code=True), names)}
+    assert len(loaded) == ran_times(here) == 1
 
 
 def test_trusted_code_that_loads_a_stranger_s_folder_does_not_trust_it(folders):
