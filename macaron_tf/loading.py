@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -122,6 +123,8 @@ def load(
             )
         else:
             pretrained = _read_native(parsed, trust_code)
+    if parsed.library and pretrained.unread:
+        print(f"note: weights not read: {', '.join(pretrained.unread)}", file=sys.stderr)
     # A folder downloaded from the hub has the revision as its name.
     on_hub = location.startswith(f"{HUB}:")
     name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name

@@ -35,7 +35,7 @@ from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differ
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
-from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text import PieceVocabulary
@@ -86,6 +86,8 @@ class Pretrained:
             means that the ids are equal.
         unread: names of weights in the checkpoint that were not read, such as weights of other
             heads.
+        missing_head: head that `predict` would need, but that was not read from the checkpoint,
+            such as "lm_head.weight". "" means that no head is missing.
         pooler: pooler over [CLS] that is not part of the network, or `None`.
         replaced_token: head of an ELECTRA discriminator, which maps hidden states `(B, L, D)` to
             logits `(B, L)`. `None` means no such head.
@@ -134,6 +136,7 @@ class Pretrained:
     pooler: Pooler | None = None
     replaced_token: ReplacedTokenHead | None = None
     has_masked_language: bool = False
+    missing_head: str = ""
     starts: bool = True
     sentinels: int = 0
     ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -374,13 +377,23 @@ class Pretrained:
                 "float weights: give the model before quantization"
             )
 
+    def require_head(self) -> None:
+        """Raises a UserError if the model's head was not read (see `missing_head`)."""
+        if self.missing_head:
+            name, init = self.name or self.checkpoint, self.checkpoint or self.name
+            raise UserError(
+                f"{name} makes no predictions from texts, because {self.missing_head} was not "
+                f"read: fine-tune it by `finetune train` or `text_to_text train` with --init {init}"
+            )
+
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
-    ) -> EncoderClassifier:
+    ) -> EncoderClassifier | CausalClassifier:
         """Builds a classifier from this encoder and its pooler, with a new output layer.
 
         If the checkpoint has no pooler, or a pooler with other layers, the classifier's pooler has
-        its initial weights.
+        its initial weights. The classifier of a language model, such as GPT-2 or Llama, has no
+        pooler. It reads the last token of a text.
 
         Args:
             num_classes: number of classes, or 1 for regression.
@@ -404,6 +417,13 @@ class Pretrained:
                 f"out to keep {self.config.scheme!r}"
             )
         self.require_floats()
+        if config.causal and config.summary == "first":
+            causal_classifier = CausalClassifier(config, num_classes, head_dropout)
+            causal_classifier.build()
+            causal_classifier.encoder.set_weights(self.encoder.get_weights())
+            if language_head := self.network.language_head:
+                causal_classifier.language_head.set_weights(language_head.get_weights())
+            return causal_classifier
         pooler = self.network.pooler or self.pooler
         classifier = EncoderClassifier(
             config, num_classes, head_dropout, pooler and pooler.activation_argument
@@ -426,7 +446,7 @@ class Pretrained:
         max_length: int = 128,
         seed: int = 1,
     ) -> "Pretrained":
-        """Fine-tunes this encoder as a text classifier, and returns the classifier.
+        """Fine-tunes this encoder or language model as a text classifier; returns the classifier.
 
         The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
         rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
@@ -462,6 +482,8 @@ class Pretrained:
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))
+        if network.language_head:
+            network.language_head.trainable = False  # the loss does not depend on this head
         row_length = min(max_length, self.config.longest or max_length)
         fields = {"vocabulary": self.vocabulary, "ids": self.ids, "languages": self.languages}
         fields |= {"labels": classes, "max_length": row_length, "name": self.name}

@@ -102,7 +102,10 @@ def refuse_oversize(model_name: str = "the model", copies: int = 1) -> Iterator[
                 shape = str(tuple(value.shape))
                 num_values = copies if options.get("trainable", True) else 1
                 required_bytes += num_values * value.shape.num_elements() * value.dtype.size
-            except (ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
+            except (ValueError, OverflowError) as error:
+                # An initializer may also raise such an error for another reason.
+                if not re.search("used for shape|int too large", str(error)):
+                    raise
                 raise UserError(_sentence(model_name, options, shape, "2^63", capacity)) from error
             if required_bytes > capacity:
                 raise UserError(_sentence(model_name, options, shape, required_bytes, capacity))

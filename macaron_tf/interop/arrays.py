@@ -158,23 +158,50 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads a safetensors or PyTorch file as a dict mapping name to float32 array."""
+    """Reads a safetensors or PyTorch file as a dict mapping name to float32 array.
+
+    Raises:
+        UserError: the file is damaged, its reader is not installed, or a weight is quantized: it
+            has integers or 8-bit floats, which mean nothing without the scales that belong to them.
+    """
     is_safetensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
         if is_safetensors:
-            import safetensors.numpy
+            import safetensors
         else:
             import torch
     try:
         if is_safetensors:
-            state = safetensors.numpy.load_file(file)
-            return {name: np.asarray(array, "float32") for name, array in state.items()}
+            with safetensors.safe_open(file, "numpy") as tensors:
+                names = tensors.keys()
+                _refuse_quantized(file, {n: tensors.get_slice(n).get_dtype() for n in names})
+                return {name: np.asarray(tensors.get_tensor(name), "float32") for name in names}
         state = torch.load(file, map_location="cpu", weights_only=True)
+        _refuse_quantized(file, {name: str(tensor.dtype) for name, tensor in state.items()})
         return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except UserError:
+        raise
     except Exception as error:  # PyTorch does not document what its unpickler raises
         raise UserError(
             f"{file} cannot be read ({first_line(error)}): download or copy the file again"
         ) from None
+
+
+# Names of the floating-point types in safetensors and in PyTorch, except types of 8 and fewer bits.
+_FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
+
+
+def _refuse_quantized(file: pathlib.Path, dtypes: Mapping[str, str]) -> None:
+    """Raises a UserError if a weight is quantized.
+
+    `dtypes` maps the name of each array to its type. Buffers such as masks may have any type.
+    """
+    for name, dtype in dtypes.items():
+        if name.endswith(("weight", "weight_packed")) and dtype.rpartition(".")[2] not in _FLOATS:
+            raise UserError(
+                f"{file} has the quantized weight {name} of type {dtype}, but only float weights "
+                "can be read: give the model before quantization"
+            )
 
 
 # Output bias of the unused rows that pad an embedding table to a multiple of 8. With this bias, the

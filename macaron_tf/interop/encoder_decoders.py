@@ -11,13 +11,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     Raw,
     Table,
-    TorchArrays,
     assign_weights,
     gather_rows,
     note_spare_rows,
+    read_state,
     transformer_layer,
 )
-from macaron_tf.interop.family import Family, build_model
+from macaron_tf.interop.family import LANGUAGE_CLASSES, Family, build_model, missing_head
 from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig
 from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
 from macaron_tf.interop.vocabularies import read_vocabulary
@@ -169,16 +169,16 @@ def _bart_table() -> Table:
     """
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in _STACKS.items():
-        positions = f"model.{stack}.embed_positions.weight"
+        positions = f"{stack}.embed_positions.weight"
         table |= {
             f"{embeddings}/positions/table": Raw(
                 positions,
                 transform=lambda table: table[_BART_OFFSET:],
                 inverse=lambda table: np.pad(table, ((_BART_OFFSET, 0), (0, 0))),
             ),
-            f"{embeddings}/norm": f"model.{stack}.layernorm_embedding",
+            f"{embeddings}/norm": f"{stack}.layernorm_embedding",
             **transformer_layer(
-                f"model.{stack}.layers.{{}}.",
+                f"{stack}.layers.{{}}.",
                 [f"self_attn.{part}" for part in parts],
                 "self_attn_layer_norm",
                 ["fc1", "fc2"],
@@ -187,7 +187,7 @@ def _bart_table() -> Table:
                 "encoder_attn_layer_norm",
                 path_prefix=f"{stack}/block_{{}}",
             ),
-            f"{stack}/final_norm": f"model.{stack}.layer_norm",
+            f"{stack}/final_norm": f"{stack}.layer_norm",
         }
     return table
 
@@ -196,7 +196,7 @@ _POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 _BART = Family(
     name="BART",
     # `save_pretrained` saves a tied array under only one of these names.
-    tokens=("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
+    tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
         "hidden_dim": ("d_model", None),
@@ -215,6 +215,10 @@ _BART = Family(
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
     },
+    prefix="model.",
+    body_prefixes=("encoder.", "decoder."),
+    # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.
+    ignored_suffixes=("tokens.weight", "lm_head.weight", "positions.weight", "final_logits_bias"),
 )
 _MARIAN = dataclasses.replace(
     _BART,
@@ -260,6 +264,9 @@ FAMILIES: Mapping[str, Family] = {
             "relative_attention_max_distance": 128,
         },
         output_kernel="lm_head.weight",
+        body_prefixes=("encoder.", "decoder."),
+        # Copies of the token embeddings, and weights that transformers ignores, too.
+        ignored_suffixes=("embed_tokens.weight", "EncDecAttention.relative_attention_bias.weight"),
     ),
     "bart": _BART,
     "marian": _MARIAN,
@@ -309,7 +316,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
             if config.get("decoder_start_token_id") != piece_ids[start]:
                 # The encoder reads <s> text </s>, and the decoder starts with </s> <s>.
                 fields["ends"] = {"source_start": (start,), "answer_start": (end, start)}
-    model = _convert(FAMILIES[model_type].arrays(directory), config, ids)
+    model = _convert(read_state(directory), config, ids)
     return dataclasses.replace(model, vocabulary=vocabulary, **fields)
 
 
@@ -328,7 +335,7 @@ def import_encoder_decoder(
         UserError: a weight is missing, or macaron_tf has no counterpart for the `model_type` or for
             a layer or setting of the model.
     """
-    return _convert(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
+    return _convert(state, ForeignConfig(config, "the model's configuration"), None)
 
 
 def _table_ids(
@@ -368,30 +375,40 @@ def _special_first(config: ForeignConfig) -> np.ndarray:
     return np.array([*special, *np.setdiff1d(np.arange(config.number("vocab_size")), special)])
 
 
-def _convert(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
+def _convert(
+    state: Mapping[str, np.ndarray], config: ForeignConfig, ids: np.ndarray | None
+) -> Pretrained:
     """Builds a macaron_tf model from Hugging Face weights and settings.
 
     Args:
-        arrays: weights to convert.
+        state: dict mapping PyTorch name to weight.
         config: settings to convert.
         ids: Hugging Face id for each row of the converted embedding table; `None` means the order
             of `_special_first`.
     """
     model_type = config.choice("model_type", {name: name for name in FAMILIES})
     family = FAMILIES[model_type]
+    arrays, missing = family.arrays(state), ""
     ids = _special_first(config) if ids is None else ids
     settings, gather = family.read_settings(config), gather_rows(ids, len(ids))
     tokens = gather(arrays.array(*family.tokens))
+    for part in family.body_prefixes:
+        if not any(name.startswith(part) for name in arrays.arrays):
+            raise UserError(
+                f"the weights of the {config.architecture or family.name} have no {part[:-1]}, but "
+                "only an encoder and its decoder can be read: give another model"
+            )
     note_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
         table |= t5_table(gated=True)
     if family.output_kernel:
-        output = (
-            gather(arrays.array(family.output_kernel))
-            if arrays.has(family.output_kernel)
-            else tokens
-        )
+        has_output = arrays.has(family.output_kernel)
+        output = gather(arrays.array(family.output_kernel)) if has_output else tokens
+        # A T5 1.1 without its output matrix may be saved with tie_word_embeddings=True.
+        tied = settings["scaled_logits"] or config.architecture.endswith(LANGUAGE_CLASSES)
+        if not has_output and not (tied and config.get("tie_word_embeddings", True)):
+            missing = family.output_kernel
         settings["tied"] = np.array_equal(output, tokens)
         table["output_projection/kernel"] = output.T
     else:
@@ -401,4 +418,7 @@ def _convert(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None)
             table["logits_bias"] = bias[ids]
     network = build_model(EncoderDecoder, {"vocab_size": len(ids), **settings})
     assign_weights(network, arrays, table)
-    return Pretrained(network, *_CATALOG_MODELS[model_type], None, ids)
+    # The output matrix may differ from the token embeddings.
+    unread = dataclasses.replace(family, output_kernel="").check_unread(arrays)
+    fields = {"missing_head": missing_head(config, unread) or missing}
+    return Pretrained(network, *_CATALOG_MODELS[model_type], None, ids, unread, **fields)

@@ -18,9 +18,10 @@ from macaron_tf.interop.arrays import (
     assign_weights,
     gather_rows,
     note_spare_rows,
+    read_state,
 )
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
-from macaron_tf.interop.family import build_model
+from macaron_tf.interop.family import build_model, missing_head
 from macaron_tf.interop.foreign_config import ForeignConfig, check_files
 from macaron_tf.interop.task_heads import ReadHead, find_head
 from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary, refuse_lower_case
@@ -51,7 +52,8 @@ def import_encoder(
         ids: int array with the encoder's own token id for each new token id. `None` means that the
             ids stay the same.
         task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
-            with its pre-training heads instead.
+            with its pre-training heads instead. Without weights for the masked language head, the
+            result has no objective, so that it fills no masks.
 
     Raises:
         UserError: an array is missing or has a wrong shape, an id is outside the embedding table,
@@ -69,7 +71,8 @@ def import_encoder(
             task_head.network_class, {"vocab_size": size, **settings}, **task_head.options
         )
         assign_weights(network, arrays, {**table, **task_head.head.table})
-        return Pretrained(network, "bert_base", None, vocabulary, ids, **task_head.fields)
+        unread = family.check_unread(arrays)
+        return Pretrained(network, "bert_base", None, vocabulary, ids, unread, **task_head.fields)
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
         table["masked_language/bias"] = Raw(
@@ -91,15 +94,9 @@ def import_encoder(
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
         assign_weights(head, arrays, table)
-    return Pretrained(
-        network,
-        "bert_base",
-        "masked_language",
-        vocabulary,
-        ids,
-        has_masked_language=bias is not None,
-        **heads,
-    )
+    objective, unread = "masked_language" if bias else None, family.check_unread(arrays)
+    fields = {"has_masked_language": bias is not None, **heads}
+    return Pretrained(network, "bert_base", objective, vocabulary, ids, unread, **fields)
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
@@ -145,7 +142,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
                 f"{config.where} has pad_token_id={padding}, but the padding token has id {pad_id} "
                 "in the vocabulary: use the tokenizer files that belong to the model"
             )
-    arrays = family.arrays(directory)
+    arrays = family.arrays(read_state(directory))
     if vocabulary is None and padding:
         count = len(arrays.array(*family.tokens))
         ids = np.array([padding, *np.delete(np.arange(count), padding)])
@@ -170,9 +167,8 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     head = None if is_sentence_transformer else find_head(family, config, arrays, settings)
     encoder = import_encoder(arrays, family, settings, vocabulary, ids, head)
     model_languages = languages if settings.get("num_languages") else ()
-    return dataclasses.replace(
-        encoder, unread=family.check_unread(arrays), languages=model_languages
-    )
+    missing = "" if head or is_sentence_transformer else missing_head(config, encoder.unread)
+    return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)
 
 
 def _languages(config: ForeignConfig) -> tuple[str, ...]:

@@ -1,19 +1,24 @@
 """Conversion rules for a model type of another library and for the heads of its task models."""
 
 import dataclasses
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Arrays, Table, TorchArrays, read_state
+from macaron_tf.interop.arrays import Arrays, Table, TorchArrays
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
+
+# Suffixes of the model classes with a head that predicts tokens.
+LANGUAGE_CLASSES = (
+    *("LMHeadModel", "DoubleHeadsModel", "MTModel"),
+    *("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +110,18 @@ class Family:
             derived = self.derive_settings(config)
         return {**self.fixed_settings, **config.settings(self.settings), **derived}
 
-    def arrays(self, directory: pathlib.Path) -> TorchArrays:
-        """Reads the weights in a directory (see `read_state`)."""
-        return TorchArrays(read_state(directory), self.prefix, self.transpose_kernels)
+    def arrays(self, state: Mapping[str, np.ndarray]) -> TorchArrays:
+        """Returns the weights in `state`, which maps PyTorch name to array, without their prefix.
+
+        If no name begins with `prefix`, the prefix is the part before the token embeddings' name.
+        This part is empty in a model without a head, and any name in a user's own model class.
+        """
+        prefix = self.prefix
+        if not prefix or not any(name.startswith(prefix) for name in state):
+            ends = ((name, tokens) for tokens in self.tokens for name in state)
+            found = (n.removesuffix(end) for n, end in ends if f".{n}".endswith(f".{end}"))
+            prefix = next(found, prefix)
+        return TorchArrays(state, prefix, self.transpose_kernels)
 
     def check_unread(self, arrays: Arrays) -> tuple[str, ...]:
         """Checks that all required arrays were read, and returns the names of unread arrays.
@@ -137,6 +151,23 @@ class Family:
                     "give another model"
                 )
         return tuple(unread)
+
+
+def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:
+    """Describes the task head that the weights contain and macaron_tf cannot read.
+
+    Args:
+        config: settings of the other library's model, which name its class.
+        unread: names of the weights that were not read.
+
+    Returns:
+        A noun phrase for `Pretrained.missing_head`, which is "" if there is no such head. A model
+        class with a head for tokens may have further weights, such as a value head.
+    """
+    name = config.architecture
+    if not unread or name.endswith(LANGUAGE_CLASSES):
+        return ""
+    return f"the head of {name} ({unread[0]})" if name else f"the head with {unread[0]}"
 
 
 def build_model(

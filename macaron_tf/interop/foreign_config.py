@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import read_json
+from macaron_tf.io.paths import read_json, refuse_damage
 
 # Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
@@ -70,14 +70,27 @@ class ForeignConfig:
         """Reads a Hugging Face `config.json`.
 
         Raises:
-            UserError: the file is missing or damaged, or the `model_type` of the model is not in
-                `model_types`.
+            UserError: the file is missing or damaged, the `model_type` of the model is not in
+                `model_types`, or the weights are quantized.
         """
         file = directory / "config.json"
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
         config.choice("model_type", {name: name for name in model_types})
+        if quantization := config.get("quantization_config"):
+            with refuse_damage(config.where, "correct its field quantization_config"):
+                method = quantization.get("quant_method", "unknown")
+            raise UserError(
+                f"{config.where} has a quantization_config with quant_method={method!r}, but only "
+                "float weights can be read: give the model before quantization"
+            )
         return config
+
+    @property
+    def architecture(self) -> str:
+        """Name of the model class in the other library, or "" if the file names no class."""
+        with refuse_damage(self.where, "correct its field architectures"):
+            return str((self.get("architectures") or [""])[0])
 
     def get(self, field: str, default=None) -> Any:
         """Returns the value of a field, or `default` if the field is missing.

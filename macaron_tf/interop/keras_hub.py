@@ -533,6 +533,7 @@ def task_of(
     if isinstance(network, Model) and not network.built:
         network.build()
     if isinstance(network, LanguageModel):
+        model.require_head()
         task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         preprocessor_options["add_start_token"] = model.starts

@@ -90,7 +90,7 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the TensorFlow checkpoint in a folder, without optimizer slots.
+    """Reads the TensorFlow checkpoint in a folder, without the variables of the optimizer.
 
     Returns:
         A dict mapping variable name to array.
@@ -114,7 +114,8 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         return {
             name.removesuffix(value): reader.get_tensor(name)
             for name in reader.get_variable_to_shape_map()
-            if name.endswith(value) and "OPTIMIZER_SLOT" not in name
+            if name.endswith(value)
+            and not re.search("^optimizer/|^save_counter/|OPTIMIZER_SLOT", name)
         }
     except (*FILE_ERRORS, *DAMAGE) as error:
         raise UserError(
@@ -146,6 +147,7 @@ _KERAS_HUB = EncoderFamily(
         "pooler/dense": "pooled_dense",
     },
     bias=("masked_lm_head/output_bias",),
+    ignored_suffixes=("masked_lm_head/embeddings",),  # the same table as the token embeddings
 )
 # Dict mapping the class of an encoder backbone to the name of its vocabulary file.
 _VOCABULARY_FILES = {
@@ -222,7 +224,8 @@ def import_keras_hub_encoder(
 def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2.
 
-    The head of a `MaskedLM` task is read, and the heads of other tasks are left out. If the
+    The head of a `MaskedLM` task is read, and the heads of other tasks are left out (see
+    `Pretrained.missing_head`). If the
     WordPiece tokenizer of the preset lower-cases text, the vocabulary of the result also strips
     accents, as BERT's own tokenizer does. By default, KerasHub's tokenizer keeps accents.
 
@@ -262,9 +265,14 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     if backbone_class == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed_settings, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
-        return import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary, ids)
-    parts = (model.backbone, model.masked_lm_head) if has_masked_lm else (model, None)
-    return import_keras_hub_encoder(*parts, vocabulary, ids)
+        read = import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary, ids)
+    else:
+        parts = (model.backbone, model.masked_lm_head) if has_masked_lm else (model, None)
+        read = import_keras_hub_encoder(*parts, vocabulary, ids)
+    if task_class and not has_masked_lm and not task_class.endswith("CausalLM"):
+        missing = f"the head of {task_class}"
+        read = dataclasses.replace(read, unread=("task.weights.h5",), missing_head=missing)
+    return read
 
 
 # Attributes of Model Garden's `BertEncoderV2`, which are the names of the layers in a checkpoint.

@@ -20,9 +20,10 @@ from macaron_tf.interop.arrays import (
     assign_weights,
     gather_rows,
     note_spare_rows,
+    read_state,
     transformer_layer,
 )
-from macaron_tf.interop.family import Family, TaskHead, build_model
+from macaron_tf.interop.family import Family, TaskHead, build_model, missing_head
 from macaron_tf.interop.foreign_config import (
     ACTIVATIONS,
     ForeignConfig,
@@ -211,13 +212,13 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
     family = LANGUAGE_FAMILIES[config.get("model_type")]
-    settings, arrays = family.read_settings(config), family.arrays(directory)
+    settings, arrays = family.read_settings(config), family.arrays(read_state(directory))
     tokens = arrays.array(*family.tokens)  # (V', D)
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     names = ("vocab.json", "tokenizer.json", "tokenizer.model")
     has_tokenizer = any((directory / name).is_file() for name in names)
+    starts = family.starts and family is not _LLAMA
     if has_tokenizer or family is _GPT2:
-        starts = False
         try:
             vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
         except UserError as error:
@@ -226,12 +227,12 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
             print(
                 f"note: the model is read without its tokenizer, because {error}", file=sys.stderr
             )
-        family = dataclasses.replace(family, starts=starts)
-    elif family is _LLAMA:
-        family = dataclasses.replace(family, starts=False)
+    family = dataclasses.replace(family, starts=starts)
     # A model that macaron_tf exported has special tokens around a text.
     head = find_head(family, config, arrays, settings, has_special_tokens=bool(ids[PAD] >= 0))
-    return import_language_model(arrays, family, settings, vocabulary, ids, head)
+    model = import_language_model(arrays, family, settings, vocabulary, ids, head)
+    missing = "" if head else missing_head(config, model.unread) or model.missing_head
+    return dataclasses.replace(model, missing_head=missing)
 
 
 def import_language_model(
@@ -271,26 +272,24 @@ def import_language_model(
         "tokens/table": gather_rows(ids, size)(tokens),
         "language_head/bias": bias,
     }
+    head = task_head or ReadHead(LanguageModel, {}, TaskHead("", "", {}), {})
+    fields, random_layers = head.fields, ()
     if not settings.get("tied", True):
         table["output_table/table"] = Raw(family.output_kernel, transform=gather_rows(ids, size))
+        if not arrays.has(family.output_kernel):
+            random_layers = ("output_table",)
+            fields = {"missing_head": "" if task_head else family.output_kernel, **fields}
         family = dataclasses.replace(family, output_kernel="")
-    network_class, options, fields = LanguageModel, {}, {}
     if task_head:
-        network_class, options, fields = (
-            task_head.network_class,
-            task_head.options,
-            task_head.fields,
-        )
-        bias = {"head/dense/bias": np.zeros(task_head.options["num_classes"], "float32")}
-        table |= {**task_head.head.table, **bias}
-    network = build_model(network_class, {**settings, "vocab_size": size}, **options)
-    assign_weights(network, arrays, table)
+        bias = np.zeros(head.options["num_classes"], "float32")
+        table |= {**head.head.table, "head/dense/bias": bias}
+    network = build_model(head.network_class, {**settings, "vocab_size": size}, **head.options)
+    assign_weights(network, arrays, table, random_layers)
     objective = None if task_head else "causal_language"
     unread = family.check_unread(arrays)
     model = "llama_base" if family.name == _LLAMA.name else "gpt2_base"
-    return Pretrained(
-        network, model, objective, vocabulary, ids, unread, starts=family.starts, **fields
-    )
+    fields = {"starts": family.starts, **fields}
+    return Pretrained(network, model, objective, vocabulary, ids, unread, **fields)
 
 
 # XLNet's ids of PAD, UNK, [CLS], [SEP] and [MASK], in this order.
@@ -430,7 +429,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))
-    settings, arrays = XLNET.read_settings(config), XLNET.arrays(directory)
+    settings, arrays = XLNET.read_settings(config), XLNET.arrays(read_state(directory))
     tokens = arrays.array(*XLNET.tokens)  # (V', D)
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
@@ -477,13 +476,6 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         pooler.build((None, None, network.config.hidden_dim))
         assign_weights(pooler, arrays, table)
     unread = XLNET.check_unread(arrays)
-    return Pretrained(
-        network,
-        "xlnet_base",
-        "permutation_language",
-        vocabulary,
-        ids,
-        unread,
-        pooler,
-        has_masked_language=has_head,
-    )
+    objective = "permutation_language" if has_head else None
+    fields = {"has_masked_language": has_head, "missing_head": missing_head(config, unread)}
+    return Pretrained(network, "xlnet_base", objective, vocabulary, ids, unread, pooler, **fields)

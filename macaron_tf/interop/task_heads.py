@@ -96,8 +96,8 @@ def find_head(
     Raises:
         UserError: a field of `config.json` about the head is damaged or has an unsupported value.
     """
-    with refuse_damage(config.where, "correct its fields architectures and id2label"):
-        name = str((config.get("architectures") or [""])[0])
+    name = config.architecture
+    with refuse_damage(config.where, "correct its field id2label"):
         class_names = {
             int(index): str(label) for index, label in (config.get("id2label") or {}).items()
         }

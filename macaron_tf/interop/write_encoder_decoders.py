@@ -47,6 +47,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         UserError: no Hugging Face model has counterparts for all parts and settings of the model,
             or Hugging Face's tokenizers have no counterpart for the vocabulary.
     """
+    model.require_head()
     config = model.config
     model_types = {family.name: name for name, family in FAMILIES.items()}
     family = find_family(
@@ -214,13 +215,13 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
     if family is FAMILIES["pegasus"]:  # only Pegasus saves the sinusoidal positions
         zeros = np.zeros((1, config.max_length, width), "float32")
         sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
-        names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+        names = (f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
         state |= dict.fromkeys(names, sinusoids)
-    if config.positions != "sinusoidal" or config.position_layout == "concatenated":
-        return {**state, **layer_state(network, table)}
     order = np.r_[0:width:2, 1:width:2]  # sines, then cosines
 
     def sines_first(variable: keras.Variable, array: np.ndarray) -> np.ndarray:
+        if config.positions != "sinusoidal" or config.position_layout == "concatenated":
+            return array
         axes = spec_of(variable).axes
         norm = axes == (None,) and len(array) == width
         for axis, name in enumerate(axes):
@@ -228,7 +229,9 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
                 array = np.take(array, order, axis)
         return array
 
-    return {**state, **layer_state(network, table, convert=sines_first)}
+    state |= layer_state(network, table, convert=sines_first)
+    heads = (family.output_kernel, "final_logits_bias")
+    return {n if n in heads else family.prefix + n: array for n, array in state.items()}
 
 
 def _suppressed_ids(model: Pretrained, ids: np.ndarray) -> list[int]:

@@ -50,6 +50,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         UserError: neither GPT, GPT-2 nor Llama supports all parts and settings of the model, or the
             vocabulary cannot be converted (see `language_tokenizer`).
     """
+    model.require_head()
     network, config = model.network, model.config
     # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
     config_with_bias = dataclasses.replace(config, output_bias=True)

@@ -49,10 +49,12 @@ def task_of(model: Any) -> TaskKind:
         model: a `macaron_tf.pretrained.Pretrained`.
 
     Raises:
-        UserError: the model has no vocabulary, no task type supports the model, the task's record
-            in `model.json` is damaged, or the number of class names does not match the network.
+        UserError: the model's head was not read, the model has no vocabulary, no task type supports
+            the model, the task's record in `model.json` is damaged, or the number of class names
+            does not match the network.
     """
     name = model.name or model.checkpoint or "the model"
+    model.require_head()
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:

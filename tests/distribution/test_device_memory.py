@@ -36,6 +36,25 @@ def test_trained_weights_count_as_often_as_they_are_kept(monkeypatch):
         build(3)
 
 
+@pytest.mark.parametrize(
+    ("initializer", "message"),
+    [
+        ("identity", "Identity matrix initializer can only be used for 2D"),
+        (lambda shape, dtype=None: tf.reshape(tf.zeros(5), shape), "Cannot reshape"),
+    ],
+)
+def test_another_error_of_an_initializer_is_not_about_memory(initializer, message):
+    with pytest.raises(ValueError, match=message) as caught, refuse_oversize():
+        keras.Variable(keras.initializers.get(initializer), shape=(3, 4, 5))
+    assert not isinstance(caught.value, UserError)
+
+
+@pytest.mark.parametrize("shape", [(2**31, 2**31, 4), (2**64, 2)])
+def test_a_shape_beyond_what_tensorflow_counts_is_too_large(shape):
+    with pytest.raises(UserError, match="at least 2\\^63 bytes"), refuse_oversize():
+        keras.Variable("zeros", shape=shape)
+
+
 def test_values_are_those_without_the_check():
     def build():
         layer = keras.layers.Dense(8, kernel_initializer=keras.initializers.GlorotNormal(3))

@@ -55,8 +55,16 @@ def writer() -> Pretrained:
 
 
 @pytest.mark.thorough
-def test_an_encoder_is_fine_tuned_and_answers(tmp_path):
-    model = loaded(PretrainingEncoder, "bert_tiny")
+@pytest.mark.parametrize(
+    ("network_class", "name"),
+    [
+        (PretrainingEncoder, "bert_tiny"),
+        (LanguageModel, "gpt2_tiny"),
+        (LanguageModel, "llama_tiny"),
+    ],
+)
+def test_an_encoder_is_fine_tuned_and_answers(network_class, name, tmp_path):
+    model = loaded(network_class, name)
     before, texts, labels = model.encoder.get_weights(), ["a b", "c d"] * 8, ["one", "two"] * 8
     tuned = model.fine_tune(texts, labels, epochs=8, learning_rate=1e-3, batch_size=8)
     found = tuned.predict(texts[:2])

@@ -260,7 +260,7 @@ def test_beam_search_of_a_fixed_length_agrees():
         ),
         ("marian", {"pad_token_id": None}, "has pad_token_id=None"),
         ("marian", {"decoder_vocab_size": 70}, "decoder_vocab_size=70"),
-        ("marian", {}, "no array called model.shared.weight"),
+        ("marian", {}, "no array called shared.weight"),
         ("t5", {"relative_attention_num_buckets": 16}, "num_buckets=16, but only 32"),
         ("t5", {}, "no array called shared.weight"),
     ],

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import macaron_tf
 from macaron_tf.interop import read_encoder, read_sentence_transformer
 from macaron_tf.interop.encoder_families import FAMILIES
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
 from tests.interop import toys
@@ -84,6 +86,9 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
     }
     read = read_encoder(toys.write_bert(tmp_path, state))
     assert not read.has_masked_language
+    # Its masked language head is random, so that the model embeds texts instead.
+    assert read.objective is None and read.task.name == "sentence encoder"
+    assert len(read.predict("a [MASK]")) == 8
     assert read.network.sentence_pair is None
     bias = read.network.masked_language.bias
     np.testing.assert_array_equal(bias, 0)
@@ -93,6 +98,58 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
     np.testing.assert_array_equal(
         numpy_of(network.encoder(BATCH)), numpy_of(read.network.encoder(BATCH))
     )
+
+
+def test_a_model_class_of_the_user_s_own_is_read_without_its_head(tmp_path, capsys):
+    state = toys.random_state()
+    own = {n.replace("bert.", "body."): a for n, a in state.items() if not n.startswith("cls.")}
+    own["tagger.weight"] = np.ones((2, 8), "float32")
+    toys.write_bert(tmp_path, own, {"architectures": ["MyTagger"]})
+    read = macaron_tf.load(f"hugging-face:{tmp_path}")
+    assert read.unread == ("tagger.weight",) and "tagger.weight" in capsys.readouterr().err
+    refuses(r"the head of MyTagger \(tagger.weight\) was not read: fine-tune", read.predict, "a")
+    whole = read_encoder(toys.write_bert(tmp_path / "whole", state))
+    for one, other in zip(whole.encoder.get_weights(), read.encoder.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    vectors = Vectors.pooled(read).encode(["a b"])
+    np.testing.assert_array_equal(vectors, Vectors.pooled(whole).encode(["a b"]))
+
+
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "F8_E4M3"])
+def test_quantized_weights_are_refused(dtype, tmp_path):
+    """Quantized weights need scales, which would be read as weights of another layer."""
+    state = toys.random_state()
+    if dtype != "F8_E4M3":
+        state[QUERY] = np.ones((8, 8), dtype)
+    file = toys.write_bert(tmp_path, state) / "model.safetensors"
+    if dtype == "F8_E4M3":  # NumPy has no such type
+        size = int.from_bytes(file.read_bytes()[:8], "little")
+        header, values = file.read_bytes()[8 : 8 + size], file.read_bytes()[8 + size :]
+        entry = json.dumps({QUERY: {**json.loads(header)[QUERY], "dtype": dtype, "shape": [8, 32]}})
+        fields = {**json.loads(header), **json.loads(entry)}
+        header = json.dumps(fields).encode()
+        file.write_bytes(len(header).to_bytes(8, "little") + header + values)
+    refuses(f"model.safetensors has the quantized weight {QUERY} of type", read_encoder, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
+def test_a_quantized_model_is_refused_by_its_method(method, tmp_path):
+    config = {"quantization_config": {"bits": 8, "quant_method": method}}
+    reason = f"config.json has a quantization_config with quant_method='{method}', but only float"
+    refuses(reason, read_encoder, toys.write_bert(tmp_path, config=config))
+    toys.write_bert(tmp_path, config={"quantization_config": "int8"})
+    refuses("is damaged.*correct its field quantization_config", read_encoder, tmp_path)
+    toys.write_bert(tmp_path, config={"quantization_config": None})
+    assert read_encoder(tmp_path).has_masked_language
+
+
+def test_buffers_may_have_any_type(tmp_path):
+    state = toys.random_state()
+    state["bert.embeddings.position_ids"] = np.arange(12)[None]
+    assert read_encoder(toys.write_bert(tmp_path, state)).unread == ()
 
 
 @pytest.mark.parametrize("folder", ["0_Transformer", ""])

@@ -201,6 +201,142 @@ def test_what_has_no_place_is_one_sentence(make, reason, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def rewritten(made: Pretrained, place, model_class: str, change) -> str:
+    """Saves a model, and then rewrites its weights and its class as another library's model.
+
+    Args:
+        made: model to save.
+        place: folder to write.
+        model_class: value of the field `architectures`; "" leaves the field out.
+        change: function that maps the dict of weights to another dict.
+
+    Returns:
+        The folder as an argument of `load`.
+    """
+    import safetensors.numpy
+
+    fields = saved(made, place)
+    fields = {**fields, "architectures": [model_class] if model_class else None}
+    (place / "config.json").write_text(json.dumps(fields))
+    state = change(safetensors.numpy.load_file(place / "model.safetensors"))
+    safetensors.numpy.save_file(state, place / "model.safetensors")
+    return f"hugging-face:{place}"
+
+
+def add_head(*names: str, prefix: tuple[str, str] = ("", "")):
+    """Returns a `change` for `rewritten` that adds a head and drops the language head."""
+
+    def change(state):
+        state = {name.replace(*prefix): array for name, array in state.items()}
+        state.pop("lm_head.weight", None)
+        return {**state, **{name: np.ones((3, 32), "float32") for name in names}}
+
+    return change
+
+
+BART_HEAD = ("classification_head.dense.weight", "classification_head.out_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("make", "model_class", "change", "missing"),
+    [
+        (language_model, "GPT2ForTokenClassification", add_head("classifier.weight"), "head of"),
+        (language_model, "MyTagger", add_head("tag.weight"), r"head of MyTagger \(tag.weight\)"),
+        (language_model, "", add_head("tag.weight"), "head with tag.weight"),
+        (
+            lambda: language_model(**LLAMA),
+            "LlamaForQuestionAnswering",
+            add_head("qa_outputs.weight", prefix=("model.", "transformer.")),
+            "head of LlamaForQuestionAnswering",
+        ),
+        (
+            lambda: language_model(**LLAMA),
+            "LlamaModel",
+            add_head(prefix=("model.", "")),
+            "lm_head.weight was",
+        ),
+        (
+            lambda: sequence_model("denoiser"),
+            "BartForSequenceClassification",
+            add_head(*BART_HEAD),
+            "head of BartForSequenceClassification",
+        ),
+        (
+            lambda: sequence_model("t5"),
+            "T5ForSequenceClassification",
+            lambda state: add_head(*BART_HEAD)({f"transformer.{n}": a for n, a in state.items()}),
+            "head of T5ForSequenceClassification",
+        ),
+        (
+            lambda: sequence_model("t5"),
+            "T5ForQuestionAnswering",
+            add_head("qa_outputs.weight"),
+            "head of T5ForQuestionAnswering",
+        ),
+        (lambda: sequence_model("t5 1.1"), "T5Model", add_head(), "lm_head.weight was"),
+    ],
+)
+def test_a_model_without_its_language_head_writes_nothing(
+    make, model_class, change, missing, tmp_path, capsys
+):
+    made = make()
+    location = rewritten(made, tmp_path / "out", model_class, change)
+    read = macaron_tf.load(location)
+    for use in (read.predict, read.score, read.export):
+        refuses(f"{missing}.* not read: fine-tune it by .* --init hugging-face:", use, "a")
+    refuses("not read", read.save_pretrained, tmp_path / "again", FORMAT)
+    if "lm_head" not in missing:
+        assert (
+            read.unread and f"weights not read: {', '.join(read.unread)}" in capsys.readouterr()[1]
+        )
+    # The other weights are those of the model.
+    read.save_pretrained(tmp_path / "saved")
+    refuses("not read", macaron_tf.load(tmp_path / "saved").predict, "a")
+    if isinstance(read.config, EncoderConfig):
+        tuned = macaron_tf.load(tmp_path / "saved").classifier(2)
+        ids = {"token_ids": np.array([[BOS, 9, 8, 70, 263]])}
+        ours, back = (numpy_of(one.encoder(ids)) for one in (made.network, tuned))
+        np.testing.assert_allclose(ours, back, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "change"),
+    [
+        ("denoiser", "BartModel", lambda state: add_head(prefix=("model.", ""))(state)),
+        ("t5", "T5Model", add_head()),
+    ],
+)
+def test_a_body_with_tied_embeddings_writes_the_same(kind, model_class, change, tmp_path):
+    made = sequence_model(kind, **({"logits_bias": False} if kind == "denoiser" else {}))
+    read = macaron_tf.load(rewritten(made, tmp_path / "out", model_class, change))
+    assert read.unread == () and read.missing_head == ""
+    source, target = np.array([[9, 8, 7, EOS]]), np.array([[BOS, 7, 20]])
+    pieces = made.vocabulary.pieces
+    ours, back = (numpy_of(m.network({"source": source, "target": target})) for m in (made, read))
+    np.testing.assert_allclose(ours[..., :pieces], back[..., :pieces], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "part"),
+    [("t5", "T5EncoderModel", "decoder"), ("denoiser", "BartForCausalLM", "encoder")],
+)
+def test_half_an_encoder_decoder_is_refused_by_name(kind, model_class, part, tmp_path):
+    def change(state):
+        return {name: array for name, array in state.items() if f"{part}." not in name}
+
+    location = rewritten(sequence_model(kind), tmp_path / "out", model_class, change)
+    refuses(f"the {model_class} have no {part}, but", macaron_tf.load, location)
+
+
+def test_weights_beyond_the_configuration_are_refused(tmp_path):
+    def change(state):
+        norm = "model.encoder.layers.{}.final_layer_norm.weight"
+        return {**state, norm.format(2): state[norm.format(1)]}
+
+    location = rewritten(sequence_model("denoiser"), tmp_path / "out", "", change)
+    refuses(r"encoder.layers.2.* has no counterpart in the BART", macaron_tf.load, location)
+
+
 def test_two_vocabularies_and_xlm_s_are_refused(tmp_path):
     made, own = sequence_model("pre-norm"), sentencepiece(False, "bpe")
     made = dataclasses.replace(made, vocabulary=PairVocabulary(own, own))

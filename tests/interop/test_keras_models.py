@@ -149,6 +149,11 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
     model.save_to_preset(str(tmp_path))
     read = interop.read_keras_hub(tmp_path)
     check_backbone(read, backbone, head)
+    if head:
+        assert read.unread == () and read.predict("a [MASK]")["words"]
+    else:
+        assert read.unread == ("task.weights.h5",)
+        refuses("the head of BertTextClassifier was not read: fine-tune", read.predict, "a")
     copy = PretrainingEncoder.from_config(read.network.get_config())
     assert copy.masked_language.get_config() == read.network.masked_language.get_config()
     text = "AB word3, c abd"

@@ -4,6 +4,7 @@ XLNet is tested with the content stream alone, with content and query streams, w
 masks, and with memory.
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -328,10 +329,43 @@ def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
     assert back.predict(texts)[0]["probabilities"] == pytest.approx(found[0]["probabilities"])
 
 
+def test_a_llama_classifier_has_no_output_matrix(tmp_path):
+    """With untied embeddings, the classifier's file lacks lm_head.weight."""
+    theirs = make("llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0)
+    read = read_language_model(tmp_path)
+    assert read.unread == () and read.missing_head == ""
+    ours = np.random.default_rng(0).integers(6, len(read.ids), (4, 13)).astype("int32")
+    with torch.no_grad():
+        expected = theirs(torch.tensor(read.ids[ours])).logits
+    check_equal(numpy_of(read.network({"token_ids": ours})), expected)
+
+
 def test_heads_that_ours_has_not_are_named(tmp_path):
     make("gpt2", tmp_path, "DoubleHeadsModel")
-    head = "multiple_choice_head.summary"
-    assert read_language_model(tmp_path).unread == (f"{head}.bias", f"{head}.weight")
+    head, read = "multiple_choice_head.summary", read_language_model(tmp_path)
+    assert read.unread == (f"{head}.bias", f"{head}.weight")
+    assert read.missing_head == ""  # the language head is read
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        *itertools.product(("gpt2", "llama"), ("ForTokenClassification", "ForQuestionAnswering")),
+        ("llama of one table", "ForTokenClassification"),
+        ("llama", "Model"),
+    ],
+)
+def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
+    theirs = make(family, tmp_path, head)
+    read = macaron_tf.load(f"hugging-face:{tmp_path}")
+    assert (head == "Model") == (read.unread == ())
+    lacking = r"lm_head\.weight" if head == "Model" else f"the head of {type(theirs).__name__}"
+    refuses(f"{lacking}.* was not read: fine-tune it", read.predict, "hello")
+    ours = np.random.default_rng(0).integers(6, 36, (2, 13)).astype("int32")
+    body = getattr(theirs, theirs.base_model_prefix, theirs)
+    with torch.no_grad():
+        expected = body(torch.tensor(read.ids[ours])).last_hidden_state
+    check_equal(numpy_of(read.encoder({"token_ids": ours})), expected)
 
 
 @pytest.mark.parametrize(
