@@ -15,10 +15,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfi
 from macaron_tf.models.config import StackConfig
 
 # Suffixes of the model classes with a head that predicts tokens.
-LANGUAGE_CLASSES = (
-    *("LMHeadModel", "DoubleHeadsModel", "MTModel"),
-    *("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining"),
-)
+LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +162,8 @@ def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:
         class with a head for tokens may have further weights, such as a value head.
     """
     name = config.architecture
-    if not unread or name.endswith(LANGUAGE_CLASSES):
-        return ""
-    return f"the head of {name} ({unread[0]})" if name else f"the head with {unread[0]}"
+    is_missing = unread and not name.endswith(LANGUAGE_CLASSES)
+    return f"the head of {name or 'the model'} ({unread[0]})" if is_missing else ""
 
 
 def build_model(

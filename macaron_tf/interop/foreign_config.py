@@ -77,13 +77,7 @@ class ForeignConfig:
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
         config.choice("model_type", {name: name for name in model_types})
-        if quantization := config.get("quantization_config"):
-            with refuse_damage(config.where, "correct its field quantization_config"):
-                method = quantization.get("quant_method", "unknown")
-            raise UserError(
-                f"{config.where} has a quantization_config with quant_method={method!r}, but only "
-                "float weights can be read: give the model before quantization"
-            )
+        config.require({"quantization_config": None})
         return config
 
     @property

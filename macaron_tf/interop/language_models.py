@@ -285,11 +285,10 @@ def import_language_model(
         table |= {**head.head.table, "head/dense/bias": bias}
     network = build_model(head.network_class, {**settings, "vocab_size": size}, **head.options)
     assign_weights(network, arrays, table, random_layers)
-    objective = None if task_head else "causal_language"
     unread = family.check_unread(arrays)
     model = "llama_base" if family.name == _LLAMA.name else "gpt2_base"
     fields = {"starts": family.starts, **fields}
-    return Pretrained(network, model, objective, vocabulary, ids, unread, **fields)
+    return Pretrained(network, model, None, vocabulary, ids, unread, **fields)
 
 
 # XLNet's ids of PAD, UNK, [CLS], [SEP] and [MASK], in this order.

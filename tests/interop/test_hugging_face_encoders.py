@@ -138,10 +138,8 @@ def test_quantized_weights_are_refused(dtype, tmp_path):
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
 def test_a_quantized_model_is_refused_by_its_method(method, tmp_path):
     config = {"quantization_config": {"bits": 8, "quant_method": method}}
-    reason = f"config.json has a quantization_config with quant_method='{method}', but only float"
+    reason = f"config.json has quantization_config=.*'quant_method': '{method}'.*, but only None"
     refuses(reason, read_encoder, toys.write_bert(tmp_path, config=config))
-    toys.write_bert(tmp_path, config={"quantization_config": "int8"})
-    refuses("is damaged.*correct its field quantization_config", read_encoder, tmp_path)
     toys.write_bert(tmp_path, config={"quantization_config": None})
     assert read_encoder(tmp_path).has_masked_language
 

@@ -242,7 +242,7 @@ BART_HEAD = ("classification_head.dense.weight", "classification_head.out_proj.w
     [
         (language_model, "GPT2ForTokenClassification", add_head("classifier.weight"), "head of"),
         (language_model, "MyTagger", add_head("tag.weight"), r"head of MyTagger \(tag.weight\)"),
-        (language_model, "", add_head("tag.weight"), "head with tag.weight"),
+        (language_model, "", add_head("tag.weight"), "head of the model"),
         (
             lambda: language_model(**LLAMA),
             "LlamaForQuestionAnswering",
