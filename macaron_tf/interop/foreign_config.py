@@ -83,7 +83,7 @@ class ForeignConfig:
     @property
     def architecture(self) -> str:
         """Name of the model class in the other library, or "" if the file names no class."""
-        with refuse_damage(self.where, "correct its field architectures"):
+        with refuse_damage(self.where, "correct its fields architectures and id2label"):
             return str((self.get("architectures") or [""])[0])
 
     def get(self, field: str, default=None) -> Any:

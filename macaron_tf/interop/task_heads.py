@@ -97,7 +97,7 @@ def find_head(
         UserError: a field of `config.json` about the head is damaged or has an unsupported value.
     """
     name = config.architecture
-    with refuse_damage(config.where, "correct its field id2label"):
+    with refuse_damage(config.where, "correct its fields architectures and id2label"):
         class_names = {
             int(index): str(label) for index, label in (config.get("id2label") or {}).items()
         }
