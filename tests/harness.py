@@ -154,6 +154,32 @@ def check_compiled(
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * largest)
 
 
+def check_checkpoint(layer: keras.layers.Layer, call, folder) -> None:
+    """Checks that `tf.train.Checkpoint` saves all variables of a layer, and restores a copy.
+
+    The copy may be restored before or after it is built.
+
+    Args:
+        layer: layer or model that is built.
+        call: function from the layer or the copy to its outputs. The call builds the copy.
+        folder: folder for the checkpoints.
+    """
+    import tensorflow as tf
+
+    path = tf.train.Checkpoint(layer=layer).write(str(folder / "checkpoint"))
+    saved = [name for name, _ in tf.train.list_variables(path) if name.endswith("_VALUE")]
+    assert len(saved) == len({id(variable) for variable in layer.variables})
+    for built_first in (False, True):
+        copy = type(layer).from_config(layer.get_config())
+        if built_first:
+            call(copy)
+        status = tf.train.Checkpoint(layer=copy).read(path)
+        call(copy)
+        status.assert_existing_objects_matched().assert_consumed()
+        for ours, theirs in zip(layer.variables, copy.variables, strict=True):
+            np.testing.assert_array_equal(numpy_of(theirs), numpy_of(ours), err_msg=ours.path)
+
+
 def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.layers.Layer:
     """Builds a layer for input shapes, and draws all its weights from N(0, `scale`²)."""
     layer.build(*shapes)
@@ -174,6 +200,13 @@ def built(make, *arguments, noise: float = 0.0, **options) -> keras.Model:
         drawn = [w + noise * normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())]
         model.set_weights(drawn)
     return model
+
+
+def twin_of(part: keras.layers.Layer, layer: keras.layers.Layer, *shapes) -> keras.layers.Layer:
+    """Builds `layer` outside of any other layer, with the weights of `part`; returns `layer`."""
+    layer.build(*shapes)
+    layer.set_weights(part.get_weights())
+    return layer
 
 
 def weights_of(layer: keras.layers.Layer) -> dict[str, np.ndarray]:

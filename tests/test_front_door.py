@@ -211,11 +211,52 @@ def test_inputs_by_other_libraries_names_and_alone():
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': use one of"),
         ({"segment_ids": ROWS}, "EncoderClassifier got no token_ids"),
         ({"token_ids": ROWS, "input_ids": ROWS}, "got token_ids twice in token_ids, input_ids"),
+        (ROWS[0], r"EncoderClassifier needs token_ids with 2 axes, but got shape \("),
+        (ROWS[None], r"needs token_ids with 2 axes, but got shape \(1, "),
     ],
 )
 def test_other_inputs_are_refused(inputs, message):
     with pytest.raises(ValueError, match=message):
         classifier()(inputs)
+
+
+def test_keras_may_run_call_alone():
+    """Layers that wrap a model, and stateless calls, skip `__call__`."""
+    model = classifier()
+    expected, weights = model(ROWS), (model.trainable_variables, model.non_trainable_variables)
+    np.testing.assert_allclose(model.stateless_call(*weights, ROWS)[0], expected, atol=1e-6)
+    pair = np.stack([ROWS, ROWS[::-1]], axis=1)  # (B, 2, L)
+    by_time = numpy_of(keras.layers.TimeDistributed(model)(pair))
+    np.testing.assert_allclose(by_time[:, 0], expected, atol=1e-6)
+    np.testing.assert_allclose(by_time[::-1, 1], expected, atol=1e-6)
+    inputs = keras.Input((2, None), dtype="int64")
+    functional = keras.Model(inputs, keras.layers.TimeDistributed(model)(inputs))
+    np.testing.assert_allclose(functional(pair), by_time, atol=1e-6)
+
+
+def test_ids_may_be_ragged_and_of_any_integer_type():
+    model = classifier()
+    expected = model(ROWS)
+    for kind in ("int64", "uint16", "float32"):
+        np.testing.assert_array_equal(model(ROWS.astype(kind)), expected)
+    ragged = tf.RaggedTensor.from_tensor(ROWS, padding=0)
+    np.testing.assert_array_equal(model(ragged), expected)
+    np.testing.assert_array_equal(model({"input_ids": ragged}), expected)
+
+
+def test_two_padding_masks_hide_what_either_hides():
+    model, first, second = classifier(), ROWS != 0, np.ones_like(ROWS)
+    second[:, 2:] = 0
+    expected = model({"token_ids": ROWS, "padding_mask": first & (second > 0)})
+    both = model({"token_ids": ROWS, "padding_mask": first, "attention_mask": second})
+    np.testing.assert_allclose(both, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "macaron_tiny", "elmo_tiny", "tcn_jsb"])
+def test_a_summary_lists_the_parts_of_parts(name):
+    model, lines = macaron_tf.build(name), []
+    model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text))
+    assert model.layers[-1].name in "".join(lines)
 
 
 def test_a_translator_needs_source_and_target():

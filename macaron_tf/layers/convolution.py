@@ -31,6 +31,8 @@ class CausalConvolution(Recording, keras.layers.Layer):
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
     """
 
+    input_rank = 3
+
     def __init__(self, filters: int, kernel_size: int, dilation: int = 1, **kwargs):
         super().__init__(**kwargs)
         check_count("filters", filters)
@@ -105,6 +107,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
 
+    input_rank = 3
     reads = ("spatial_dropout",)
 
     def __init__(

@@ -40,6 +40,8 @@ class SpatialGating(Recording, keras.layers.Layer):
     matrices.
     """
 
+    input_rank = 3
+
     def __init__(
         self,
         max_length: int,

@@ -31,6 +31,8 @@ class Pooling(Recording, keras.layers.Layer):
     section 3.2, for the last position.
     """
 
+    input_rank = 3
+
     def __init__(self, mode: str = "mean", **kwargs):
         super().__init__(**kwargs)
         check_choice("mode", mode, ("mean", "max", "cls", "last"))
@@ -136,6 +138,8 @@ class Pooler(Head):
     References: Devlin et al. 2018 (BERT), released code.
     """
 
+    input_rank = 3
+
     def __init__(
         self,
         initializer_range: float = 0.02,
@@ -205,6 +209,8 @@ class SpanHead(Head):
 
     References: Devlin et al. 2018 (BERT), section 4.2.
     """
+
+    input_rank = 3
 
     def build(self, x_shape):
         self.dense = self.build_dense(x_shape, 2)

@@ -68,13 +68,19 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         clip: maximum absolute value in the cell state and hidden state. `None` means no limit.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
+        go_backwards: whether to reverse x before the layer, as `keras.layers.Bidirectional` asks.
+            The outputs stay in the order of the reversed x.
 
     Call arguments:
         x: `(B, L, D)`.
+        initial_state: h and c of `ProjectedLSTMCell` before the first step. `None` means zeros.
         mask: boolean `(B, L)`, False at padding. Padding does not change the state.
 
     The output has shape `(B, L, projection_dim)`.
     """
+
+    input_rank = 3
+    return_sequences, return_state, stateful = True, False, False  # for `Bidirectional`
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         projection_dim: int,
         clip: float | None = 3.0,
         backwards: bool = False,
+        go_backwards: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -97,12 +104,13 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
             (*x_shape[:-1], 4 * self.units),
             cell,
             return_sequences=True,
-            go_backwards=self.backwards,
+            go_backwards=self.backwards != self.go_backwards,
             name="loop",
         )
 
-    def call(self, x, mask=None):
-        y = self.loop(self.inner(x), mask=mask)  # (B, L, projection_dim)
+    def call(self, x, initial_state=None, mask=None):
+        # (B, L, projection_dim)
+        y = self.loop(self.inner(x), initial_state=initial_state, mask=mask)
         return ops.flip(y, axis=1) if self.backwards else y
 
 
@@ -127,6 +135,8 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
 
     References: Peters et al. 2018 (ELMo), section 3.4.
     """
+
+    input_rank = 3
 
     def __init__(
         self,

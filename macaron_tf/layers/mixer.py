@@ -102,10 +102,12 @@ class Mixer(Recording, keras.layers.Layer):
         x_mask: Keras's padding mask of x in calls with several tensors.
         attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
         segment_ids: int `(B, T)`.
+        initial_state: state that the layer continues from (see `mix`).
 
     The output has shape `(B, T, D)`. A layer ignores the call arguments that it does not need.
     """
 
+    input_rank = 3
     keeps_state = True
     can_prefill = True
     takes_bias = False
@@ -177,6 +179,7 @@ class Mixer(Recording, keras.layers.Layer):
         x_mask=None,
         attention_bias=None,
         segment_ids=None,
+        initial_state=None,
         training=None,
     ):
         context = Context(
@@ -188,7 +191,7 @@ class Mixer(Recording, keras.layers.Layer):
             memory_mask=memory_mask,
             training=training,
         )
-        return self.mix(x, context)[0]
+        return self.mix(x, context, initial_state)[0]
 
 
 def all_of(*masks):

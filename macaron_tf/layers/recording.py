@@ -36,11 +36,13 @@ class Recording:
     Attributes:
         takes_ids: whether the inputs are integers. Otherwise, the inputs have the layer's compute
             dtype.
+        input_rank: rank of the first input. `None` means that the layer accepts several ranks.
         reads: names of the settings in `macaron_tf.models.config.SETTING_USERS` that affect the
             layer.
     """
 
     takes_ids = False
+    input_rank: int | None = None
     reads: tuple[str, ...] = ()
 
     def __init__(self, **kwargs):
@@ -51,6 +53,8 @@ class Recording:
                 value = keras.initializers.get(value)
             if not isinstance(value, keras.layers.Layer):
                 setattr(self, name, value)
+        if self.input_rank:
+            self.input_spec = keras.layers.InputSpec(ndim=self.input_rank, name="x")
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -124,6 +128,8 @@ class Recording:
             dtype = "int32" if self.takes_ids else self.compute_dtype
             return keras.tree.map_shape_structure(lambda s: keras.KerasTensor(s, dtype), shapes)
 
+        if "input_shape" in named_shapes:  # the first argument of `build` in some layers
+            shapes = (named_shapes.pop("input_shape"), *shapes)
         named = {name.removesuffix("_shape"): tensors(s) for name, s in named_shapes.items()}
         outputs = self(*map(tensors, shapes), **named)
         return keras.tree.map_structure(lambda output: output.shape, outputs)
@@ -131,7 +137,13 @@ class Recording:
     def compute_output_spec(self, *args, **kwargs):
         # Keras's default calls `compute_output_shape`, which does not know the dtypes of the
         # inputs.
+        if not self.built:
+            return self(*args, **kwargs)
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def _trackable_children(self, *args, **kwargs) -> dict[str, Any]:
+        # `tf.train.Checkpoint` saves and restores these parts.
+        return {**super()._trackable_children(*args, **kwargs), **_numbered_parts(self)}
 
     def get_config(self) -> dict[str, Any]:
         arguments = {
@@ -214,8 +226,30 @@ def _wrap_build(build):
             build(self, *args, **kwargs)
         _freeze_new(self, count_before)
         set_part_flags(self, vars(self).get("_pending_flags", {}))
+        shape = next(iter((*args, *kwargs.values())), None)
+        if self.input_rank and shape and not self.takes_ids:
+            self.input_spec.axes = {-1: shape[-1]}
+        if keras.backend.backend() == "tensorflow":
+            # A checkpoint that was restored before `build` waits for these parts.
+            for name, part in _numbered_parts(self).items():
+                self._handle_deferred_dependencies(name, part)
 
     return built
+
+
+def _numbered_parts(layer) -> dict[str, keras.layers.Layer | keras.Variable]:
+    """Returns all parts of a layer that TensorFlow should see, by names such as `layer-0`.
+
+    Keras shows TensorFlow only the parts that are attributes, but neither those in lists, dicts and
+    tuples nor the states of random number generators.
+    """
+    weights = layer._trainable_variables + layer._non_trainable_variables
+    # Recording sub-layers show their own seeds. The numbers stay when `build` adds parts.
+    others = [part for part in layer._layers if not isinstance(part, Recording)]
+    owners = [layer, *(inner for part in others for inner in part._flatten_layers())]
+    seeds = [generator.state for owner in owners for generator in owner._seed_generators]
+    parts = {"layer": layer._layers, "weight": weights, "seed": seeds}
+    return {f"{kind}-{i}": part for kind in parts for i, part in enumerate(parts[kind])}
 
 
 def _freeze_new(layer, count_before: int = 0) -> None:

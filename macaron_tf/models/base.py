@@ -1,6 +1,7 @@
 """Base class of the models, the names of model inputs, and mask functions."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ import keras
 from keras import ops
 
 from macaron_tf.layers.attention import broadcast_mask
+from macaron_tf.layers.mixer import all_of
 from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import SETTING_USERS, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
@@ -36,8 +38,9 @@ class Model(Recording, keras.Model):
     returns the `logits` of the `hidden_states`, unless a subclass overrides `call`.
 
     A call takes a dict of the inputs in `input_names`, or only the first input. The names in
-    Hugging Face and KerasHub are accepted too. An `attention_mask` of rank 2, or of the same rank
-    as the ids, counts as the padding mask. Unknown names raise a ValueError.
+    Hugging Face and KerasHub are accepted too. Ids may have any integer type, and ragged ids are
+    padded. An `attention_mask` of rank 2, or of the same rank as the ids, counts as a padding
+    mask. Unknown names raise a ValueError.
 
     `model.export()` and `tf.saved_model.save` use the inputs of the model's first call, with any
     batch size and length. If the first call passed a tensor instead of a dict, the exported model
@@ -49,6 +52,7 @@ class Model(Recording, keras.Model):
             `call` gets its argument unchanged.
         num_required: number of required inputs, which are the first inputs in `input_names`.
         ids_rank: rank of the first required input. A second required input has the rank 2.
+        takes_groups: whether the ids may have more axes than `ids_rank`.
         encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
             no such part.
         encoder_decoder: part of the model that gets pre-trained encoder-decoder weights. `None`
@@ -63,6 +67,7 @@ class Model(Recording, keras.Model):
     input_names: ClassVar[Mapping[str, tuple[str, ...]] | None] = ENCODER_INPUTS
     num_required: int = 1
     ids_rank: int = 2
+    takes_groups = False
     encoder = encoder_decoder = pooler = language_head = None
     _first_inputs: tuple = ()
     _first_is_tensor = False
@@ -71,20 +76,34 @@ class Model(Recording, keras.Model):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "call" in cls.__dict__:
+            call = cls.call
+
+            # `keras.layers.TimeDistributed`, `stateless_call` and JAX's `fit` run `call` without
+            # `__call__`.
+            @functools.wraps(call)
+            def named_call(self, inputs, *args, **kwargs):
+                return call(self, self._named_inputs(inputs), *args, **kwargs)
+
+            cls.call = named_call
+
     def __call__(self, inputs, *args, **kwargs):
         is_tensor = not isinstance(inputs, Mapping)
         inputs = self._named_inputs(inputs)
+        outputs = super().__call__(inputs, *args, **kwargs)
         if not self._first_inputs and (self.input_names or is_tensor):
             self._first_is_tensor = is_tensor
             first = inputs if self.input_names else {"inputs": ops.convert_to_tensor(inputs)}
             self._first_inputs = tuple(self._describe_input(name, x) for name, x in first.items())
-        return super().__call__(inputs, *args, **kwargs)
+        return outputs
 
     def build(self, input_shape=None):
         for layer in self.layers:
             if isinstance(layer, keras.Model):
                 layer.build()
-            else:
+            elif not layer.built:
                 layer.build((None, None, self.config.hidden_dim))
 
     def hidden_states(self, inputs, training=None):
@@ -117,7 +136,7 @@ class Model(Recording, keras.Model):
         }
 
     def call(self, inputs, training=None):
-        return self.logits(self.hidden_states(inputs, training=training))
+        return self.logits(self.hidden_states(self._named_inputs(inputs), training=training))
 
     def export(
         self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
@@ -151,10 +170,14 @@ class Model(Recording, keras.Model):
     def _signature(self, make_spec) -> Any:
         inputs = self._first_inputs
         if not inputs:
-            ranks = zip([*self.input_names][: self.num_required], (self.ids_rank, 2), strict=False)
-            inputs = [(name, (None,) * rank, "int32") for name, rank in ranks]
+            inputs = [(name, (None,) * rank, "int32") for name, rank in self._required_inputs()]
         specs = {name: make_spec(shape, dtype, name) for name, shape, dtype in inputs}
         return next(iter(specs.values())) if self._first_is_tensor else specs
+
+    def _required_inputs(self) -> list[tuple[str, int]]:
+        """Returns pairs of the name and the rank of each required input."""
+        names = [*self.input_names][: self.num_required]
+        return list(zip(names, (self.ids_rank, 2), strict=False))
 
     def _describe_input(self, name: str, x) -> tuple[str, tuple, str]:
         """Returns name, shape and dtype of an input, with a shape for any batch size and length."""
@@ -166,8 +189,8 @@ class Model(Recording, keras.Model):
         """Returns a dict of the inputs under their names in `input_names`.
 
         Raises:
-            ValueError: an input name is unknown or occurs twice, a required input is missing, or
-                two inputs are padding masks.
+            ValueError: an input name is unknown or occurs twice, or a required input is missing or
+                has another rank.
         """
         if self.input_names is None:
             return inputs
@@ -181,39 +204,30 @@ class Model(Recording, keras.Model):
                     f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
                 )
             if value is not None:
-                value = ops.convert_to_tensor(value)
-                # MirroredStrategy builds models on the mean of the ids over replicas, which is a
-                # float.
-                named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
-        missing = [name for name in [*self.input_names][: self.num_required] if name not in named]
-        if missing:
-            raise ValueError(
-                f"{model} got no {' and no '.join(missing)}: pass a dict with all required inputs"
-            )
+                # Id 0, padding, fills the rows of a ragged tensor.
+                value = ops.convert_to_tensor(value, ragged=False)
+                # Lookups in tables take no unsigned integers. MirroredStrategy builds models on the
+                # mean of the ids over replicas, which is a float.
+                usual = keras.backend.standardize_dtype(value.dtype) in ("int32", "bool")
+                named[name] = value if usual else ops.cast(value, "int32")
+        for name, rank in self._required_inputs():
+            if name not in named:
+                raise ValueError(f"{model} got no {name}: pass a dict with all required inputs")
+            shape = tuple(named[name].shape)
+            if len(shape) < rank or (len(shape) > rank and not self.takes_groups):
+                raise ValueError(f"{model} needs {name} with {rank} axes, but got shape {shape}")
         ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):
-            if "padding_mask" in named:
-                raise ValueError(
-                    f"{model} got padding_mask and an attention_mask of rank {len(mask.shape)}, "
-                    "which is also a padding mask: remove one of the two"
-                )
-            named["padding_mask"] = named.pop("attention_mask")
+            named["padding_mask"] = all_of(named.get("padding_mask"), named.pop("attention_mask"))
         return named
 
     def _input_name(self, alias: str) -> str:
         """Returns the key of `input_names` for a name or an alternative name of an input."""
-        names = {
-            alternative: name
-            for name, alternatives in self.input_names.items()
-            for alternative in alternatives
-        }
-        name = names.get(alias, alias)
-        if name not in self.input_names:
-            raise ValueError(
-                f"{type(self).__name__} has no input {alias!r}: use one of "
-                f"{', '.join(self.input_names)}"
-            )
-        return name
+        for name, alternatives in self.input_names.items():
+            if alias == name or alias in alternatives:
+                return name
+        names = ", ".join(self.input_names)
+        raise ValueError(f"{type(self).__name__} has no input {alias!r}: use one of {names}")
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:

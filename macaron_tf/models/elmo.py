@@ -80,6 +80,7 @@ class Elmo(Model):
     """
 
     input_names = None
+    input_rank = 3
 
     def __init__(self, config: ElmoConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -217,6 +218,7 @@ class WordEncoder(Model):
     """
 
     input_names = None
+    input_rank = 3
 
     def __init__(self, config: WordEncoderConfig, **kwargs):
         super().__init__(config, **kwargs)

@@ -457,6 +457,8 @@ class SiameseEncoder(TaskModel):
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3 and table 6.
     """
 
+    takes_groups = True
+
     def __init__(
         self,
         config: EncoderConfig,

@@ -144,6 +144,8 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     Networks for Sequence Modeling", section 3.
     """
 
+    input_rank = 3
+
     def __init__(
         self,
         filters: Sequence[int],
@@ -197,6 +199,7 @@ class TemporalModel(Model):
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.takes_ids = bool(config.vocab_size)
+        self.input_spec = keras.layers.InputSpec(ndim=2 if self.takes_ids else 3)
         self.embedding = None
         if config.vocab_size:
             self.embedding = TiedEmbedding(

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -19,6 +20,12 @@ Tensor = Any  # tensor of the current Keras backend
 Sums = dict[str, Tensor]
 # Function that converts a batch of token rows and a seed, `(2,)` int64, to a training batch.
 Preparation = Callable[[Batch, tf.Tensor], Batch]
+
+
+def _with_int32(value: Tensor) -> Tensor:
+    """Converts integers to int32, because objectives compute with indices of this type."""
+    value = ops.convert_to_tensor(value)
+    return ops.cast(value, "int32") if keras.backend.is_int_dtype(value.dtype) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +56,17 @@ class Objective(Settings, abc.ABC):
     fills_masks: ClassVar[bool] = False
     encoder_decoder: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "__call__" in cls.__dict__:
+            call = cls.__call__
+
+            @functools.wraps(call)
+            def int32_call(self, network, batch, training):
+                return call(self, network, keras.tree.map_structure(_with_int32, batch), training)
+
+            cls.__call__ = int32_call
 
     @abc.abstractmethod
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -111,6 +129,7 @@ class PretrainingObjective(Objective):
 
         @tf.autograph.experimental.do_not_convert
         def prepare_batch(index, batch):
+            batch = {n: tf.cast(x, tf.int32) if x.dtype.is_integer else x for n, x in batch.items()}
             return prepare(batch, tf.stack([tf.constant(seed, tf.int64), index]))
 
         numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), rows)

@@ -18,6 +18,7 @@ from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.models import TemporalConvolution
 from tests.harness import (
     bfloat16_error,
+    check_checkpoint,
     check_compiled,
     check_layer,
     float32_sum_error,
@@ -121,10 +122,55 @@ CONTRACTS = [
 
 
 @pytest.mark.parametrize("case", CONTRACTS, ids=lambda case: type(case[0]).__name__)
-def test_a_layer_keeps_its_contract(case):
+def test_a_layer_keeps_its_contract(case, tmp_path):
     layer, *inputs = case
     options = inputs.pop() if isinstance(inputs[-1], dict) else {}
     check_layer(layer, *inputs, **options)
+    if isinstance(layer, Recording):
+        options = {name: value for name, value in options.items() if name != "atol"}
+        check_checkpoint(layer, lambda layer: layer(*inputs, **options), tmp_path)
+
+
+def test_layers_of_any_ids_and_of_one_rank():
+    """A layer for vectors of one rank and width refuses others, and unsigned ids are ids."""
+    layers_by_class = {type(layer): (layer, x) for layer, x, *_ in CONTRACTS}
+    assert len([layer for layer, _ in layers_by_class.values() if layer.input_spec]) > 15
+    for layer, x in layers_by_class.values():
+        if isinstance(layer, Recording) and layer.input_rank:
+            fresh = type(layer).from_config(layer.get_config())
+            words = f"layer '{layer.name}' is incompatible.*expected ndim=3, found ndim="
+            rejects(words + "2", fresh, x[0])
+            rejects(words + "4", layer, x[None])
+            if layer.built and not isinstance(layer, Pooling):
+                rejects(f"axis -1 of input shape to have value {x.shape[-1]}", layer, x[..., :-1])
+
+
+class Nested(Recording, keras.layers.Layer):
+    """A layer with parts in nested lists, dicts and tuples, some of which `build` makes."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.pairs = [(Dense(3), {"drop": Dropout(0.5)}), (Dense(4), {})]
+
+    def build(self, x_shape):
+        for (dense, _), width in zip(self.pairs, (x_shape[-1], 3), strict=True):
+            dense.build((None, width))
+        self.by_name = {"norms": [self.part(LayerNormalization, (None, 4)) for _ in range(2)]}
+        self.scales = [self.add_weight(shape=(4,), name=f"scale_{n}") for n in range(2)]
+
+    def call(self, x, training=None):
+        for dense, drops in self.pairs:
+            x = dense(x)
+            x = drops["drop"](x, training=training) if drops else x
+        for norm, scale in zip(self.by_name["norms"], self.scales, strict=True):
+            x = norm(x) * scale
+        return x
+
+
+def test_a_checkpoint_holds_parts_in_nested_collections(tmp_path):
+    layer = randomized(Nested(), (None, 5))
+    layer(normal(2, 5), training=True)  # the state of the dropout's seed moves
+    check_checkpoint(layer, lambda layer: layer(normal(2, 5)), tmp_path)
 
 
 @pytest.mark.parametrize(

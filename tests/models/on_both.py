@@ -174,6 +174,18 @@ def attention_and_gradient(name, fused: bool):
     return np.stack([y, slope])
 
 
+def fitted():
+    """Returns the logits of a classifier after a step of `fit` on ids alone, and stateless ones."""
+    model = models.EncoderClassifier(config("bert_rab_tiny", dropout=0.0), 3, head_dropout=0.0)
+    model.build()
+    model.set_weights([0.1 * normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    model.fit(PADDED, np.arange(B), verbose=0, shuffle=False)
+    weights = model.trainable_variables, model.non_trainable_variables
+    return np.stack([model(PADDED), model.stateless_call(*weights, PADDED)[0]])
+
+
 def model_of(name):
     model = CASES[name][0]()
     if not model.built:
@@ -201,7 +213,7 @@ def main(weights, numbers):
     for name in ATTENTION:
         for fused in (False, True):
             found[f"{name}/{fused}"] = attention_and_gradient(name, fused)
-    np.savez(numbers, **found)
+    np.savez(numbers, fitted=fitted(), **found)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from macaron_tf import layers, models
 from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
-from tests.harness import check_model, ids, normal
+from tests.harness import check_checkpoint, check_model, ids, normal
 from tests.objectives.toy import tiny
 from tests.systems_toy import SYSTEMS
 
@@ -56,6 +56,7 @@ CONTRACTS = [
 )
 def test_a_model_keeps_its_contract(model, inputs, tmp_path):
     check_model(model, inputs, tmp_path)
+    check_checkpoint(model, lambda model: model(inputs), tmp_path)
 
 
 # Each type of model once.
@@ -80,6 +81,7 @@ def test_a_system_s_model_keeps_its_contract(name, tmp_path):
     if "token_ids" not in batch and "source" not in batch:
         inputs = batch[system.inputs[0]]
     check_model(network, inputs, tmp_path)
+    check_checkpoint(network, lambda network: network(inputs), tmp_path)
     weights = [id(weight) for weight in network.weights]
     network.build()  # a second build changes nothing
     assert [id(weight) for weight in network.weights] == weights

@@ -9,7 +9,14 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import numpy_of
-from tests.models.on_both import ATTENTION, CASES, RECURRENCE, model_of, recurrence_loss
+from tests.models.on_both import (
+    ATTENTION,
+    CASES,
+    RECURRENCE,
+    fitted,
+    model_of,
+    recurrence_loss,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -61,6 +68,11 @@ def test_the_recurrence_has_the_same_gradient_on_jax(implementation, on_jax):
     for index, expected in enumerate([loss, *tape.gradient(loss, tensors)]):
         found = on_jax[f"{implementation}/{index}"]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_fit_takes_ids_alone_on_jax(on_jax):
+    """On JAX, `fit` runs a model's `call` without its `__call__`."""
+    np.testing.assert_allclose(on_jax["fitted"], fitted(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ATTENTION)

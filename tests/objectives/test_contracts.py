@@ -89,6 +89,24 @@ def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
         np.testing.assert_allclose(with_padding, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_may_have_any_integer_type(name):
+    network, objective, batch = case(name)
+
+    def sums(kind):
+        def of_kind(x):
+            x = np.asarray(x)
+            fits = x.dtype.kind == "i" and not (kind == "uint16" and x.min() < 0)
+            return x.astype(kind) if fits else x
+
+        typed = {key: of_kind(x) for key, x in batch.items()}
+        return floats(objective(fresh(network, typed), typed, training=True))
+
+    expected = sums("int32")
+    for kind in ("int64", "uint16", int):
+        assert sums(kind) == expected, kind
+
+
 COMPILED = [
     ("albert", "transformer"),
     ("triplets", "transformer"),
@@ -154,10 +172,10 @@ PREPARED = {
 }
 
 
-def prepared(name, count, seed=1, start=0):
+def prepared(name, count, seed=1, start=0, kind="int32"):
     """Returns `count` batches that an objective makes from the same four rows."""
     objective, masking = PREPARED[name]
-    rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(4, 64)}).repeat()
+    rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(4, 64).astype(kind)}).repeat()
     dataset = objective.dataset(rows, masking, VOCABULARY, seed, start).take(count)
     return list(dataset.as_numpy_iterator())
 
@@ -169,6 +187,10 @@ def test_a_batch_is_of_its_seed_and_number_and_a_resumed_run_is_the_uninterrupte
         assert batch.keys() == expected.keys()
         for feature in batch:
             np.testing.assert_array_equal(batch[feature], expected[feature])
+    for kind in ("int64", "uint16"):
+        [batch] = prepared(name, 1, kind=kind)
+        for feature in batch:
+            np.testing.assert_array_equal(batch[feature], whole[0][feature], strict=True)
     [other], decisive = prepared(name, 1, seed=2), ("masked_positions", "source")
     if name == "replaced":
         decisive = ("sampling_draws",)
