@@ -25,6 +25,7 @@ from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.decoding import GenerationConfig, TextGenerator, fill_context
+from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import calibrated
 from macaron_tf.io import paths as storage
@@ -140,17 +141,17 @@ class Asker:
         """
         # The training text of this package's own models has no line breaks.
         keep_line_breaks = bool(task.separator) and self.pretrained.trained_length is None
-        separator = task.separator if keep_line_breaks else ""
-        examples = self._encode(
-            [f"{shot.query} {shot.answers[0]}{separator}" for shot in shots],
-            keep_line_breaks=keep_line_breaks,
-        )
-        queries = [_query(prompt, zero_shot=not shots) for prompt in task.questions]
-        queries = self._encode(queries, not shots, keep_line_breaks)
-        choices, answer_lengths = [], [self._free_config(task).max_tokens] * len(queries)
+        clean = str if keep_line_breaks else _in_one_line
+        separator = task.separator if keep_line_breaks else " "
+        shown = [clean(f"{shot.query} {shot.answers[0]}") + separator for shot in shots]
+        asked = [clean(_query(prompt, zero_shot=not shots)) for prompt in task.questions]
+        answers: list[Sequence[str]] = [("",)] * len(asked)
         if task.answer_type != "free":
-            choices = [self._encode(prompt.choices or prompt.answers) for prompt in task.questions]
-            answer_lengths = [max(map(len, options)) for options in choices]
+            answers = [prompt.choices or prompt.answers for prompt in task.questions]
+        examples, queries, choices = self._encode(shown, asked, answers)
+        answer_lengths = [max(map(len, options)) for options in choices]
+        if task.answer_type == "free":
+            answer_lengths = [self._free_config(task).max_tokens] * len(queries)
         filled = [
             fill_context(examples, query, self._max_prompt_tokens(answer_length))
             for query, answer_length in zip(queries, answer_lengths, strict=True)
@@ -161,7 +162,9 @@ class Asker:
         elif task.answer_type == "last_word":
             metrics = self._last_word_metrics(contexts, choices)
         else:
-            metrics = self._choice_metrics(task, contexts, choices, examples, keep_line_breaks)
+            empty_texts = [*map(clean, task.content_free)] if self.calibrate else []
+            empty = self._encode(shown, empty_texts, [("",)] * len(empty_texts))[1]
+            metrics = self._choice_metrics(task, contexts, choices, examples, empty)
         return {
             **metrics,
             "shown": float(np.mean([context.shown for context in filled])),
@@ -177,22 +180,32 @@ class Asker:
         return max(self.pretrained.task.window - 1 - answer_length, 1)
 
     def _encode(
-        self, texts: Sequence[str], at_row_start: bool = False, keep_line_breaks: bool = False
-    ) -> list[Ids]:
-        """Tokenizes texts, and returns the ids of each text.
+        self, examples: Sequence[str], queries: Sequence[str], answers: Sequence[Sequence[str]]
+    ) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
+        """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
 
         Args:
-            texts: texts of a prompt or an answer.
-            at_row_start: whether the texts are at the beginning of a row. Otherwise, a space is put
-                before each text.
-            keep_line_breaks: whether to keep line breaks and add no spaces.
+            examples: texts of the examples, each with the separator after it.
+            queries: texts of the queries.
+            answers: one or more answers to each query, without the space before them.
+
+        Returns:
+            The ids of each example, of each query, and of each query's answers.
         """
-        if not keep_line_breaks:
-            texts = [
-                as_prompt(text) if at_row_start else f" {as_prompt(text).lstrip()}"
-                for text in texts
-            ]
-        return self.pretrained.vocabulary.encode_lines(texts)
+        vocabulary = self.pretrained.vocabulary
+        [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
+        texts = [
+            [*examples[-1:], query, f" {_in_one_line(word)}".rstrip()]
+            for query, words in zip(queries, answers, strict=True)
+            for word in words
+        ]
+        parts = iter(split_ids(vocabulary, texts))
+        rows = [[next(parts) for _ in words] for words in answers]
+        return (
+            example_ids[: len(examples)],
+            [row[0][-2] for row in rows],
+            [[answer for *_, answer in row] for row in rows],
+        )
 
     def _choice_metrics(
         self,
@@ -200,12 +213,15 @@ class Asker:
         contexts: list[Ids],
         choices: list[list[Ids]],
         examples: list[Ids],
-        keep_line_breaks: bool,
+        queries: list[Ids],
     ) -> dict[str, Any]:
+        """Scores the choices after `contexts`.
+
+        If `calibrate` is True, the method calibrates the scores by the scores of the same choices
+        after the content-free `queries`.
+        """
         scores = self._choice_scores(contexts, choices)  # (N, C)
         if self.calibrate:
-            # Calibrates by the scores of the same choices after content-free queries.
-            queries = self._encode(task.content_free, not examples, keep_line_breaks)
             empty_scores: dict[str, np.ndarray] = {}
             for row, options in enumerate(choices):
                 if (key := repr(options)) not in empty_scores:
@@ -246,6 +262,10 @@ class Asker:
         completions = generator.continue_rows(rows, self._free_config(task))
         answers = free_form.answers([completion.text for [completion] in completions])
         return free_form.measure(answers, [prompt.answers for prompt in task.questions])
+
+
+def _in_one_line(text: str) -> str:
+    return as_prompt(text).lstrip()
 
 
 def _query(prompt: Prompt, zero_shot: bool) -> str:

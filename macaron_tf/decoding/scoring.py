@@ -1,6 +1,7 @@
 """Scoring of texts with a language model, and of translations with an encoder-decoder."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,32 @@ def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
     for padded_row, row in zip(ids, rows, strict=True):
         padded_row[: len(row)] = row
     return ids
+
+
+def split_ids(vocabulary: PieceVocabulary, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """Encodes texts that consist of parts, and splits the ids where the parts end.
+
+    The ids of the parts, joined, are the ids of the whole text. Parts that are encoded one by one
+    may have other ids: Llama 2 adds a space to the beginning of each, and GPT-2 encodes two line
+    ends as one token only at the end of a text. A token with characters of two parts belongs to the
+    later part.
+
+    Args:
+        vocabulary: vocabulary that encodes the texts.
+        texts: parts of each text, in order. A part includes the space before its first word.
+    """
+    heads = [[*itertools.accumulate(parts)] for parts in texts]
+    rows = iter(vocabulary.encode_lines([head for text in heads for head in text]))
+    result = []
+    for text in heads:
+        encoded = [next(rows) for _ in text]
+        whole, bounds = encoded[-1], [0]
+        for row in encoded:
+            pairs = enumerate(zip(row, whole, strict=False))
+            length = next((i for i, (ours, theirs) in pairs if ours != theirs), len(row))
+            bounds.append(max(length, bounds[-1]))
+        result.append([whole[begin:end] for begin, end in itertools.pairwise(bounds)])
+    return result
 
 
 class Scores(NamedTuple):
@@ -143,9 +170,7 @@ class TextScorer:
         lines = cut_lines(text)
         if not lines:
             raise UserError("the text to score has no words: give a text with at least one word")
-        # The space makes the first word of a line encode like a word within a line.
-        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
-        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
+        return self.vocabulary.encode_lines([" ".join(lines)])[0]
 
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
         """Computes the log-probability of a long text in overlapping windows.

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 import scipy.special
 
-from macaron_tf.decoding.scoring import TextScorer
+from macaron_tf.decoding.scoring import TextScorer, split_ids
 from macaron_tf.text import WordPieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
+from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary, train_pieces
 from tests.decoding.toy import language_model
 from tests.harness import refuses
 
@@ -68,3 +70,64 @@ def test_what_cannot_be_scored_is_refused(network, vocabulary):
     refuses("text to score has no words", scorer.text_ids, " \n")
     refuses("stride=6", scorer.score_text, scorer.text_ids(TEXT), 6)
     refuses("window=1 leaves no room", TextScorer, network, vocabulary, window=1)
+
+
+SPACED = [*TEXT.replace(".", ". Paris!").splitlines() * 4, "a  b", "Paris Paris"]
+
+
+def llama_2() -> SentencePieceVocabulary:
+    """Returns a vocabulary that adds a space to a text and keeps all others, as Llama 2's does."""
+    special = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": [*CONTROL]}
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    proto = train_pieces(SPACED, 60, model_type="bpe", **options, **special)
+    return SentencePieceVocabulary(proto, verbatim=True)
+
+
+def bytes_like(pattern: str) -> BytePairVocabulary:
+    """Returns a vocabulary with the tokens "\n\n", ".\n\n" and " Paris"."""
+    plain = BytePairVocabulary.train(SPACED, 284)
+    [line_end] = plain.units[plain.encode_lines(["a\n"])[0][-1] - 5]
+    units = [*plain.units, line_end * 2, f".{line_end * 2}"]
+    merges = [*plain.merges, f"{line_end} {line_end}", f". {line_end * 2}"]
+    return BytePairVocabulary(units, merges, pattern=pattern)
+
+
+KINDS = {
+    "Llama 2": llama_2,
+    "Llama 3": lambda: bytes_like("llama3"),
+    "GPT-2": lambda: bytes_like("gpt2"),
+    "GPT": lambda: CharacterPairVocabulary([*"abcdinoprst.", *(f"{c}</w>" for c in "abst.")], []),
+    "unigram": lambda: SentencePieceVocabulary.train(SPACED, 24, model_type="unigram"),
+    "words": lambda: WordPieceVocabulary.train(SPACED, 48),
+}
+PARTS = [
+    ["The cat:", " Paris"],
+    ["a cat. Paris.\n\n", "a dog:", " Paris"],
+    ["a dog is a cat  ", "is a cat", ""],
+    ["", "Paris", "s"],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_a_text_have_the_ids_of_the_whole_text(kind):
+    vocabulary = KINDS[kind]()
+    for parts, split in zip(PARTS, split_ids(vocabulary, PARTS), strict=True):
+        [whole, first] = vocabulary.encode_lines(["".join(parts), parts[0]])
+        assert [i for ids in split for i in ids] == whole and len(split) == len(parts)
+        assert split[0] == first[: len(split[0])]
+    *_, answer = split_ids(vocabulary, PARTS[:1])[0]
+    assert vocabulary.decode_lines([answer])[0].strip().lower() == "paris"
+    if kind in ("Llama 2", "GPT-2", "Llama 3"):
+        assert [vocabulary.piece_name(i) for i in answer] == [" Paris"]
+    if kind in ("GPT-2", "Llama 3"):  # as the released tokenizers split them
+        names = [[vocabulary.piece_name(i) for i in ids] for ids in split_ids(vocabulary, PARTS)[1]]
+        ends = {"GPT-2": ([" Paris", "."], ["\n", "\n"]), "Llama 3": ([" Paris", ".\n\n"], ["a"])}
+        before, behind = ends[kind]
+        assert names[0][-len(before) :] == before and names[1][: len(behind)] == behind
+
+
+def test_a_text_of_lines_is_encoded_as_a_whole(network):
+    vocabulary = llama_2()
+    text = "the cat\n sat Paris\n\nParis"
+    expected = vocabulary.processor.encode("the cat sat Paris Paris")
+    assert TextScorer(network, vocabulary, 12).text_ids(text) == expected

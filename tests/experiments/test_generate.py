@@ -22,6 +22,7 @@ from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import GenerationConfig, TextScorer
 from macaron_tf.training.progress import read_lines
+from tests.decoding.test_scoring import llama_2
 from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_settings
 from tests.harness import refuses
 
@@ -250,6 +251,29 @@ class Reader:
     def continue_rows(self, rows, config):
         self.rows, self.config = [bytes(row).decode() for row in rows], config
         return [[types.SimpleNamespace(text=self.says)] for _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("style", "prompt", "separator"),
+    [("plain", "Question: o o Answer:", " "), ("gpt3", "Q: o o\nA:", "\n\n")],
+)
+def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text(style, prompt, separator, tmp_path):
+    """A Llama 2 adds a space to each text that it encodes, but none before an answer."""
+    (tmp_path / "q.tsv").write_text(rows_of_choices("Paris", "a cat"))
+    task, reader = read_task(f"tsv:{tmp_path}/q.tsv", style=style), Reader("")
+    reader.vocabulary, pairs = llama_2(), []
+
+    def score(given):
+        pairs.extend(given)
+        return types.SimpleNamespace(log_probs=np.ones(len(given)), lengths=np.ones(len(given)))
+
+    reader.score, encode = score, reader.vocabulary.processor.encode
+    for shown in ("", f"{prompt} Paris{separator}"):
+        pairs.clear()
+        Asker(reader, calibrate=True).ask(task, task.pool[: bool(shown)])
+        for answer, (context, ids) in zip((" Paris", " a cat"), pairs[:2], strict=True):
+            assert [*context, *ids] == encode(shown + prompt + answer)
+            assert "".join(map(reader.vocabulary.piece_name, ids)) == answer
 
 
 def test_published_prompts_to_the_letter(tmp_path):
