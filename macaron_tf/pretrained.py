@@ -95,9 +95,11 @@ class Pretrained:
             Otherwise the head has its initial weights.
         starts: whether a language model can generate text without a prompt, after [CLS] alone.
         sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
-        ends: keyword arguments with which an encoder-decoder constructs its `SequenceGenerator`.
-            The arguments set the token ids that precede a source and an answer. An empty dict means
-            the defaults.
+        ends: keyword arguments with which a language model or encoder-decoder constructs its
+            `TextGenerator` or `SequenceGenerator`. The arguments set the token ids that precede a
+            source and an answer, and that end a text. An empty dict means the defaults.
+        generation: generation settings of a model from transformers, with that library's ids. The
+            model is saved with these settings for transformers again.
         answers: keyword arguments with which a fine-tuned encoder-decoder constructs its
             `TaskGenerator`. The arguments set the task, the maximum lengths, and the token ids that
             precede a source and an answer.
@@ -140,6 +142,7 @@ class Pretrained:
     starts: bool = True
     sentinels: int = 0
     ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooling: str | None = None
     normalize: bool = False

@@ -228,7 +228,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         source=source or default_source,
         fields=fields,
         init=init,
-        starts=bool(start.ends),
+        starts=bool(start.ends.get("source_start")),
         # The contexts of SQuAD need 512 tokens, the length in the T5 paper.
         max_source=min(512 if "squad" in task.split("+") else 128, start.config.longest or 512),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,

@@ -163,6 +163,7 @@ def beam_search(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
+    end_ids: Sequence[int] = (EOS,),
 ) -> dict[str, tf.Tensor]:
     """Finds the n best outputs for each sentence by beam search.
 
@@ -196,6 +197,8 @@ def beam_search(
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS, at positions from 0. The capacity of a cache
             of fixed size must include the prefix.
+        end_ids: ids of the tokens that end an output. A hypothesis ends with the most probable of
+            them, and the result has EOS in its place.
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
@@ -216,7 +219,7 @@ def beam_search(
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
         is_current = positions == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
-            logits, state.live_log_probs, vocabulary_size
+            logits, state.live_log_probs, vocabulary_size, end_ids
         )
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
@@ -361,7 +364,7 @@ def _run_dropping_final(
 
 
 def _continuations(
-    logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None
+    logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None, end_ids: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
@@ -372,7 +375,7 @@ def _continuations(
     Args:
         logits: `(B, K, V)`.
         log_probs: `(B, K)`, log P of the live hypotheses.
-        vocabulary_size: see `beam_search`.
+        vocabulary_size, end_ids: see `beam_search`.
 
     Returns:
         Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
@@ -380,8 +383,8 @@ def _continuations(
     """
     beams, size = logits.shape[1:]
     real_size = size if vocabulary_size is None else vocabulary_size
-    # At least K candidates remain after removing PAD, BOS, EOS and ids that cannot be produced.
-    count = min(size, beams + 3 + size - real_size)
+    # At least K candidates remain after removing PAD, BOS, ends and ids that cannot be produced.
+    count = min(size, beams + 2 + len(end_ids) + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
     best_logits, ids = (
@@ -390,12 +393,13 @@ def _continuations(
     largest = best_logits[:, :, :1]
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)
-    is_suppressed = (ids == PAD) | (ids == BOS) | (ids == EOS) | (ids >= real_size)
+    is_suppressed = tf.reduce_any(ids[..., None] == [PAD, BOS, *end_ids], -1) | (ids >= real_size)
     scores = tf.where(is_suppressed, NEVER, best_logits + base)
     # (B, K, C) -> (B, K * C)
     scores, best_indices = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)
     tokens = tf.gather(tf.reshape(ids, [-1, beams * count]), best_indices, batch_dims=1)
-    return scores, best_indices // count, tokens, logits[:, :, EOS] + base[:, :, 0]
+    end_logits = tf.reduce_max(tf.gather(logits, end_ids, axis=-1), axis=-1)
+    return scores, best_indices // count, tokens, end_logits + base[:, :, 0]
 
 
 # Group widths W that `top_k` tries. V is usually a multiple of 8.

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from annotated_types import Ge, Gt, Le
 
@@ -244,17 +245,17 @@ class Rules(NamedTuple):
 
     Attributes:
         controls: temperature, top-k and top-p.
-        end_id: id of the token that ends a text.
+        end_id: id of the token that ends a text, or ids of several such tokens.
         is_suppressed: function from ids `(V,)` to booleans, which are True at suppressed ids.
             Suppressed ids and PAD are never drawn.
-        min_tokens: minimum number of new tokens before `end_id`.
-        forces_end: whether the last token that the limit allows is always `end_id`.
+        min_tokens: minimum number of new tokens before the end.
+        forces_end: whether the last token that the limit allows is always the first `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
             seeds in `Prompts`.
     """
 
     controls: Controls | DrawSettings
-    end_id: int = EOS
+    end_id: int | Sequence[int] = EOS
     is_suppressed: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids == PAD
     min_tokens: int = 0
     forces_end: bool = False
@@ -353,7 +354,8 @@ def advance(
     all_ids = tf.range(logits.shape[-1])
     is_early = (new_index < rules.min_tokens)[..., None]  # (B, 1, 1)
     is_suppressed = (all_ids == PAD) | rules.is_suppressed(all_ids)
-    is_suppressed |= (all_ids == rules.end_id) & is_early  # (B, 1, V)
+    is_end = tf.constant(np.isin(np.arange(logits.shape[-1]), rules.end_id))  # (V,)
+    is_suppressed |= is_end & is_early  # (B, 1, V)
     if rules.uniform:
         uniform = rules.uniform(state.index)  # (B, K)
     else:
@@ -361,7 +363,7 @@ def advance(
         uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
     tokens = draw(tf.where(is_suppressed, NEVER, logits), uniform, rules.controls)
     if rules.forces_end:
-        tokens = tf.where(is_last, rules.end_id, tokens)
+        tokens = tf.where(is_last, np.ravel(rules.end_id)[0], tokens)
     token_log_probs = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
     is_new = (new_index >= 0) & ~state.ended  # (B, K)
     next_position = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
@@ -370,7 +372,7 @@ def advance(
     state = State(
         index=state.index + 1,
         tokens=tf.where(new_index < 0, prompt_tokens, new_tokens),
-        ended=state.ended | is_new & ((tokens == rules.end_id) | is_last),
+        ended=state.ended | is_new & (tf.gather(is_end, tokens) | is_last),
         log_probs=state.log_probs + tf.where(is_new, token_log_probs, 0.0),
         cache=cache,
     )
@@ -404,9 +406,9 @@ def generate(
 
     Returns:
         Dict of `"ids"` `(B, K, N)` int32, `"log_probs"` `(B, K)` float32 and `"lengths"` `(B, K)`
-        int32. The ids are the new tokens, followed by PAD. The last token is `end_id` if the text
-        ended before its limit. The log-probabilities are sums over the new tokens, before
-        temperature, top-k and top-p. The lengths count the new tokens, including `end_id`.
+        int32. The ids are the new tokens, followed by PAD. The last token is an `end_id` if the
+        text ended before its limit. The log-probabilities are sums over the new tokens, before
+        temperature, top-k and top-p. The lengths count the new tokens, including the `end_id`.
     """
     state = first_state(prompts, context, cache, prefill_fn)
     ids, state = continue_sampling(step_fn, context, state, prompts, rules, max_tokens)
@@ -469,6 +471,7 @@ def sample(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
+    end_ids: Sequence[int] = (EOS,),
 ) -> dict[str, tf.Tensor]:
     """Samples K = `config.num_samples` outputs for each sentence.
 
@@ -487,6 +490,7 @@ def sample(
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS.
+        end_ids: ids of the tokens that end an output, in whose place the result has EOS.
 
     Returns:
         Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
@@ -511,9 +515,12 @@ def sample(
 
     rules = Rules(
         config,
-        is_suppressed=is_suppressed,
+        end_ids,
+        is_suppressed,
         min_tokens=config.min_length,
         forces_end=True,
         uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
     )
-    return generate(step_fn, context, cache, prompts, rules, max_length)
+    result = generate(step_fn, context, cache, prompts, rules, max_length)
+    is_end = tf.reduce_any(result["ids"][..., None] == tf.constant(end_ids), axis=-1)
+    return {**result, "ids": tf.where(is_end, EOS, result["ids"])}

@@ -105,6 +105,7 @@ class TextGenerator:
         vocabulary: the model's vocabulary.
         longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
         starts: whether rows begin with [CLS]. Without [CLS], a prompt must not be empty.
+        end_ids: ids of the tokens that end a text, which add no text; none means [SEP].
     """
 
     def __init__(
@@ -113,11 +114,13 @@ class TextGenerator:
         vocabulary: PieceVocabulary,
         longest: int | None = None,
         starts: bool = True,
+        end_ids: Sequence[int] = (),
     ):
         self.model = model
         self.vocabulary = vocabulary
         self.longest = longest
         self.prefix = [vocabulary.cls_id] if starts else []
+        self.end_ids = tuple(end_ids) or (vocabulary.sep_id,)
         self.detokenizer = vocabulary.detokenizer
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
         self.is_suppressed = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
@@ -133,7 +136,7 @@ class TextGenerator:
 
     def options(self) -> dict[str, Any]:
         """Returns the constructor's arguments as JSON values, except `model` and `vocabulary`."""
-        return {"longest": self.longest, "starts": bool(self.prefix)}
+        return {"longest": self.longest, "starts": bool(self.prefix), "end_ids": self.end_ids}
 
     def with_model(self, model: Any) -> Self:
         """Returns a copy of this generator that runs another model.
@@ -228,14 +231,14 @@ class TextGenerator:
         return generate(step_fn, context, cache, prompts, rules, max_tokens, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
-        """Returns rules that allow the vocabulary's ordinary tokens, and [SEP] as the end.
+        """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end.
 
         Args:
             controls: temperature, top-k and top-p.
-            min_tokens: minimum number of new tokens before [SEP].
+            min_tokens: minimum number of new tokens before the end.
         """
-        end = self.vocabulary.sep_id
-        return Rules(controls, end, lambda ids: tf.constant(self.is_suppressed), min_tokens)
+        ends = self.end_ids
+        return Rules(controls, ends, lambda ids: tf.constant(self.is_suppressed), min_tokens)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -296,7 +299,8 @@ class TextGenerator:
             state, new_tokens = step(state, context, prompts)
             if int(state.index) < int(prompts.lengths[0]):
                 continue  # still in the prompt
-            part = detokenizer.add(int(new_tokens[0, 0]))
+            token_id = int(new_tokens[0, 0])
+            part = "" if token_id in self.end_ids else detokenizer.add(token_id)
             text_part = part.removeprefix(" ") if starts_text else part
             starts_text = starts_text and not part
             if text_part:
@@ -340,12 +344,13 @@ class TextGenerator:
     def _completion(self, result: dict, row: int, k: int, starts_text: bool) -> Completion:
         length = int(result["lengths"][row, k])
         ids = result["ids"][row, k, :length]
-        text = self.detokenizer(ids)
+        ended = length > 0 and int(ids[-1]) in self.end_ids
+        text = self.detokenizer(ids[: length - ended])
         return Completion(
             text=text.removeprefix(" ") if starts_text else text,
             log_prob=float(result["log_probs"][row, k]),
             length=length,
-            ended=bool(length) and int(ids[-1]) == self.vocabulary.sep_id,
+            ended=ended,
             ids=tuple(map(int, ids)),
         )
 
@@ -368,7 +373,9 @@ class SequenceGenerator(TextGenerator):
             whose id is the vocabulary size plus i. Gaps beyond the number of sentinels are encoded
             as the last sentinel. With 0 sentinels, every gap is encoded as [MASK].
         source_start: ids at the beginning of every input text.
-        answer_start: ids that the decoder reads before an answer.
+        answer_start: ids that the decoder reads before an answer. If [CLS] is not among them, the
+            model may generate [CLS] itself, as in a BART whose first token is not forced.
+        end_ids: see `TextGenerator`.
     """
 
     def __init__(
@@ -379,8 +386,9 @@ class SequenceGenerator(TextGenerator):
         sentinels: int = 0,
         source_start: Sequence[int] = (),
         answer_start: Sequence[int] = (BOS,),
+        end_ids: Sequence[int] = (),
     ):
-        super().__init__(model, vocabulary, longest)
+        super().__init__(model, vocabulary, longest, end_ids=end_ids)
         self.sentinels = sentinels
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         num_extra_ids = model.config.vocab_size - vocabulary.size
@@ -391,10 +399,11 @@ class SequenceGenerator(TextGenerator):
         self.is_suppressed = np.concatenate(
             [self.is_suppressed, np.arange(num_extra_ids) >= sentinels]
         )
+        self.is_suppressed[vocabulary.cls_id] = vocabulary.cls_id in self.answer_start
 
     def options(self) -> dict[str, Any]:
-        starts = {"source_start": self.source_start, "answer_start": self.answer_start}
-        return {"longest": self.longest, "sentinels": self.sentinels, **starts}
+        names = ("longest", "sentinels", "source_start", "answer_start", "end_ids")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def prefill_fn(self) -> None:

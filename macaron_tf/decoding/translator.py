@@ -25,6 +25,7 @@ def translate_ids(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
     seed: tf.Tensor | int | None = None,
+    end_ids: Sequence[int] = (EOS,),
 ) -> dict[str, tf.Tensor]:
     """Translates a batch of source ids by beam search or sampling.
 
@@ -38,6 +39,7 @@ def translate_ids(
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
         seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
             it.
+        end_ids: ids of the tokens that end an output, in whose place the result has EOS.
 
     Returns:
         The dict that `beam_search` or `sample` returns.
@@ -48,7 +50,8 @@ def translate_ids(
     capacity = max_length + len(prefix) if isinstance(max_length, int) else None
     context, cache = model.init_decode(source, beams, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
-    options = {"limits": limits, "vocabulary_size": vocabulary_size, "prefix": prefix}
+    options: dict[str, Any] = {"limits": limits, "prefix": prefix}
+    options |= {"vocabulary_size": vocabulary_size, "end_ids": end_ids}
     arguments = (model.decode_step, context, cache, batch_size, config, max_length)
     if is_sampling:
         return sample(*arguments, seed=seed, **options)

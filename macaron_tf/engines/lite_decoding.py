@@ -36,6 +36,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
+from macaron_tf.tasks.base import require
 
 RECORD = "decode.json"
 # Prefill reads prompts in parts of these lengths. A shorter part is padded to the next length.
@@ -348,8 +349,15 @@ class LiteDecoder:
 
         Returns:
             The context and the cache, which `decode_step` takes.
+
+        Raises:
+            tf.errors.InvalidArgumentError: a source has more ids than the network has positions.
         """
         del max_length
+        if self._memory and self.config.longest is not None:
+            problem = f"a source has more than the {self.config.longest} ids that the model reads"
+            fits = tf.fill([tf.shape(source)[0]], tf.shape(source)[1] <= self.config.longest)
+            source = require(fits, f"{problem}: shorten the source", source)
         count = tf.shape(source)[0] if self._memory else source
         is_stream = tf.executing_eagerly()
         search_id = tf.numpy_function(self._begin, [source, is_stream], tf.int32)

@@ -18,12 +18,13 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.family import LANGUAGE_CLASSES, Family, build_model, missing_head
-from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig
+from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig, ends_of, own_ids
 from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
 from macaron_tf.interop.vocabularies import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special_ids import BOS
 from macaron_tf.text import PieceVocabulary
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
@@ -312,12 +313,18 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
         else:
             vocabulary, piece_ids = read_vocabulary(directory)
             ids = _table_ids(vocabulary, piece_ids)
-            start, end = vocabulary.cls_id, vocabulary.sep_id
-            if config.get("decoder_start_token_id") != piece_ids[start]:
-                # The encoder reads <s> text </s>, and the decoder starts with </s> <s>.
-                fields["ends"] = {"source_start": (start,), "answer_start": (end, start)}
     model = _convert(read_state(directory), config, ids)
-    return dataclasses.replace(model, vocabulary=vocabulary, **fields)
+    generation = config.generation(directory)
+    ends: dict[str, tuple[int, ...]] = ends_of(generation, model.ids)
+    start = generation.get("decoder_start_token_id", config.get("decoder_start_token_id"))
+    if model_type == "bart" and vocabulary and start != model.ids[vocabulary.cls_id]:
+        # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
+        # force <s> to follow.
+        starts = [n for n in (start, generation.get("forced_bos_token_id")) if n is not None]
+        ends |= {"source_start": (BOS,), "answer_start": own_ids(starts, model.ids)}
+    return dataclasses.replace(
+        model, vocabulary=vocabulary, generation=generation, ends=ends, **fields
+    )
 
 
 def import_encoder_decoder(
@@ -362,6 +369,8 @@ def _special_first(config: ForeignConfig) -> np.ndarray:
 
     The order is PAD, UNK, BOS (the decoder's start token), EOS, and all other ids.
     """
+    if isinstance(eos := config.get("eos_token_id"), list) and eos:
+        config = ForeignConfig({**config.fields, "eos_token_id": eos[0]}, config.where)
     pad, start, eos = map(config.number, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     if config.get("unk_token_id") is not None:
         unknown = config.number("unk_token_id")

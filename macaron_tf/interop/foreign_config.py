@@ -5,9 +5,19 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.special_ids import EOS
 
+# Fields of `config.json` that transformers reads as generation settings if the folder has no
+# `generation_config.json`.
+_GENERATION = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "bad_words_ids"),
+    *("forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "do_sample"),
+    *("num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "top_k", "top_p"),
+)
 # Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
     "relu": "relu",
@@ -85,6 +95,22 @@ class ForeignConfig:
         """Name of the model class in the other library, or "" if the file names no class."""
         with refuse_damage(self.where, "correct its fields architectures and id2label"):
             return str((self.get("architectures") or [""])[0])
+
+    def generation(self, directory: pathlib.Path) -> dict[str, Any]:
+        """Returns the generation settings of a Hugging Face model, with its ids.
+
+        Raises:
+            UserError: `generation_config.json` is damaged.
+        """
+        file = directory / "generation_config.json"
+        if not file.is_file():
+            return {name: value for name, value in self.fields.items() if name in _GENERATION}
+        # Without its marks, the file takes precedence over `config.json`.
+        return {
+            name: value
+            for name, value in read_json(file).items()
+            if name not in ("_from_model_config", "transformers_version")
+        }
 
     def get(self, field: str, default=None) -> Any:
         """Returns the value of a field, or `default` if the field is missing.
@@ -233,3 +259,22 @@ def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
         "rope_type": rope_type,
         **dict(zip(ROPE_TYPES[rope_type], scaling, strict=True)),
     }
+
+
+def own_ids(field: Any, ids: np.ndarray) -> tuple[int, ...]:
+    """Converts the value of a field such as `eos_token_id` to ids of macaron_tf.
+
+    Args:
+        field: Hugging Face id, list of ids, or `None`. Ids without a token are left out.
+        ids: Hugging Face id for each id of macaron_tf.
+    """
+    values = [] if field is None else np.atleast_1d(field)
+    places = (np.flatnonzero(ids == value) for value in values)
+    # GPT-2's end of a text is also its start.
+    return tuple(int(EOS if EOS in found else found[0]) for found in places if len(found))
+
+
+def ends_of(generation: Mapping[str, Any], ids: np.ndarray) -> dict[str, tuple[int, ...]]:
+    """Returns the argument `end_ids` of a `TextGenerator`, or an empty dict if [SEP] is the end."""
+    end_ids = own_ids(generation.get("eos_token_id"), ids)
+    return {"end_ids": end_ids} if {*end_ids} - {EOS} else {}

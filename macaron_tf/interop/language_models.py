@@ -27,6 +27,7 @@ from macaron_tf.interop.family import Family, TaskHead, build_model, missing_hea
 from macaron_tf.interop.foreign_config import (
     ACTIVATIONS,
     ForeignConfig,
+    ends_of,
     rotary_fields,
     rotary_settings,
 )
@@ -232,7 +233,9 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     head = find_head(family, config, arrays, settings, has_special_tokens=bool(ids[PAD] >= 0))
     model = import_language_model(arrays, family, settings, vocabulary, ids, head)
     missing = "" if head else missing_head(config, model.unread) or model.missing_head
-    return dataclasses.replace(model, missing_head=missing)
+    generation = {} if head else config.generation(directory)
+    ends = ends_of(generation, ids)
+    return dataclasses.replace(model, missing_head=missing, generation=generation, ends=ends)
 
 
 def import_language_model(

@@ -59,7 +59,8 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     ids = _hugging_face_ids(model)
     if model_type == "marian" and model.ids is None:
         ids = _marian_ids(model, ids)
-    start_ids = tuple(int(ids[token_id]) for token_id in model.ends.get("answer_start", (BOS,)))
+    answer_start = (model.answers or model.ends).get("answer_start", (BOS,))
+    start_ids = tuple(int(ids[token_id]) for token_id in answer_start)
     token_ids = {
         "pad_token_id": int(ids[PAD]),
         "bos_token_id": int(ids[BOS]),
@@ -85,12 +86,12 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     fields = {
         name: value for name, value in fields.items() if value is not None or name in token_ids
     }
-    generation_config = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
-    generation_config |= {
-        "suppress_tokens": _suppressed_ids(model, ids),
+    default = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
+    default |= {
+        "suppress_tokens": sorted({*_suppressed_ids(model, ids)} - {*start_ids[1:]}),
         "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
     }
-    files = {"generation_config.json": json_bytes(generation_config)}
+    files = {"generation_config.json": json_bytes(model.generation or default)}
     state = _state(model, family, ids)
     if model_type == "marian":
         _shift_start_to_zero(state, start_ids[0], config)
@@ -253,6 +254,6 @@ def _tokenizer(model: Pretrained, ids: np.ndarray) -> dict[str, bytes]:
         vocabulary,
         ids[: vocabulary.pieces],
         model.config.longest,
-        starts=bool(model.ends.get("source_start")),
+        starts=bool((model.answers or model.ends).get("source_start")),
         sentinels=ids[first : first + model.sentinels],
     )

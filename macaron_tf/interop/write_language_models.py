@@ -90,9 +90,8 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
             )
         fields["architectures"] = [family.class_prefix + class_suffix]
         pipeline = "text-generation"
-        files["generation_config.json"] = json_bytes(
-            {**token_ids, **_suppressed_tokens(model, ids)}
-        )
+        default = {**token_ids, **_suppressed_tokens(model, ids)}
+        files["generation_config.json"] = json_bytes(model.generation or default)
     tokenizer = {}
     if model.vocabulary:
         tokenizer = language_tokenizer(

@@ -96,7 +96,7 @@ class Continuation(Decoding):
         arguments = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
             return cls(SequenceGenerator(*arguments, model.sentinels, **model.ends), window)
-        return cls(TextGenerator(*arguments, model.starts), window)
+        return cls(TextGenerator(*arguments, model.starts, **model.ends), window)
 
     @classmethod
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
@@ -161,7 +161,9 @@ class Continuation(Decoding):
         seed = require(is_valid, message, seed)
         rules = generator.rules(Controls(temperature, top_k, top_p))
         result = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
-        texts = generator.detokenizer.in_graph(result["ids"][:, 0])
+        ids = result["ids"][:, 0]
+        is_end = tf.reduce_any(ids[..., None] == tf.constant(generator.end_ids), axis=-1)
+        texts = generator.detokenizer.in_graph(tf.where(is_end, PAD, ids))
         stripped = tf.strings.regex_replace(texts, "^ ", "")
         return {
             "completion": tf.where(generator.starts_text(lengths), stripped, texts),

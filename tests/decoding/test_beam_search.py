@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search
 from macaron_tf.decoding.beam_search import top_k
-from tests.decoding.toy import REAL_SIZE, Toy, searched, trimmed
+from tests.decoding.toy import EOS, REAL_SIZE, Toy, searched, trimmed
 
 PENALTIES = {
     "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,
@@ -47,6 +47,33 @@ def test_beam_of_one_is_greedy(seed):
     sources = toy.sources(8)
     found = search(toy, sources, 9, jit=False, beam_size=1)
     check(toy, sources, found, [[toy.greedy(source, 9)] for source in sources], GNMT)
+
+
+class SecondEnd(Toy):
+    """A scorer that gives EOS the larger logit of EOS and of the last real word."""
+
+    def decode_step(self, tokens, index, context, cache):
+        logits, cache = super().decode_step(tokens, index, context, cache)
+        ends = tf.sort(tf.stack([logits[..., REAL_SIZE - 1], logits[..., EOS]], -1))
+        parts = [logits[..., :EOS], ends[..., 1:], logits[..., EOS + 1 : REAL_SIZE - 1]]
+        return tf.concat([*parts, ends[..., :1], logits[..., REAL_SIZE:]], -1), cache
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_outputs_end_with_any_of_several_ends(beams):
+    """A second end gives the outputs of a model whose EOS has the larger logit of both ends."""
+    config = BeamSearchConfig(beam_size=beams, n_best=beams)
+    for seed in range(4):
+        results = []
+        for toy, size, ends in (
+            (Toy(seed), REAL_SIZE, (EOS, REAL_SIZE - 1)),
+            (SecondEnd(seed), REAL_SIZE - 1, (EOS,)),
+        ):
+            context, cache = {"rows": toy.sources(8)}, toy.empty_cache(8, beams)
+            options = {"vocabulary_size": size, "end_ids": ends}
+            results.append(beam_search(toy.decode_step, context, cache, 8, config, 9, **options))
+        for name in results[0]:
+            np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "alpha"), [("gnmt", 0.6), ("fairseq", 1.0), ("none", 0.6)])

@@ -276,6 +276,24 @@ def test_greedy_is_the_argmax_of_the_whole_model(kind):
             np.testing.assert_allclose(found["log_probs"][b, k], log_prob, atol=1e-4)
 
 
+@pytest.mark.parametrize("min_tokens", [0, 4])
+def test_any_of_several_ends_ends_a_text(min_tokens):
+    model, rules = small("transformer"), Rules(Controls(temperature=0), END, barred)
+    whole = run(model, asked(), rules)["ids"]
+    ends = [END, *{int(row[min_tokens and 4]) for row in whole[:, 0]}]
+    found = run(model, asked(), rules._replace(end_id=ends, min_tokens=min_tokens))
+    next_logits = without_cache(model)
+    for b, prompt in enumerate(ROWS):
+        row, new = [*prompt], []
+        while len(new) < N and not (new and new[-1] in ends):
+            early = np.isin(np.arange(V), ends) & (len(new) < min_tokens)
+            new.append(int(np.where(barred(np.arange(V)) | early, -9e9, next_logits(row)).argmax()))
+            row.append(new[-1])
+        assert found["ids"][b, 0].tolist() == new + [0] * (N - len(new))
+        assert found["lengths"][b, 0] == len(new)
+        assert len(new) > min_tokens and (min_tokens or len(new) == 1)
+
+
 @pytest.mark.parametrize("kind", ["transformer", "swish_rnn"])
 def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, barred)

@@ -13,6 +13,7 @@ from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
+from macaron_tf.io.serving import failed_check
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary
@@ -160,6 +161,18 @@ def test_translations_are_the_graphs(pair, count, config):
     length = 300 if config.max_length == 8 else 20
     found, expected = (translated(m, count, length, config) for m in (decoders["fp32"], network))
     assert_equal(found, expected)
+
+
+def test_a_source_beyond_the_positions_is_refused_in_a_sentence():
+    network = translator(positions="learned", max_length=12)
+    decoder = convert_decoder(network, "fp32")
+    config = BeamSearchConfig(beam_size=2, max_length=5)
+    assert_equal(translated(decoder, 2, 12, config), translated(network, 2, 12, config))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        translated(decoder, 2, 13, config)
+    assert failed_check(caught.value.message) == (
+        "a source has more than the 12 ids that the model reads: shorten the source"
+    )
 
 
 def test_int8_translations_have_close_scores(pair):

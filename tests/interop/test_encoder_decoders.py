@@ -1,11 +1,13 @@
 """T5, BART and MarianMT, read from Hugging Face files, agree with Hugging Face's PyTorch models."""
 
 import functools
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import macaron_tf
 from macaron_tf.decoding import (
     BeamSearchConfig,
     GenerationConfig,
@@ -302,8 +304,11 @@ def t5_directory(directory):
     return model, tokenizer
 
 
-def bart_directory(directory):
-    """Saves a BART and its tokenizer; returns the model and the tokenizer."""
+def bart_directory(directory, **fields):
+    """Saves a BART and its tokenizer; returns the model and the tokenizer.
+
+    `fields` are fields of the configuration, such as `forced_bos_token_id`.
+    """
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     kind = transformers.BartTokenizer
     tokenizer = byte_pair_tokenizer(kind, "its own", directory, mask_token=mask)
@@ -313,7 +318,7 @@ def bart_directory(directory):
         encoder_layers=2,
         decoder_layers=2,
         max_position_embeddings=40,
-        forced_eos_token_id=None,
+        **{"forced_eos_token_id": None, **fields},
     )
     model = shaken(transformers.BartForConditionalGeneration, config, 0.3, (0, None))
     model.final_logits_bias.normal_(std=0.1)
@@ -326,22 +331,27 @@ def bart_directory(directory):
     return model, tokenizer
 
 
-@pytest.mark.parametrize("system", ["t5", "bart"])
+FORCED = functools.partial(bart_directory, forced_bos_token_id=0)
+
+
+@pytest.mark.parametrize("system", ["t5", "bart", "forced bart"])
 def test_greedy_answers_are_theirs(system, tmp_path):
-    theirs, tokenizer = {"t5": t5_directory, "bart": bart_directory}[system](tmp_path)
+    directories = {"t5": t5_directory, "bart": bart_directory, "forced bart": FORCED}
+    theirs, tokenizer = directories[system](tmp_path)
     read = read_encoder_decoder(tmp_path)
     generator = SequenceGenerator(
         read.network, read.vocabulary, read.config.longest, read.sentinels, **read.ends
     )
     gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
-    for name in {"t5": ("<extra_id_0>", "<extra_id_1>"), "bart": ("<mask>",) * 2}[system]:
+    for name in ("<extra_id_0>", "<extra_id_1>") if system == "t5" else ("<mask>",) * 2:
         their_gaps = their_gaps.replace("[MASK]", name, 1)
     # Ids that our model never writes: special tokens and unused rows.
     barred, start = {
         "t5": ([0, 2, *range(175, 192)], [[0]]),
-        "bart": ([0, 1, 3, tokenizer.mask_token_id], [[2, 0]]),
+        "bart": ([1, 3, tokenizer.mask_token_id], [[2]]),
+        "forced bart": ([0, 1, 3, tokenizer.mask_token_id], [[2, 0]]),
     }[system]
-    places = {theirs: ours for ours, theirs in enumerate(read.ids) if ours > 4 or ours == 3}
+    places = {theirs: ours for ours, theirs in enumerate(read.ids) if ours > 4 or ours in (2, 3)}
     texts = [gaps, "Der schnelle braune Fuchs", "naïve €", "1,234.56 in many texts."]
     config = GenerationConfig(temperature=0.0, max_tokens=LENGTH)
     different = set()
@@ -363,3 +373,55 @@ def test_greedy_answers_are_theirs(system, tmp_path):
         assert "".join(generator.stream(text, config)) == ours.text
         different.update(new)
     assert len(different) > 5
+
+
+MANY_ENDS = [2, *range(20, 240, 20)]
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"forced_bos_token_id": 0, "forced_eos_token_id": 2},
+        {"forced_bos_token_id": 0, "eos_token_id": MANY_ENDS},
+        {"eos_token_id": MANY_ENDS, "num_beams": 2, "no_repeat_ngram_size": 2},
+    ],
+)
+def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, tmp_path):
+    theirs, tokenizer = bart_directory(tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        file = tmp_path / name
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+        if name != "config.json" and not has_file:
+            file.unlink()
+    kind = type(theirs)
+    theirs = kind.from_pretrained(tmp_path)
+    macaron_tf.load(f"hugging-face:{tmp_path}").save_pretrained(tmp_path / "own")
+    read = macaron_tf.load(tmp_path / "own")
+    read.save_pretrained(tmp_path / "out", format="hugging-face")
+    back, generator = kind.from_pretrained(tmp_path / "out"), read.task.generator
+    config = GenerationConfig(temperature=0.0, max_tokens=LENGTH)
+    barred = {"suppress_tokens": [1, 3, tokenizer.mask_token_id], "num_beams": 1}
+    for text in ("the quick fox jumped.", "Der schnelle braune Fuchs", "naïve €"):
+        asked = dict(tokenizer(text, return_tensors="pt"))
+        for options in ({}, {"num_beams": 1}, {"num_beams": 3}):
+            answers = [
+                model.generate(**asked, **options, max_new_tokens=LENGTH).tolist()
+                for model in (theirs, back)
+            ]
+            assert answers[0] == answers[1]
+        if "forced_eos_token_id" not in fields and "num_beams" not in fields:
+            [[ours]] = generator.complete([text], config)
+            [answer] = theirs.generate(**asked, **barred, max_new_tokens=LENGTH).tolist()
+            started = len(generator.answer_start)
+            found = read.ids[[*ours.ids]].tolist()
+            assert found[: len(answer) - started] == answer[started:]
+            assert ours.ended == (found[-1] in fields.get("eos_token_id", [2]))
+
+
+def test_several_ends_in_the_configuration_of_a_marian():
+    theirs = marian()
+    config = {**theirs.config.to_dict(), "eos_token_id": [0, 7, 9]}
+    read = import_encoder_decoder({n: w.numpy() for n, w in theirs.state_dict().items()}, config)
+    assert read.ids[3] == 0

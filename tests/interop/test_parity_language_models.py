@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from macaron_tf.decoding import GenerationConfig
 from macaron_tf.interop import read_language_model, read_xlnet
 from macaron_tf.interop.arrays import (
     Raw,
@@ -513,3 +514,29 @@ def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
         np.testing.assert_allclose(logits, found.logits.numpy()[..., read.ids], atol=5e-5)
         scores = numpy_of(outputs["masked_language"])
         assert (scores[..., len(read.ids) :] < -1e3).all()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama of one table"])
+def test_several_ends_are_theirs_and_are_written_again(family, tmp_path):
+    theirs = make(family, tmp_path)
+    file = tmp_path / "generation_config.json"
+    read = macaron_tf.load(f"hugging-face:{tmp_path}")
+    row = read.ids[read.task.generator.row("he will")].tolist()
+    [plain] = theirs.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12).tolist()
+    ends = [int(read.ids[read.vocabulary.sep_id]), plain[len(row) + 3]]
+    fields = {**json.loads(file.read_text()), "eos_token_id": ends, "temperature": 0.5}
+    file.write_text(json.dumps(fields))
+    theirs = type(theirs).from_pretrained(tmp_path)
+    [answer] = theirs.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12).tolist()
+    assert len(answer) <= len(row) + 4
+    macaron_tf.load(f"hugging-face:{tmp_path}").save_pretrained(tmp_path / "own")
+    read = macaron_tf.load(tmp_path / "own")
+    greedy = {"temperature": 0.0, "max_tokens": 12}
+    found = read.predict("he will", **greedy)
+    assert found["tokens"] == len(answer) - len(row)
+    assert "".join(read.stream("he will", **greedy)) == found["completion"]
+    [[completion]] = read.task.generator.complete(["he will"], GenerationConfig(**greedy))
+    assert read.ids[[*completion.ids]].tolist() == answer[len(row) :] and completion.ended
+    read.save_pretrained(tmp_path / "out", format="hugging-face")
+    written = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert written.items() <= fields.items() and written["eos_token_id"] == ends
