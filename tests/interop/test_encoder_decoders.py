@@ -304,10 +304,10 @@ def t5_directory(directory):
     return model, tokenizer
 
 
-def bart_directory(directory, **fields):
+def bart_directory(directory, **settings):
     """Saves a BART and its tokenizer; returns the model and the tokenizer.
 
-    `fields` are fields of the configuration, such as `forced_bos_token_id`.
+    `settings` are generation settings, such as `forced_bos_token_id`.
     """
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     kind = transformers.BartTokenizer
@@ -318,7 +318,7 @@ def bart_directory(directory, **fields):
         encoder_layers=2,
         decoder_layers=2,
         max_position_embeddings=40,
-        **{"forced_eos_token_id": None, **fields},
+        forced_eos_token_id=None,
     )
     model = shaken(transformers.BartForConditionalGeneration, config, 0.3, (0, None))
     model.final_logits_bias.normal_(std=0.1)
@@ -327,6 +327,7 @@ def bart_directory(directory, **fields):
         for layer in model.model.decoder.layers:
             layer.encoder_attn.out_proj.weight.mul_(0.2)
             layer.encoder_attn.out_proj.bias.mul_(0.2)
+    model.generation_config.update(**settings)
     model.save_pretrained(directory)
     return model, tokenizer
 
