@@ -24,7 +24,7 @@ from macaron_tf.interop.vocabularies import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import BOS
+from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import PieceVocabulary
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
@@ -316,7 +316,8 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     model = _convert(read_state(directory), config, ids)
     generation = config.generation(directory)
     ends: dict[str, tuple[int, ...]] = ends_of(generation, model.ids)
-    start = generation.get("decoder_start_token_id", config.get("decoder_start_token_id"))
+    start = config.get("decoder_start_token_id", model.ids[EOS])
+    start = generation.get("decoder_start_token_id", start)
     if model_type == "bart" and vocabulary and start != model.ids[vocabulary.cls_id]:
         # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
         # force <s> to follow.
