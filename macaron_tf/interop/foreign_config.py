@@ -269,7 +269,7 @@ def own_ids(field: Any, ids: np.ndarray) -> tuple[int, ...]:
         ids: Hugging Face id for each id of macaron_tf.
     """
     values = [] if field is None else np.atleast_1d(field)
-    places = (np.flatnonzero(ids == value) for value in values)
+    places = (np.flatnonzero((ids == value) & (ids >= 0)) for value in values)
     # GPT-2's end of a text is also its start.
     return tuple(int(EOS if EOS in found else found[0]) for found in places if len(found))
 

@@ -379,14 +379,13 @@ def test_greedy_answers_are_theirs(system, tmp_path):
 MANY_ENDS = [2, *range(20, 240, 20)]
 
 
-@pytest.mark.parametrize("has_file", [True, False])
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "has_file"),
     [
-        {},
-        {"forced_bos_token_id": 0, "forced_eos_token_id": 2},
-        {"forced_bos_token_id": 0, "eos_token_id": MANY_ENDS},
-        {"eos_token_id": MANY_ENDS, "num_beams": 2, "no_repeat_ngram_size": 2},
+        ({}, True),
+        ({"forced_bos_token_id": 0, "forced_eos_token_id": 2}, False),
+        ({"forced_bos_token_id": 0, "eos_token_id": MANY_ENDS}, True),
+        ({"eos_token_id": MANY_ENDS, "num_beams": 2, "no_repeat_ngram_size": 2}, False),
     ],
 )
 def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, tmp_path):
