@@ -20,7 +20,6 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.loading import load, locate
 from macaron_tf.objectives import objective_class
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text.words import cut_lines
 
 # Commands for runs that do not generate text. A key is the kind of a run.
 _OTHER_COMMANDS = {
@@ -167,7 +166,11 @@ def complete(options: argparse.Namespace) -> None:
             )
             print(json_line(answer), end="", flush=True)
             continue
-        prompt = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
+        prompt = (
+            ""
+            if isinstance(generator, SequenceGenerator)
+            else text.rstrip(" " if generator.line_ends else None)
+        )
         for sample_index in range(config.num_samples):
             chunks = generator.stream(text, config, seed + sample_index)
             first = next(chunks, "")  # raises for a text that is too long, before the print
@@ -205,8 +208,7 @@ def score(options: argparse.Namespace) -> None:
             ids = scorer.text_ids(text)
             scores = scorer.score_text(ids, options.stride)
         unknown = ids.count(scorer.vocabulary.unk_id)
-        # Bytes are counted in the text that the model reads, without indentation and empty lines.
-        num_words, num_bytes = len(text.split()), len(" ".join(cut_lines(text)).encode())
+        num_words, num_bytes = len(text.split()), len(scorer.read(text).encode())
         log_prob, num_tokens = math.fsum(scores.log_probs), int(scores.lengths.sum())
         record = {
             "file": file,

@@ -106,6 +106,8 @@ class TextScorer:
         batch_tokens: maximum number of tokens in a batch, including padding. A row with more tokens
             is a batch by itself.
         starts: whether rows begin with [CLS]. Without [CLS], the first token of a row has no score.
+        line_ends: whether the model was trained with line ends. Otherwise, line ends in a text
+            become spaces.
     """
 
     network: Any
@@ -113,6 +115,7 @@ class TextScorer:
     window: int
     batch_tokens: int = 4096
     starts: bool = True
+    line_ends: bool = False
 
     def __post_init__(self):
         if self.window < 2:
@@ -158,19 +161,23 @@ class TextScorer:
             rows.append([*row, *continuation])
         return self._score_rows(rows, first_scored)
 
-    def text_ids(self, text: str) -> list[int]:
-        """Returns the token ids of a text, without [CLS].
+    def read(self, text: str) -> str:
+        """Returns a text as the model reads it.
 
-        As in the training corpora, the method first removes empty lines and the white space around
-        each line, and replaces line breaks by spaces.
+        Unless `line_ends` is True, the method removes empty lines and the white space around each
+        line, and replaces line ends by spaces, as in the corpora of models that are trained here.
+        """
+        return text if self.line_ends else " ".join(cut_lines(text))
+
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text, without [CLS] (see `read`).
 
         Raises:
             UserError: the text is empty or consists of white space.
         """
-        lines = cut_lines(text)
-        if not lines:
+        if not text.strip():
             raise UserError("the text to score has no words: give a text with at least one word")
-        return self.vocabulary.encode_lines([" ".join(lines)])[0]
+        return self.vocabulary.encode_lines([self.read(text)])[0]
 
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
         """Computes the log-probability of a long text in overlapping windows.

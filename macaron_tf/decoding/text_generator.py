@@ -106,6 +106,8 @@ class TextGenerator:
         longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
         starts: whether rows begin with [CLS]. Without [CLS], a prompt must not be empty.
         end_ids: ids of the tokens that end a text, which add no text; none means [SEP].
+        line_ends: whether the model was trained with line ends. Otherwise, line ends in a prompt
+            become spaces.
     """
 
     def __init__(
@@ -115,8 +117,10 @@ class TextGenerator:
         longest: int | None = None,
         starts: bool = True,
         end_ids: Sequence[int] = (),
+        line_ends: bool = False,
     ):
         self.model = model
+        self.line_ends = line_ends
         self.vocabulary = vocabulary
         self.longest = longest
         self.prefix = [vocabulary.cls_id] if starts else []
@@ -136,7 +140,8 @@ class TextGenerator:
 
     def options(self) -> dict[str, Any]:
         """Returns the constructor's arguments as JSON values, except `model` and `vocabulary`."""
-        return {"longest": self.longest, "starts": bool(self.prefix), "end_ids": self.end_ids}
+        names = ("longest", "end_ids", "line_ends")
+        return {"starts": bool(self.prefix), **{name: getattr(self, name) for name in names}}
 
     def with_model(self, model: Any) -> Self:
         """Returns a copy of this generator that runs another model.
@@ -152,8 +157,7 @@ class TextGenerator:
     def row(self, text: str) -> list[int]:
         """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
 
-        The method first replaces line ends by spaces and strips white space at the end (see
-        `as_prompt`).
+        The method first changes line ends and the white space at the end (see `as_prompt`).
 
         Raises:
             UserError: the text leaves no room for new tokens, has an unpaired surrogate, or is
@@ -176,7 +180,7 @@ class TextGenerator:
         )
 
     def _encode(self, text: str) -> list[int]:
-        return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
+        return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])[0]]
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Encodes prompts as the model's input, in a graph and without the checks of `row`.
@@ -187,7 +191,9 @@ class TextGenerator:
         Returns:
             `(B, None)` ragged int32.
         """
-        ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
+        ids = tf.cast(
+            self.vocabulary.encode(as_prompts(texts, self.line_ends)), tf.int32
+        )  # (B, None)
         prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
         return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
 
@@ -375,7 +381,7 @@ class SequenceGenerator(TextGenerator):
         source_start: ids at the beginning of every input text.
         answer_start: ids that the decoder reads before an answer. If [CLS] is not among them, the
             model may generate [CLS] itself, as in a BART whose first token is not forced.
-        end_ids: see `TextGenerator`.
+        end_ids, line_ends: see `TextGenerator`.
     """
 
     def __init__(
@@ -387,8 +393,9 @@ class SequenceGenerator(TextGenerator):
         source_start: Sequence[int] = (),
         answer_start: Sequence[int] = (BOS,),
         end_ids: Sequence[int] = (),
+        line_ends: bool = False,
     ):
-        super().__init__(model, vocabulary, longest, end_ids=end_ids)
+        super().__init__(model, vocabulary, longest, end_ids=end_ids, line_ends=line_ends)
         self.sentinels = sentinels
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         num_extra_ids = model.config.vocab_size - vocabulary.size
@@ -402,7 +409,7 @@ class SequenceGenerator(TextGenerator):
         self.is_suppressed[vocabulary.cls_id] = vocabulary.cls_id in self.answer_start
 
     def options(self) -> dict[str, Any]:
-        names = ("longest", "sentinels", "source_start", "answer_start", "end_ids")
+        names = ("longest", "sentinels", "source_start", "answer_start", "end_ids", "line_ends")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -410,15 +417,16 @@ class SequenceGenerator(TextGenerator):
         return None
 
     def _encode(self, text: str) -> list[int]:
-        return self.rows(tf.constant([as_prompt(text)]))[0].numpy().tolist()
+        return self.rows(tf.constant([text]))[0].numpy().tolist()
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        parts = tf.strings.split(as_prompts(texts), GAP)  # (B, None)
-        # Keep the space after a gap, because some vocabularies encode it with the next word.
-        texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
-        ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
+        parts = tf.strings.split(as_prompts(texts, self.line_ends), GAP)  # (B, None)
         gap_indices = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
         last_gap = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
+        # Keep the space after a gap, because some vocabularies encode it with the next word.
+        stripped = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
+        texts = tf.where(gap_indices == last_gap, parts.values, stripped)
+        ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         # If a text has more gaps than sentinels, the remaining gaps are the last sentinel.
         gap = self.vocabulary.mask_id
         if self.sentinels:

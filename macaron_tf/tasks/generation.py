@@ -94,9 +94,11 @@ class Continuation(Decoding):
             # trained without [CLS], so an encoder-decoder has one trained position less.
             longest = model.trained_length - learns.encoder_decoder
         arguments = model.network, model.vocabulary, longest
+        # The corpora of models that are trained here have no line ends.
+        ends = {**model.ends, "line_ends": model.trained_length is None}
         if learns.encoder_decoder:
-            return cls(SequenceGenerator(*arguments, model.sentinels, **model.ends), window)
-        return cls(TextGenerator(*arguments, model.starts, **model.ends), window)
+            return cls(SequenceGenerator(*arguments, model.sentinels, **ends), window)
+        return cls(TextGenerator(*arguments, model.starts, **ends), window)
 
     @classmethod
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
@@ -202,8 +204,8 @@ class Continuation(Decoding):
 
     def scorer(self, window: int) -> TextScorer:
         """Creates a scorer that splits texts into windows of `window` tokens."""
-        starts = bool(self.generator.prefix)
-        return TextScorer(self.network, self.vocabulary, window, starts=starts)
+        options = {"starts": bool(self.generator.prefix), "line_ends": self.generator.line_ends}
+        return TextScorer(self.network, self.vocabulary, window, **options)
 
     def facts(self) -> dict[str, Any]:
         return {"longest": self.longest, "generator": self.generator.options()}

@@ -202,22 +202,27 @@ def cut_texts(texts: tf.Tensor, max_tokens: int) -> tf.Tensor:
     return tf.strings.substr(texts, 0, text_limit(max_tokens), unit="UTF8_CHAR")
 
 
-# Training sequences have no line ends, because documents are split at line ends. These patterns
-# match the same text in Python and in RE2.
+# The training texts of models that are trained here have no line ends, because documents are split
+# at line ends. These patterns match the same text in Python and in RE2.
 _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 
 
-def as_prompt(text: str) -> str:
+def as_prompt(text: str, line_ends: bool = False) -> str:
     """Replaces line ends in a prompt, with the white space around them, by single spaces.
 
-    Training text has no line ends either. The function also strips white space at the end of the
-    prompt, because the first generated word includes its own leading space.
+    The function also strips white space at the end of the prompt, because the first generated word
+    includes its own leading space. If `line_ends` is True, the function only strips spaces at the
+    end, because the model was trained with line ends.
     """
+    if line_ends:
+        return text.rstrip(" ")
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
 
-def as_prompts(texts: tf.Tensor) -> tf.Tensor:
+def as_prompts(texts: tf.Tensor, line_ends: bool = False) -> tf.Tensor:
     """Applies `as_prompt` to strings `(B,)`, in-graph."""
+    if line_ends:
+        return tf.strings.regex_replace(texts, r" +\z", "")
     texts = tf.strings.regex_replace(texts, _TRAILING, "")
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 

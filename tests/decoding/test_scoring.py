@@ -1,8 +1,13 @@
+import types
+
 import numpy as np
 import pytest
 import scipy.special
+import tensorflow as tf
 
+from macaron_tf.decoding import SequenceGenerator, TextGenerator
 from macaron_tf.decoding.scoring import TextScorer, split_ids
+from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary, train_pieces
@@ -131,3 +136,34 @@ def test_a_text_of_lines_is_encoded_as_a_whole(network):
     text = "the cat\n sat Paris\n\nParis"
     expected = vocabulary.processor.encode("the cat sat Paris Paris")
     assert TextScorer(network, vocabulary, 12).text_ids(text) == expected
+
+
+@pytest.mark.parametrize("kind", ["Llama 2", "Llama 3", "GPT-2"])
+def test_line_ends_are_kept_for_models_that_were_trained_with_them(kind, network):
+    vocabulary = KINDS[kind]()
+    text = " the cat\n sat\tParis\r\n\nParis\n"
+    whole = vocabulary.encode_lines([text])[0]
+    assert TextScorer(network, vocabulary, 12, line_ends=True).text_ids(text) == whole
+    model = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=vocabulary.size))
+    for generator, row in (
+        (TextGenerator(None, vocabulary, line_ends=True), [vocabulary.cls_id, *whole]),
+        (SequenceGenerator(model, vocabulary, line_ends=True), [*whole, vocabulary.sep_id]),
+    ):
+        assert generator.row(f"{text}  ") == row
+        assert generator.rows(tf.constant([text, f"{text} "])).to_list() == [row, row]
+        assert generator.options()["line_ends"]
+    plain = TextGenerator(None, vocabulary)
+    [in_one_line] = vocabulary.encode_lines([" the cat sat\tParis Paris"])
+    assert plain.row(text) == [vocabulary.cls_id, *in_one_line]
+
+
+def test_only_models_from_other_libraries_read_line_ends(network):
+    def generator(**options) -> TextGenerator:
+        network_of = types.SimpleNamespace(
+            network=network, vocabulary=llama_2(), objective="causal_language", answers={},
+            starts=True, ends={}, sentinels=0, config=network.config, **options,
+        )  # fmt: skip
+        return Continuation.of(network_of).generator
+
+    assert generator(trained_length=None).line_ends
+    assert not generator(trained_length=12).line_ends
