@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
         changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
         changes = {name: value for name, value in changes.items() if value}
         recipe = resumed_run.recipe.changed(**changes)
-        recipe = checked(override(recipe, options.set, resumed_run.recipe.training), init)
+        recipe = checked(override(recipe, options.set, lambda: resumed_run.recipe.training), init)
     else:
         init = read_start(options.init, *init_arguments, options.trust_code)
         recipe = configure(options, init)

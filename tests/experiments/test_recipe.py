@@ -355,7 +355,7 @@ def test_a_warm_up_that_outlasts_the_run_is_refused():
     # T5's constant warm-up sets when the rate starts to fall. A resumed run keeps its warm-up.
     assert registry.load("t5_tiny", settings=["training.max_steps=9"]).training.warmup_steps > 9
     whole = registry.load("multi30k_macaron_tiny")
-    shorter = override(whole, ["training.max_steps=9"], saved_training=whole.training)
+    shorter = override(whole, ["training.max_steps=9"], lambda: whole.training)
     assert (shorter.training.max_steps, shorter.training.warmup_steps) == (9, 2_000)
 
 
@@ -377,7 +377,9 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
     # A resumed run keeps its warm-up.
     if short.training.schedule not in ENDING_SCHEDULES:
         for recipe, steps in ((short, 2), (whole, 20), (whole, whole.training.max_steps)):
-            again = override(recipe, [f"training.max_steps={steps}"], short.training).training
+            again = override(
+                recipe, [f"training.max_steps={steps}"], lambda: short.training
+            ).training
             assert again.warmup_steps == short.training.warmup_steps
 
 
