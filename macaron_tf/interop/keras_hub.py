@@ -557,6 +557,12 @@ def task_of(
             options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
         else:
             task_class, options = EncoderMaskedLM, dict(network.head_options)
+            is_trained = model.has_masked_language or model.objective or model.recipe
+            if model.checkpoint and not is_trained:
+                raise UserError(
+                    f"{model.checkpoint} has no masked language head: use EncoderBackbone(config) "
+                    "with your own head"
+                )
             if not options.pop("transform", True):
                 raise UserError(
                     "KerasHub has no masked language head without a dense layer, as in XLM: use "

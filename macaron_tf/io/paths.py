@@ -19,8 +19,9 @@ from macaron_tf.errors import UserError, check_path, first_line, parse_json, sto
 # Errors of file access: Python raises an OSError, and TensorFlow raises an OpError.
 FILE_ERRORS = (OSError, tf.errors.OpError)
 # Errors that reading a record with damaged content may raise.
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, NotImplementedError)
-DAMAGE += (EOFError, zlib.error, zipfile.BadZipFile)
+# zipfile raises a RuntimeError for an encrypted file.
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError)
+DAMAGE += (zlib.error, zipfile.BadZipFile)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:

@@ -389,6 +389,8 @@ def test_a_network_alone_becomes_a_task():
         np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
         assert task.preprocessor is None
     assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
+    loaded = Pretrained(PretrainingEncoder(config()), checkpoint="hugging-face:body")
+    refuses("hugging-face:body has no masked language head", task_of, loaded)
     refuses("task_of cannot convert 'runs/bert': give a network", task_of, "runs/bert")
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
     refuses("no task for the network EncoderClassifier", task_of, EncoderClassifier(words, 2))
