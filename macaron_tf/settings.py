@@ -35,7 +35,6 @@ NonNegative = Annotated[float, Ge(0)]
 
 
 _GREATEST_FLOAT = 3.4e38  # maximum of float32
-_LEAST_FLOAT = 1.2e-38  # least normal float32 above 0; many operations turn lesser numbers into 0
 _CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # control characters except tabs
 
 
@@ -219,8 +218,7 @@ def _convert(value, hint, trust_code: bool):
                 is_plain = not issubclass(hint, Settings)
                 return hint(**value) if is_plain else hint.read(value, trust_code)
     elif hint is float:
-        is_number = type(value) in (int, float)
-        if is_number and (value == 0 or _LEAST_FLOAT <= abs(value) < _GREATEST_FLOAT):
+        if type(value) in (int, float) and abs(value) < _GREATEST_FLOAT:
             return float(value)
     elif hint is str:
         if type(value) is str and not _CONTROL.search(value):
@@ -268,12 +266,10 @@ def _refusal(name: str, value, hint) -> str:
     items, parts, bound = value if type(value) in (tuple, list) else [value], [*_parts(hint)], ""
     if INT32 in parts and any(type(item) is int and item >= INT32.lt for item in items):
         bound = f" and below {INT32.lt}"
-    elif float in parts:
-        sizes = [abs(item) for item in items if type(item) in (int, float)]
-        if any(size >= _GREATEST_FLOAT for size in sizes):
-            bound = f", between {-_GREATEST_FLOAT} and {_GREATEST_FLOAT}"
-        elif any(0 < size < _LEAST_FLOAT for size in sizes):
-            bound = f", and 0 or at least {_LEAST_FLOAT} in size"
+    elif float in parts and any(
+        type(item) in (int, float) and abs(item) >= _GREATEST_FLOAT for item in items
+    ):
+        bound = f", between {-_GREATEST_FLOAT} and {_GREATEST_FLOAT}"
     if type(value) is str and str in (hint, *typing.get_args(hint)) and not _choices(hint):
         bound = " without control characters"  # the only rule for text
     return f"{name}={value!r} must be {describe_hint(hint)}{bound}{suggestion}"

@@ -363,7 +363,7 @@ def advance(
         uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
     tokens = draw(tf.where(is_suppressed, NEVER, logits), uniform, rules.controls)
     if rules.forces_end:
-        tokens = tf.where(is_last, np.ravel(rules.end_id)[0], tokens)
+        tokens = tf.where(is_last, int(np.ravel(rules.end_id)[0]), tokens)
     token_log_probs = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
     is_new = (new_index >= 0) & ~state.ended  # (B, K)
     next_position = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)

@@ -142,6 +142,12 @@ class Block(Mixer):
             attention_class = self.attention or default_class
             if issubclass(attention_class, RotaryAttention):
                 options |= self.config.rotary_options(self.attention_window)
+            if not issubclass(attention_class, MultiHeadAttention):
+                raise SettingError(
+                    f"the class attribute attention of block {type(self).__name__} is "
+                    f"{attention_class.__name__}, but must be a subclass of MultiHeadAttention: "
+                    f"make {attention_class.__name__} such a subclass"
+                )
             if not issubclass(attention_class, default_class):
                 raise SettingError(
                     f"positions={positions!r} needs a subclass of {default_class.__name__}: make "

@@ -24,6 +24,7 @@ LOWER_IS_BETTER = {
 }
 
 Decay = Annotated[float, Ge(0), Lt(1)]
+Rate = Annotated[float, Ge(1.2e-38)]  # float32 rounds most lesser numbers to 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class TrainingConfig(Settings):
 
     max_steps: Count = 100_000
     seed: Natural = 1
-    learning_rate: Positive = 1.5e-3
+    learning_rate: Rate = 1.5e-3
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
     schedule_end: NonNegative = 0.0
     optimizer: Annotated[

@@ -530,7 +530,6 @@ def test_the_commands_offer_the_library_s_strategies():
         ("translate", "train"),
         ("translate", "train demo x --sett a=1"),
         ("translate", "fly"),
-        ("finetune", "train sst2 x"),
     ],
 )
 def test_unknown_flags_and_commands_exit_2(name, arguments, capsys):

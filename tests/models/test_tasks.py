@@ -278,14 +278,6 @@ def test_texts_of_one_row_do_not_see_each_other():
     # The second text's first position contains the token before it.
     np.testing.assert_allclose(found[:, 4:], changed[:, 4:], atol=1e-6)
     assert np.abs(found - changed)[:, :3].max() > 1e-3
-    rejects(
-        "got padding_mask and an attention_mask of rank 2",
-        model,
-        {"token_ids": tokens, **MASKS_TWICE},
-    )
-
-
-MASKS_TWICE = {"padding_mask": np.ones((1, 8)), "attention_mask": np.ones((1, 8))}
 
 
 @pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])

@@ -26,6 +26,15 @@ def test_linear_schedule_needs_steps_after_warmup():
     refuses("warmup_steps", TrainingConfig, schedule="linear", max_steps=100, warmup_steps=100)
 
 
+def test_a_rate_that_float32_rounds_to_0_is_refused():
+    for rate in (0.0, 1e-45, -1e-3):
+        refuses(
+            f"learning_rate={rate} must be a number of at least 1.2e-38",
+            TrainingConfig,
+            learning_rate=rate,
+        )
+
+
 @pytest.mark.parametrize(
     ("schedule", "end", "said"),
     [
