@@ -140,8 +140,6 @@ class EncoderDecoder(Model):
         return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):
-        vectors = (None, None, self.config.hidden_dim)
-        self.decoder.build(vectors, vectors)
         super().build()
         if self.output_projection:
             declare(self.output_projection.kernel, ("embed", "vocab"))

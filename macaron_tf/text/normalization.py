@@ -199,7 +199,8 @@ def text_limit(max_tokens: int | None) -> int:
 
 def cut_texts(texts: tf.Tensor, max_tokens: int) -> tf.Tensor:
     """Cuts texts `(B,)` to `text_limit(max_tokens)` characters, in-graph."""
-    return tf.strings.substr(texts, 0, text_limit(max_tokens), unit="UTF8_CHAR")
+    limit = min(text_limit(max_tokens), 2**31 - 1)  # TensorFlow counts characters in int32
+    return tf.strings.substr(texts, 0, limit, unit="UTF8_CHAR")
 
 
 # The training texts of models that are trained here have no line ends, because documents are split

@@ -176,7 +176,9 @@ def attention_and_gradient(name, fused: bool):
 
 def fitted():
     """Returns the logits of a classifier after a step of `fit` on ids alone, and stateless ones."""
-    model = models.EncoderClassifier(config("bert_rab_tiny", dropout=0.0), 3, head_dropout=0.0)
+    model = models.EncoderClassifier(
+        config("bert_rab_tiny", dropout=0.0, attention_dropout=0.0), 3, head_dropout=0.0
+    )
     model.build()
     model.set_weights([0.1 * normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
