@@ -709,7 +709,7 @@ def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     Raises:
         UserError: the run was not trained to classify single texts.
     """
-    run = FinetuningRun.open(options.run, options.trust_code)
+    run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(
@@ -724,7 +724,7 @@ def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         answers[name] = _exported(
             "saved_model", options.run, versions, "probabilities", str(versions), *flags
         )
-    model = macaron_tf.load(options.run, trust_code=options.trust_code)
+    model = macaron_tf.load(options.run)
     answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
     # LiteRT handles requests of at most 4 lines.
     parts = [examples.first[part] for part in in_parts(len(examples), 4)]
