@@ -24,7 +24,7 @@ from macaron_tf.starts import Start, start_of
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
-def read_init(location: str, trust_code: bool) -> Start:
+def read_init(location: str, trust_code: bool = False) -> Start:
     """Loads the pre-trained T5 or BART that `--init` names.
 
     Args:
