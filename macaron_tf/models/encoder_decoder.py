@@ -140,6 +140,12 @@ class EncoderDecoder(Model):
         return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):
+        vectors = (None, None, self.config.hidden_dim)
+        for layer in self.layers:  # in this order they draw their initial weights
+            if layer is self.decoder:
+                layer.build(vectors, vectors)
+                break
+            layer.build(vectors)
         super().build()
         if self.output_projection:
             declare(self.output_projection.kernel, ("embed", "vocab"))

@@ -213,7 +213,10 @@ def test_settings_are_replaced_by_path():
             "data.vocabulary_size=99999999999999999999",
             "must be a whole number of at least 8 and be",
         ),
-        ("training.learning_rate=1e99", "learning_rate=1e\\+99 must be a number above 0"),
+        (
+            "training.learning_rate=1e99",
+            "learning_rate=1e\\+99 must be a number of at least 1.2e-38",
+        ),
         ("data.source=a\0b", "data.source='a.x00b' must be text"),
         (
             "init=runs/bert",
