@@ -25,7 +25,7 @@ from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.detokenizer import Detokenizer
-from macaron_tf.text.normalization import as_prompt, as_prompts, text_limit
+from macaron_tf.text.normalization import as_prompt, as_prompts, byte_limit
 
 
 class FilledContext(NamedTuple):
@@ -164,7 +164,7 @@ class TextGenerator:
                 empty and the model cannot begin a text.
         """
         check_encodable([text])
-        if len(text.encode()) > (max_bytes := 4 * text_limit(self.longest)):
+        if len(text.encode()) > (max_bytes := byte_limit(self.longest)):
             raise UserError(f"the prompt has more than {max_bytes} bytes: shorten the prompt")
         row = self._encode(text)
         if not row:

@@ -18,7 +18,7 @@ from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
-from macaron_tf.text.normalization import cut_texts, text_limit
+from macaron_tf.text.normalization import byte_limit, cut_texts
 
 _BATCH_SIZE = 32  # maximum number of texts in a batch
 
@@ -394,7 +394,7 @@ def _checked(task: TaskKind, texts: tf.Tensor) -> tf.Tensor:
     if task.truncates:
         texts = cut_texts(texts, task.longest)
     else:
-        max_bytes = 4 * text_limit(task.longest)
+        max_bytes = byte_limit(task.longest)
         problem = f"a text has more than {max_bytes} bytes: shorten the text"
         texts = require(tf.strings.length(texts) <= max_bytes, problem, texts)
     transcoded = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

@@ -225,9 +225,9 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2.
 
     The head of a `MaskedLM` task is read, and the heads of other tasks are left out (see
-    `Pretrained.missing_head`). If the
-    WordPiece tokenizer of the preset lower-cases text, the vocabulary of the result also strips
-    accents, as BERT's own tokenizer does. By default, KerasHub's tokenizer keeps accents.
+    `Pretrained.missing_head`). If the WordPiece tokenizer of the preset lower-cases text, the
+    vocabulary of the result also strips accents, as BERT's own tokenizer does. By default,
+    KerasHub's tokenizer keeps accents.
 
     Args:
         directory: folder that `save_to_preset` wrote, or a downloaded preset. The folder contains

@@ -277,8 +277,7 @@ def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, ids: np.ndarray
 
     Raises:
         UserError: the vocabulary does not contain an added token, because an unused id precedes the
-            id of this token, or normalization removes an added
-            token or the white space around it.
+            id of this token, or normalization removes an added token or the white space around it.
     """
     new_ids = {old_id: new_id for new_id, old_id in enumerate(ids.tolist())}
     absent = [name for name, old_id in tokenizer.added.items() if old_id not in new_ids]

@@ -186,15 +186,20 @@ def text_limit(max_tokens: int | None) -> int:
     The first characters have more than `max_tokens` tokens, unless a token has more than 32
     characters on average, as in long white space. English has 4 to 5 characters per token. The
     limit is at least 32,768 characters, as on 15 pages. The slowest tokenizer needs 0.3 seconds for
-    so many characters, but 36 seconds for ten times as many, if all of them are unknown.
-
-    A task that does not cut texts refuses a text with four times as many bytes, 128 bytes per
-    token, because GPT-2's longest token has 128 bytes.
+    that, but 36 seconds for ten times as many characters, if all of them are unknown.
 
     Args:
         max_tokens: maximum number of tokens that the caller keeps; `None` means no maximum.
     """
     return max(1 << 15, 32 * (max_tokens or 0))
+
+
+def byte_limit(max_tokens: int | None) -> int:
+    """Returns the number of bytes above which a task that does not cut texts refuses a text.
+
+    The limit is 128 bytes per token, the length of GPT-2's longest token.
+    """
+    return 4 * text_limit(max_tokens)
 
 
 def cut_texts(texts: tf.Tensor, max_tokens: int) -> tf.Tensor:
