@@ -1,8 +1,5 @@
 """Tests of what plain Keras users can do with `import macaron_tf` alone."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import ids, int8_error, numpy_of
+from tests.toys.processes import in_new_process
 
 ROWS = ids(8, 6)
 ROWS[:, 4:] = 0  # padding
@@ -45,14 +43,6 @@ def compiled(model: keras.Model, **options) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], **options)
     return model
-
-
-def in_new_process(imports: str, code: str, *arguments) -> None:
-    """Runs code in a new process, after importing `numpy` as `np`, `sys` and `imports`."""
-    code = f"import sys\nimport numpy as np\n{imports}\n{code}"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_help_and_clients_do_not_wait_for_keras():

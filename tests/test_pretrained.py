@@ -14,7 +14,7 @@ from macaron_tf.loading import locate
 from macaron_tf.pretrained import USAGE, Pretrained
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
-from tests.interop.toys import random_state, write_bert, write_modules
+from tests.toys.hugging_face import random_state, write_bert, write_modules
 
 pytest.importorskip("safetensors")
 ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}

@@ -20,7 +20,7 @@ from macaron_tf import plug_ins
 from macaron_tf.errors import UserError
 from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses, run_card
-from tests.interop.toys import write_bert
+from tests.toys.hugging_face import write_bert
 
 ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}
 MINE = """

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import numpy_of
-from tests.systems_toy import MIXTURE, SYSTEMS
+from tests.toys.systems import MIXTURE, SYSTEMS
 
 # One block per base class of a system, each block at least once; `make test-slow` runs the others.
 QUICK = {

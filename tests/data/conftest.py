@@ -5,13 +5,6 @@ import string
 import pytest
 
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.text.conftest import (  # noqa: F401 -- fixtures
-    bert,
-    real_pairs,
-    real_vocabulary,
-    toy_pairs,
-    toy_vocabulary,
-)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pytest
 
 from macaron_tf.data import processes
 from macaron_tf.data.processes import Processes
-from tests.data.process_toys import dies, scaled
 from tests.harness import refuses
+from tests.toys.shards import dies, scaled
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -52,7 +52,7 @@ def test_they_end_with_their_caller(tmp_path):
     code = (
         "import sys, time; sys.argv[0] = 'macaron'\n"
         "from macaron_tf.data.processes import Processes\n"
-        "from tests.data.process_toys import sleeps\n"
+        "from tests.toys.shards import sleeps\n"
         f"with Processes(2, {str(tmp_path / 'on')!r}) as pool: list(pool.map(sleeps, [1] * 9))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])

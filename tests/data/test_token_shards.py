@@ -10,7 +10,7 @@ import pytest
 from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, open_tokens, save_tokens
 from macaron_tf.text.token_rows import TokenRows
 from tests.harness import refuses
-from tests.text.test_token_rows import ROWS, lists
+from tests.toys.corpora import ROWS, lists
 
 
 @pytest.fixture

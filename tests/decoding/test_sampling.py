@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import Controls, Prompts, Rules, SamplingConfig, generate, sample, sampling
-from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model, searched, trimmed
+from tests.toys.decoding import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model, searched, trimmed
 
 
 @pytest.mark.parametrize("jit", [False, True])

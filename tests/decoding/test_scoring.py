@@ -10,11 +10,9 @@ from macaron_tf.decoding.scoring import TextScorer, split_ids
 from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
-from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary, train_pieces
-from tests.decoding.toy import language_model
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.harness import refuses
-
-TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."
+from tests.toys.decoding import SPACED, TEXT, language_model, llama_2
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +73,6 @@ def test_what_cannot_be_scored_is_refused(network, vocabulary):
     refuses("text to score has no words", scorer.text_ids, " \n")
     refuses("stride=6", scorer.score_text, scorer.text_ids(TEXT), 6)
     refuses("window=1 leaves no room", TextScorer, network, vocabulary, window=1)
-
-
-SPACED = [*TEXT.replace(".", ". Paris!").splitlines() * 4, "a  b", "Paris Paris"]
-
-
-def llama_2() -> SentencePieceVocabulary:
-    """Returns a vocabulary that adds a space to a text and keeps all others, as Llama 2's does."""
-    special = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": [*CONTROL]}
-    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
-    proto = train_pieces(SPACED, 60, model_type="bpe", **options, **special)
-    return SentencePieceVocabulary(proto, verbatim=True)
 
 
 def bytes_like(pattern: str) -> BytePairVocabulary:

@@ -8,8 +8,8 @@ from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
-from tests.decoding.toy import greedy, language_model, shaken
 from tests.harness import refuses
+from tests.toys.decoding import greedy, language_model, shaken
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
 

@@ -9,8 +9,8 @@ from macaron_tf import decoding
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
-from tests.decoding.toy import check_greedy, shaken
 from tests.harness import refuses
+from tests.toys.decoding import check_greedy, shaken
 
 SIZE = 24
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.training.progress import read_lines
-from tests.distribution.distributed_toy import batch_of, every_row, run
-from tests.distribution.processes import finished, started, toy, two_workers
+from tests.toys.distributed import batch_of, every_row, run
+from tests.toys.processes import finished, started, toy, two_workers
 
 
 def arrays_of(folder, worker: int | str = 0) -> dict[str, np.ndarray]:
@@ -141,7 +141,7 @@ def test_micro_batches_are_read_in_order_by_two_replicas_where_activations_are_r
 
     Replicas have different dropout masks, so a swap of two micro-batches would change the losses.
     """
-    shown = finished(started(["-m", "tests.distribution.remat_toy"])).splitlines()
+    shown = finished(started(["-m", "tests.toys.remat"])).splitlines()
     first, *others = [line for line in shown if line.startswith("losses ")]
     assert others == [first, first]
 

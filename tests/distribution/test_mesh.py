@@ -18,7 +18,7 @@ def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.distribution.own_block_toy"],
+        [sys.executable, "-m", "tests.toys.own_block"],
         env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path), **flags},
         capture_output=True,
         text=True,

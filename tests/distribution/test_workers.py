@@ -7,9 +7,9 @@ import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
-from tests.conftest import number_settings
-from tests.distribution import processes
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.toys import processes
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import flags, toy_settings, write_documents
 
 
 def in_training(out):

@@ -15,8 +15,8 @@ from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.errors import needed
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
-from tests.engines.test_graph import BYTES, WORDS, loaded
 from tests.harness import refuses
+from tests.toys.pretrained import BYTES, WORDS, loaded
 
 MODELS = {
     "classes": lambda: loaded(

@@ -28,8 +28,8 @@ from macaron_tf.models import (
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
-from tests.hard_texts import HARDEST
 from tests.harness import int8_error, refuses
+from tests.toys.hard_texts import HARDEST
 
 pytest.importorskip("ai_edge_litert")
 

@@ -12,8 +12,8 @@ from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.engines.onnx import OnnxNetwork, write_onnx
 from macaron_tf.engines.openvino import OpenVinoNetwork
 from macaron_tf.tasks.base import OnePass
-from tests.engines.test_graph import BYTES, PAIR, WORDS, loaded
 from tests.harness import float32_sum_error, numpy_of, refuses
+from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
 
 LINES = ("a b c d e f", "", "f a", "c c \u6f22 e a b d")
 CHOICE = {

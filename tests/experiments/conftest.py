@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import scipy.io
 
-from tests.experiments.pretraining_toy import (
+from tests.toys.pretraining import (
     prepare,
     t5_settings,
     toy_settings,
     train,
     write_documents,
 )
-from tests.experiments.study_toy import calls, study, study_corpus  # noqa: F401
-from tests.experiments.task_toys import train_toy, write_toy
+from tests.toys.studies import calls, study, study_corpus  # noqa: F401
+from tests.toys.tasks import train_toy, write_toy
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
-from tests.experiments.task_toys import toy_flags, without, write_toy
 from tests.harness import refuses
+from tests.toys.pretraining import flags, toy_settings, write_documents
+from tests.toys.tasks import toy_flags, without, write_toy
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,9 @@ from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
-from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import flags, prepare, toy_settings
-from tests.experiments.study_toy import TUNE, is_figure, rows_of, write_scores
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import flags, prepare, toy_settings
+from tests.toys.studies import TUNE, is_figure, rows_of, write_scores
 
 
 def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):

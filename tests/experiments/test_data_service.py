@@ -17,9 +17,9 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.service import service_error, through_service
 from macaron_tf.data.translation import BatchingConfig, TranslationData, served_batch
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
-from tests.distribution.processes import free_ports
-from tests.experiments.pretraining_toy import prepare, toy_settings
-from tests.text.conftest import toy_pairs, toy_vocabulary  # noqa: F401 -- fixtures
+from tests.toys.pretraining import prepare, toy_settings
+from tests.toys.processes import free_ports
+from tests.toys.vocabularies import toy_pairs, toy_vocabulary  # noqa: F401 -- fixtures
 
 COMMAND = [sys.executable, "-m", "experiments.data_service"]
 

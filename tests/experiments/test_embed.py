@@ -13,8 +13,8 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from macaron_tf.tasks import Vectors
-from tests.experiments import task_toys
 from tests.harness import refuses
+from tests.toys import tasks as task_toys
 
 PAIRS = ("mrpc", "qqp", "mnli", "snli", "xnli", "qnli", "rte", "wnli", "boolq")
 # One update that changes almost nothing.

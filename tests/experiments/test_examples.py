@@ -11,7 +11,7 @@ from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from tests.export.serving_toys import export_toy
 from tests.harness import numpy_of
-from tests.interop.toys import random_state, write_bert
+from tests.toys.hugging_face import random_state, write_bert
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "examples"
 

@@ -29,7 +29,9 @@ from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
-from tests.experiments.task_toys import (
+from tests.harness import refuses
+from tests.toys.hugging_face import write_bert
+from tests.toys.tasks import (
     FILLERS,
     PAIR_HEADER,
     assert_same_weights,
@@ -44,8 +46,6 @@ from tests.experiments.task_toys import (
     write_toy,
     write_untrained,
 )
-from tests.harness import refuses
-from tests.interop.toys import write_bert
 
 pytestmark = pytest.mark.quick
 

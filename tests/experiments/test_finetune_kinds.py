@@ -33,8 +33,9 @@ from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import (
+from tests.harness import built, refuses
+from tests.toys.pretraining import flags, toy_settings
+from tests.toys.tasks import (
     BLAME,
     FILLERS,
     NAMES,
@@ -51,7 +52,6 @@ from tests.experiments.task_toys import (
     write_reading,
     write_table,
 )
-from tests.harness import built, refuses
 
 READING = ("squad2", "conll2003")
 

@@ -22,9 +22,9 @@ from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import GenerationConfig, TextScorer
 from macaron_tf.training.progress import read_lines
-from tests.decoding.test_scoring import llama_2
-from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_settings
 from tests.harness import refuses
+from tests.toys.decoding import llama_2
+from tests.toys.pretraining import LETTERS, flags, prepare, toy_settings
 
 
 @pytest.mark.quick

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.emulated_bucket import HOSTS, UPLOAD, EmulatedBucket, Fault
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.toys.pretraining import flags, toy_settings, write_documents
 
 pytestmark = pytest.mark.slow
 CORPUS = ["corpus.json", "train-00000.tfrecord", "validation-00000.tfrecord"]

@@ -30,9 +30,9 @@ from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, write_documents
-from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, outputs_of, write_table
 from tests.harness import numpy_of
+from tests.toys.pretraining import flags, write_documents
+from tests.toys.tasks import PAIR_HEADER, not_yet_trained, outputs_of, write_table
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -40,10 +40,10 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from tests.interop import test_parity_language_models as language_models
-from tests.interop.test_encoder_decoders import bart_directory, t5_directory
-from tests.interop.test_parity_encoders import batch, make, ours_of
-from tests.interop.test_vocabularies import XLNET, train_sentencepiece
+from tests.toys import peer_language_models as language_models
+from tests.toys.peer_encoder_decoders import bart_directory, t5_directory
+from tests.toys.peer_encoders import batch, make, ours_of
+from tests.toys.vocabularies import XLNET, train_sentencepiece
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert", "electra"])

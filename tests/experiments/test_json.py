@@ -19,8 +19,8 @@ from macaron_tf.text import PairVocabulary, WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from macaron_tf.text.words import WordVocabulary
 from tests.harness import built
-from tests.objectives.toy import tiny
-from tests.systems_toy import ELMO
+from tests.toys.objectives import tiny
+from tests.toys.systems import ELMO
 
 WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
 SIZES = {"vocab_size": WORDS.size, "num_layers": 1, "max_length": 16}

@@ -14,11 +14,10 @@ import time
 import pytest
 
 from macaron_tf.training.progress import read_lines
-from tests.conftest import number_settings
-from tests.distribution.processes import cluster_of_two, started
-from tests.experiments.pretraining_toy import flags, prepare, t5_settings, toy_settings
-from tests.experiments.task_toys import toy_flags
-from tests.training.test_kill import assert_same_run
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import flags, prepare, t5_settings, toy_settings
+from tests.toys.processes import assert_same_run, cluster_of_two, started
+from tests.toys.tasks import toy_flags
 
 MOMENTS = ("start", "update", "save", "validation")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

@@ -17,12 +17,12 @@ from macaron_tf.models import EncoderClassifier, EncoderConfig
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary
-from tests.conftest import number_pairs
-from tests.data.tasks.test_examples import prepare
-from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import outputs_of, scores_in, write_table
-from tests.experiments.translate.test_init import make_start
 from tests.harness import refuses
+from tests.toys.numbers import number_pairs
+from tests.toys.pretraining import flags
+from tests.toys.tasks import outputs_of, scores_in, write_table
+from tests.toys.tasks import write_tfds as prepare
+from tests.toys.translation import make_start
 
 TOY = "tfds:glue/toy"
 PAIRS = number_pairs(24, seed=3)

@@ -9,11 +9,11 @@ from macaron_tf.layers import SwishRNN
 from macaron_tf.layers.watching import watching
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.conftest import number_pairs
 from tests.harness import built, normal, randomized, weights_of
-from tests.kernels.test_swish_recurrence import by_the_equations
-from tests.objectives.toy import tiny
-from tests.systems_toy import ELMO
+from tests.toys.numbers import number_pairs
+from tests.toys.objectives import tiny
+from tests.toys.swish import by_the_equations
+from tests.toys.systems import ELMO
 
 PNG = b"\x89PNG"
 

@@ -20,8 +20,8 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import TaggedSentences
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import labelled
-from tests.data.tasks.test_examples import prepare
-from tests.experiments.task_toys import (
+from tests.harness import refuses
+from tests.toys.tasks import (
     SHRUNK,
     TAGGING_SETTINGS,
     scores_in,
@@ -32,7 +32,7 @@ from tests.experiments.task_toys import (
     write_table,
     write_untrained,
 )
-from tests.harness import refuses
+from tests.toys.tasks import write_tfds as prepare
 
 NAMES = {"negative": "1 star", "positive": "5 stars"}
 
@@ -158,7 +158,7 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
 
 def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):
     code = (
-        "from tests.experiments.task_toys import sentences\n"
+        "from tests.toys.tasks import sentences\n"
         "def rows(split):\n"
         "    for text, label in sentences(*{'train': (240, 1), 'validation': (40, 2)}[split]):\n"
         "        yield {'text': text, 'label': label}\n"

@@ -28,8 +28,8 @@ from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
 from macaron_tf.pretrained import Pretrained
-from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import outputs_of, validations
+from tests.toys.pretraining import flags, toy_settings
+from tests.toys.tasks import outputs_of, validations
 
 PARTS = '''
 import dataclasses

@@ -18,9 +18,9 @@ from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
-from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import toy_flags, validations
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import flags
+from tests.toys.tasks import toy_flags, validations
 
 SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
 SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])

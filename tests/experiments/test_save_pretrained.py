@@ -17,9 +17,9 @@ from export.saved_model import main as export
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
-from tests.experiments.task_toys import assert_same_weights, toy_flags
 from tests.harness import numpy_of, refuses, show_every_line
-from tests.test_front_door import in_new_process
+from tests.toys.processes import in_new_process
+from tests.toys.tasks import assert_same_weights, toy_flags
 
 
 @pytest.fixture(scope="module")

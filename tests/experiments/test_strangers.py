@@ -42,8 +42,8 @@ from macaron_tf.models.catalog import build
 from macaron_tf.plug_ins import find
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training.checkpoints import average_checkpoints, save_whole
-from tests.experiments.pretraining_toy import flags
 from tests.harness import refuses
+from tests.toys.pretraining import flags
 
 EVIL = """
 import os, pathlib

@@ -19,9 +19,9 @@ from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, t5_settings
-from tests.experiments.task_toys import scores_in, validations
 from tests.harness import refuses
+from tests.toys.pretraining import flags, t5_settings
+from tests.toys.tasks import scores_in, validations
 
 
 @pytest.mark.parametrize("recipe", ["t5_tiny", pytest.param("bart_tiny", marks=pytest.mark.slow)])
@@ -236,7 +236,7 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
 def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.interop.test_encoder_decoders import t5_directory
+    from tests.toys.peer_encoder_decoders import t5_directory
 
     (tmp_path / "t5").mkdir()
     t5_directory(tmp_path / "t5")

@@ -48,12 +48,11 @@ from macaron_tf.text import (
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
-from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import toy_settings
-from tests.experiments.task_toys import outputs_of, write_untrained
 from tests.export.serving_toys import ask_elsewhere, call
-from tests.export.test_exported import READING, write_run
-from tests.hard_texts import hard_texts
+from tests.toys.hard_texts import hard_texts
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import toy_settings
+from tests.toys.tasks import READING, outputs_of, write_run, write_untrained
 
 pytestmark = pytest.mark.slow
 

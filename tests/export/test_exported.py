@@ -16,7 +16,6 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
-from experiments.epochs import read_init
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.generate.__main__ import main as generate
 from experiments.generate.writing import open_model
@@ -43,21 +42,22 @@ from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
-from tests.conftest import number_pairs
-from tests.experiments.pretraining_toy import toy_settings, write_documents
-from tests.experiments.task_toys import (
-    SHRUNK,
+from tests.export.serving_toys import ask_elsewhere, call, count_calls
+from tests.harness import refuses
+from tests.toys.hard_texts import HARDEST, SURROGATES
+from tests.toys.hugging_face import write_bert, write_modules
+from tests.toys.numbers import number_pairs
+from tests.toys.pretraining import toy_settings, write_documents
+from tests.toys.tasks import (
+    READING,
     outputs_of,
     sentences,
     write_reading,
+    write_run,
     write_toy,
     write_untrained,
 )
-from tests.export.serving_toys import ask_elsewhere, call, count_calls
-from tests.hard_texts import HARDEST, SURROGATES
-from tests.harness import refuses
-from tests.interop.toys import write_bert, write_modules
-from tests.test_wheel import PREDICT, run, scripts, wheel  # noqa: F401
+from tests.toys.wheel import PREDICT, run, scripts, wheel  # noqa: F401
 
 LINES = [text for text, _ in sentences(50, seed=5)]
 LINES += ["film " * 100, "\ufeffFUN\u2028plöt \ufffd", *HARDEST]
@@ -89,9 +89,6 @@ PAIRS = [
     *((text, 2.0, 0, 1.0, 4, 5) for text in HARDEST[1:6]),
     ("", 2.0, 0, 0.95, -3, 3),
 ]
-# Large weights, whose outputs differ from text to text.
-TINY = {**SHRUNK, "model.initializer_range": 0.9}
-READING = {"spans.max_question": 4, "spans.doc_stride": 6}
 # Models that generate text: a pre-training recipe and its settings.
 WRITERS = {
     "byte_bpe": (
@@ -143,16 +140,6 @@ INPUTS = {
         {"text": ["one two", "one " * 25_000]},
     ],
 }
-
-
-def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
-    """Writes a run folder with random weights: an encoder or a task model."""
-    init = read_init("none", model, vocabulary / "vocabulary")
-    settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
-    run = run_class(
-        as_path(path), override(recipe.changed(**init.settings), settings), init.vocabulary
-    )
-    write_untrained(run, metrics={"best_f1_thresh": -0.5})
 
 
 def write_writer(folder, name: str):

@@ -13,7 +13,7 @@ from experiments.translate.run import TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.streams import stream_dataset
 from macaron_tf.training.checkpoints import weights_record
-from tests.experiments.pretraining_toy import prepare
+from tests.toys.pretraining import prepare
 
 
 @pytest.fixture(scope="module")

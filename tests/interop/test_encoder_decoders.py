@@ -16,47 +16,21 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
 from macaron_tf.models import EncoderClassifier, EncoderSpanReader
-from tests.decoding.toy import check_greedy
 from tests.harness import refuses
-from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
-from tests.interop.toys import check_equal, copy_linear
+from tests.toys.decoding import check_greedy
+from tests.toys.hugging_face import check_equal, copy_linear
+from tests.toys.peer_encoder_decoders import (
+    LENGTH,
+    T5,
+    VOCAB,
+    WIDTHS,
+    bart_directory,
+    shaken,
+    t5_directory,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-
-VOCAB, LENGTH = 60, 12
-WIDTHS = {
-    "d_model": 32,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-}
-
-
-def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False):
-    """Returns a Hugging Face model with noise added to its initial weights.
-
-    Args:
-        kind: class of the model.
-        config: configuration of the model.
-        scale: standard deviation of the noise.
-        seeds: seeds of the initial weights and of the noise. If the second seed is `None`, the
-            noise continues the random sequence of the weights.
-        constant: weights with this text in their name get no noise.
-        own_output: whether the output matrix is untied, as in T5 1.1.
-    """
-    torch.manual_seed(seeds[0])
-    model = kind(config).eval()
-    if own_output:
-        model.lm_head.weight = torch.nn.Parameter(torch.zeros(config.vocab_size, 32))
-    if seeds[1] is not None:
-        torch.manual_seed(seeds[1])
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if constant not in name:
-                weight.add_(scale * torch.randn(weight.shape))
-    return model
 
 
 def marian(activation="relu"):
@@ -75,17 +49,6 @@ def marian(activation="relu"):
         forced_eos_token_id=None,
     )
     return shaken(transformers.MarianMTModel, config, 0.2, (0, None), "embed_positions")
-
-
-T5 = {
-    "d_model": 32,
-    "d_kv": 6,
-    "d_ff": 48,
-    "num_layers": 3,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
-}
 
 
 def t5(gated: bool):
@@ -283,53 +246,6 @@ def test_a_wrong_directory_is_one_sentence(tmp_path):
     ):
         change()
         refuses(reason, read_encoder_decoder, tmp_path)
-
-
-def t5_directory(directory):
-    """Saves a T5 and its tokenizer; returns the model and the tokenizer.
-
-    The embedding table has unused rows, as in published models.
-    """
-    proto = train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    (directory / "spiece.model").write_bytes(proto)
-    tokenizer = transformers.T5Tokenizer.from_pretrained(directory)
-    config = transformers.T5Config(
-        vocab_size=192,
-        **{**T5, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2},
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-    )
-    model = shaken(transformers.T5ForConditionalGeneration, config, 0.6, (0, None))
-    model.save_pretrained(directory)
-    return model, tokenizer
-
-
-def bart_directory(directory, **settings):
-    """Saves a BART and its tokenizer; returns the model and the tokenizer.
-
-    `settings` are generation settings, such as `forced_bos_token_id`.
-    """
-    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
-    kind = transformers.BartTokenizer
-    tokenizer = byte_pair_tokenizer(kind, "its own", directory, mask_token=mask)
-    config = transformers.BartConfig(
-        vocab_size=len(tokenizer),
-        **WIDTHS,
-        encoder_layers=2,
-        decoder_layers=2,
-        max_position_embeddings=40,
-        forced_eos_token_id=None,
-    )
-    model = shaken(transformers.BartForConditionalGeneration, config, 0.3, (0, None))
-    model.final_logits_bias.normal_(std=0.1)
-    with torch.no_grad():
-        model.model.decoder.embed_positions.weight.mul_(10)
-        for layer in model.model.decoder.layers:
-            layer.encoder_attn.out_proj.weight.mul_(0.2)
-            layer.encoder_attn.out_proj.bias.mul_(0.2)
-    model.generation_config.update(**settings)
-    model.save_pretrained(directory)
-    return model, tokenizer
 
 
 FORCED = functools.partial(bart_directory, forced_bos_token_id=0)

@@ -20,7 +20,7 @@ from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
-from tests.interop import toys
+from tests.toys import hugging_face as toys
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.quick

@@ -12,42 +12,20 @@ from export import hugging_face
 from macaron_tf.models import (
     EncoderChooser,
     EncoderClassifier,
-    EncoderConfig,
     EncoderSpanReader,
     EncoderTagger,
     PretrainingEncoder,
     SiameseEncoder,
 )
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import CharacterPairVocabulary
 from tests.harness import numpy_of, refuses
-from tests.interop.toys import WORDS, noise, write_bert
+from tests.toys.hugging_face import BATCH, FORMAT, WORDS, write_bert, written
+from tests.toys.hugging_face import ROWS as IDS
+from tests.toys.hugging_face import encoder_config as config
+from tests.toys.hugging_face import with_vocabulary as model
 
 pytest.importorskip("safetensors")
-
-IDS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
-SEGMENTS = np.array([[0, 0, 0, 0, 1, 1], [0] * 6], "int32")
-BATCH = {"token_ids": IDS, "segment_ids": SEGMENTS}
-FORMAT = "hugging-face"
-
-
-def config(**options) -> EncoderConfig:
-    return EncoderConfig(16, 32, 64, 4, 2, max_length=20, **options)
-
-
-def model(network, **fields) -> Pretrained:
-    """Returns a model with random weights and a vocabulary."""
-    network.build()
-    for seed, weight in enumerate(network.weights):
-        weight.assign_add(noise(seed, weight.shape))
-    return Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), **fields)
-
-
-def written(made: Pretrained, place) -> dict:
-    """Saves a model; returns the content of its config.json."""
-    made.save_pretrained(place, format=FORMAT)
-    return json.loads((place / "config.json").read_text())
 
 
 @pytest.mark.parametrize(

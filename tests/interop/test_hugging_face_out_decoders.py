@@ -1,7 +1,6 @@
 """Tests of GPT-2, GPT, T5, BART, MarianMT and Pegasus models saved as Hugging Face folders."""
 
 import dataclasses
-import functools
 import json
 
 import numpy as np
@@ -15,96 +14,26 @@ from macaron_tf.interop import import_encoder_decoder
 from macaron_tf.models import (
     CausalClassifier,
     EncoderConfig,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    LanguageModel,
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text import PairVocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary, byte_alphabet
-from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from macaron_tf.text.byte_pairs import MosesPairVocabulary
 from tests.harness import float32_sum_error, numpy_of, refuses
-from tests.interop.toys import noise
+from tests.toys.decoders import (
+    LLAMA,
+    SEQUENCES,
+    byte_pairs,
+    language_model,
+    random,
+    sentencepiece,
+    sequence_model,
+)
+from tests.toys.hugging_face import FORMAT, written
 
 pytest.importorskip("safetensors")
 
-FORMAT = "hugging-face"
-LINES = ["the cat sat on the mat", "a dog ran", "hello world, the world", "a café 1 2 3"] * 5
 HARD = ["the cat sat", "Hello  world\t x", "a\u0301 ﬁne café 中文", "\u200bthe\x07 end "]
-GPT = {
-    **dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh"),
-    **dict(epsilon=1e-5, max_length=64),
-}
-BART = {
-    **dict(norm="post", positions="learned", max_length=50, embedding_norm=True),
-    **dict(embedding_scale=False, logits_bias=True, activation="gelu"),
-}
-LLAMA = {
-    **dict(positions="rotary", num_kv_heads=2, rotary_base=500.0, norm_type="rms", gated=True),
-    **dict(use_bias=False, activation="silu", tied=False, attention_dropout=0.0),
-    **dict(rotary_scaling=(8.0, 1.0, 4.0, 12.0)),
-}
-T5 = {
-    "rnn_step_sizes": (1, 2, 4),  # recipes for any block have step sizes; this block ignores them
-    **dict(norm="pre", norm_type="rms", positions="none", relative_bias="shared"),
-    **dict(use_bias=False, scaled=False, embedding_scale=False, epsilon=1e-6),
-}
-
-
-@functools.cache
-def byte_pairs() -> BytePairVocabulary:
-    pieces = [*byte_alphabet(), "th", "the", "\u0120the"]
-    return BytePairVocabulary(pieces, ["t h", "th e", "\u0120 the"], add_prefix_space=True)
-
-
-@functools.cache
-def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
-    options = {"model_type": kind, "character_coverage": 1.0}
-    size = 31 if kind == "unigram" else 40
-    return SentencePieceVocabulary.train(LINES, size, masks=masks, **options)
-
-
-# Model options, (vocabulary arguments), fields of `Pretrained`, and the model_type.
-SEQUENCES = {
-    "pre-norm": ({"norm": "pre"}, (False, "bpe"), {}, "pegasus"),
-    "post-norm": ({"norm": "post"}, (False, "bpe"), {}, "marian"),
-    "denoiser": (BART, None, {"objective": "denoising"}, "bart"),
-    "t5": (
-        {**T5, "scaled_logits": True},
-        (True, "unigram"),
-        {"objective": "span_corruption", "sentinels": 10},
-        "t5",
-    ),
-    "t5 1.1": (
-        {**T5, "gated": True, "activation": "gelu_tanh", "tied": False},
-        (True, "unigram"),
-        {"objective": "span_corruption", "sentinels": 10},
-        "t5",
-    ),
-}
-
-
-def random(network):
-    network.build()
-    for seed, weight in enumerate(network.weights):
-        weight.assign_add(noise(seed, weight.shape) / 2)
-    return network
-
-
-def language_model(norm: str = "pre", **options) -> Pretrained:
-    options = {"feed_forward_dim": 128, "norm": norm, **GPT, **options}
-    config = EncoderConfig(byte_pairs().size, 32, num_heads=4, num_layers=2, **options)
-    return Pretrained(random(LanguageModel(config)), vocabulary=byte_pairs())
-
-
-def sequence_model(kind: str, **options) -> Pretrained:
-    given, pieces, fields, _ = SEQUENCES[kind]
-    vocabulary = sentencepiece(*pieces) if pieces else byte_pairs()
-    size = vocabulary.size + (16 if fields.get("sentinels") else 0)
-    settings = {"block": "transformer", **given, **options}
-    config = EncoderDecoderConfig(size, 32, 64, 4, 2, 2, **settings)
-    return Pretrained(random(EncoderDecoder(config)), vocabulary=vocabulary, **fields)
 
 
 def their_ids(kind: str, made: Pretrained) -> np.ndarray:
@@ -129,19 +58,13 @@ def log_probabilities(logits) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def saved(made: Pretrained, place) -> dict:
-    """Saves a model; returns the content of its config.json."""
-    made.save_pretrained(place, format=FORMAT)
-    return json.loads((place / "config.json").read_text())
-
-
 @pytest.mark.parametrize(
     ("norm", "options", "model_type"),
     [("pre", {}, "gpt2"), ("post", {}, "openai-gpt"), ("pre", LLAMA, "llama")],
 )
 def test_a_language_model_is_read_back(norm, options, model_type, tmp_path):
     made = language_model(norm, **options)
-    assert saved(made, tmp_path / "out")["model_type"] == model_type
+    assert written(made, tmp_path / "out")["model_type"] == model_type
     generation = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert generation["suppress_tokens"] == [0, 1, 2, 4] and generation["eos_token_id"] == EOS
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
@@ -155,7 +78,7 @@ def test_a_language_model_is_read_back(norm, options, model_type, tmp_path):
 @pytest.mark.parametrize("kind", SEQUENCES)
 def test_an_encoder_decoder_is_read_back(kind, tmp_path):
     made = sequence_model(kind)
-    fields = saved(made, tmp_path / "out")
+    fields = written(made, tmp_path / "out")
     assert fields["model_type"] == SEQUENCES[kind][-1]
     there = their_ids(kind, made)
     assert (fields["decoder_start_token_id"], fields["eos_token_id"]) == (there[BOS], there[EOS])
@@ -215,7 +138,7 @@ def rewritten(made: Pretrained, place, model_class: str, change) -> str:
     """
     import safetensors.numpy
 
-    fields = saved(made, place)
+    fields = written(made, place)
     fields = {**fields, "architectures": [model_class] if model_class else None}
     (place / "config.json").write_text(json.dumps(fields))
     state = change(safetensors.numpy.load_file(place / "model.safetensors"))
@@ -374,7 +297,7 @@ def opened(kind: str, place):
 def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
     torch = pytest.importorskip("torch")
     made = language_model(norm, **options)
-    saved(made, tmp_path / "out")
+    written(made, tmp_path / "out")
     theirs, tokenizer = opened("AutoModelForCausalLM", tmp_path / "out")
     encoded = [[BOS, *row] for row in made.vocabulary.encode_lines(HARD)]
     assert [tokenizer(text)["input_ids"] for text in HARD] == encoded
@@ -383,7 +306,7 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
         found = theirs(input_ids=torch.tensor(ids)).logits.numpy()
     ours = numpy_of(made.network({"token_ids": ids}))[..., : made.vocabulary.pieces]
     np.testing.assert_allclose(ours, found, atol=1e-5)
-    written = theirs.generate(torch.tensor(ids), max_new_tokens=12, do_sample=False)
+    answer = theirs.generate(torch.tensor(ids), max_new_tokens=12, do_sample=False)
     generator = TextGenerator(made.network, made.vocabulary, made.config.longest)
     row = ids[0].tolist()
     for _ in range(12):
@@ -391,7 +314,7 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
         row.append(int(np.argmax(np.where(generator.is_suppressed, -np.inf, logits))))
         if row[-1] == EOS:
             break
-    assert written[0].tolist() == row
+    assert answer[0].tolist() == row
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -402,7 +325,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     task = {"task": {"mean": 2.0, "deviation": 3.0}} if classes == 1 else {}
     network = random(CausalClassifier(config, classes))
     made = Pretrained(network, vocabulary=byte_pairs(), labelled=task)
-    saved(made, tmp_path / "out")
+    written(made, tmp_path / "out")
     theirs, tokenizer = opened("AutoModelForSequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)
     asked = encode_pairs(byte_pairs(), HARD, None, 64, causal=True)["token_ids"]
@@ -422,7 +345,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
 def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
     torch = pytest.importorskip("torch")
     made = sequence_model(kind)
-    saved(made, tmp_path / "out")
+    written(made, tmp_path / "out")
     theirs, tokenizer = opened("AutoModelForSeq2SeqLM", tmp_path / "out")
     there = their_ids(kind, made)
     encoded = [[*row, EOS] for row in made.vocabulary.encode_lines(HARD)]
@@ -443,7 +366,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
     width = made.config.hidden_dim
     atol = float32_sum_error(width) * np.abs(found).max() / width**0.5
     np.testing.assert_allclose(ours[..., :pieces], found[..., :pieces], atol=atol, rtol=0)
-    written = theirs.generate(**given, max_new_tokens=8, do_sample=False)[:, 1:]
+    answer = theirs.generate(**given, max_new_tokens=8, do_sample=False)[:, 1:]
     if made.objective:
         generator = SequenceGenerator(
             made.network, made.vocabulary, made.config.longest, made.sentinels
@@ -455,7 +378,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         barred = None
     ours_of = np.argsort(there[[UNK, *range(EOS, pieces)]])  # our ids for theirs, but padding
     ours_of = np.array([UNK, *range(EOS, pieces)])[ours_of]
-    for number, ids in enumerate(written.tolist()):
+    for number, ids in enumerate(answer.tolist()):
         if kind == "post-norm":
             ids = [int(ours_of[n]) if n < len(ours_of) else 0 for n in ids]
         ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids

@@ -14,8 +14,10 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from tests.harness import numpy_of
-from tests.interop.test_hugging_face_out import BATCH, FORMAT, IDS, SEGMENTS, config, model
-from tests.interop.toys import WORDS
+from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS
+from tests.toys.hugging_face import ROWS as IDS
+from tests.toys.hugging_face import encoder_config as config
+from tests.toys.hugging_face import with_vocabulary as model
 
 pytest.importorskip("safetensors")
 

@@ -25,7 +25,7 @@ from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.harness import numpy_of
-from tests.interop.toys import noise
+from tests.toys.hugging_face import noise
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -245,7 +245,7 @@ def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "XLM"])
 def test_their_own_model_comes_back_with_their_ids(family, tmp_path):
     """A model that is read, saved and opened again has the same outputs and special ids."""
-    from tests.interop import test_parity_encoders as parity
+    from tests.toys import peer_encoders as parity
 
     name = {"Roberta": "roberta", "XLMRoberta": "xlm-roberta"}.get(family, "xlm with its tokenizer")
     kind = parity.masked_head(name)

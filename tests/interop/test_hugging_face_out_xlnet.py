@@ -12,7 +12,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.harness import numpy_of, refuses
-from tests.interop.toys import noise
+from tests.toys.hugging_face import noise
 
 pytest.importorskip("safetensors")
 

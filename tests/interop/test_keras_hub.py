@@ -23,7 +23,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, ids, numpy_of, refuses
-from tests.test_front_door import in_new_process
+from tests.toys.processes import in_new_process
 
 keras_hub = pytest.importorskip("keras_hub")
 

@@ -20,9 +20,9 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from macaron_tf.text.byte_pairs import byte_alphabet
-from tests.decoding.toy import check_greedy
 from tests.harness import ids, numpy_of, refuses
-from tests.interop.toys import check_equal, noise
+from tests.toys.decoding import check_greedy
+from tests.toys.hugging_face import check_equal, noise
 
 keras_hub = pytest.importorskip("keras_hub")
 

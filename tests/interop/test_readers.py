@@ -12,12 +12,8 @@ import macaron_tf
 from macaron_tf.models import EncoderConfig, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
-from tests.interop.test_hugging_face_out_decoders import (
-    language_model,
-    random,
-    saved,
-    sequence_model,
-)
+from tests.toys.decoders import language_model, random, sequence_model
+from tests.toys.hugging_face import written
 
 TEXTS = ["the cat sat", "hello world"]
 TASK = """
@@ -57,7 +53,7 @@ def converted(place) -> str:
 def test_ctranslate2_continues_as_transformers_does(tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     transformers = pytest.importorskip("transformers")
-    saved(language_model(), tmp_path / "out")
+    written(language_model(), tmp_path / "out")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     generator = ctranslate2.Generator(converted(tmp_path / "out"))
@@ -80,7 +76,7 @@ def test_ctranslate2_continues_as_transformers_does(tmp_path):
 def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     transformers = pytest.importorskip("transformers")
-    saved(sequence_model(kind), tmp_path / "out")
+    written(sequence_model(kind), tmp_path / "out")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     translator = ctranslate2.Translator(converted(tmp_path / "out"))
@@ -90,7 +86,7 @@ def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
         barred = []
     for text in TEXTS:
         given = tokenizer(text, return_tensors="pt")
-        written = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()[1:]
+        answer = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()[1:]
         [found] = translator.translate_batch(
             [tokenizer.convert_ids_to_tokens(given["input_ids"][0])],
             beam_size=1,
@@ -98,14 +94,14 @@ def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
             suppress_sequences=[[piece] for piece in barred],
         )
         ids = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
-        assert ids == [number for number in written if number != tokenizer.eos_token_id]
+        assert ids == [number for number in answer if number != tokenizer.eos_token_id]
 
 
 def test_lm_evaluation_harness_gives_our_scores(tmp_path):
     harness = pytest.importorskip("lm_eval")
     tasks = pytest.importorskip("lm_eval.tasks")
     made = language_model()
-    saved(made, tmp_path / "out")
+    written(made, tmp_path / "out")
     pairs = [("the cat sat on the", "mat"), ("a dog", "ran"), ("hello", "world")]
     lines = [json.dumps({"text": text, "end": end}) for text, end in pairs]
     (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
@@ -138,7 +134,7 @@ def test_mteb_measures_our_vectors(tmp_path):
     vocabulary = WordPieceVocabulary(words)
     network = random(SiameseEncoder(EncoderConfig(vocabulary.size, 32, 64, 4, 2, max_length=16)))
     made = Pretrained(network, vocabulary=vocabulary)
-    saved(made, tmp_path / "out")
+    written(made, tmp_path / "out")
     first, second = ["a b", "c d e", "f", "g h a"], ["a c", "h", "f f", "b b"]
     columns = {"sentence1": first, "sentence2": second, "score": [4.0, 0.5, 5.0, 2.0]}
 

@@ -21,8 +21,8 @@ from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 from tests.harness import refuses, run_card
-from tests.interop.test_hugging_face_out_decoders import language_model
-from tests.interop.toys import noise
+from tests.toys.decoders import language_model
+from tests.toys.hugging_face import noise
 
 pytest.importorskip("safetensors")
 

@@ -1,7 +1,6 @@
 """Vocabularies read from tokenizer files give the ids of the transformers library."""
 
 import collections
-import io
 import json
 import pathlib
 
@@ -38,13 +37,14 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.normalization import moses_words
 from tests.harness import refuses
-from tests.text.conftest import train_bytes
+from tests.toys.vocabularies import (
+    TRAINING,
+    XLNET,
+    byte_pair_tokenizer,
+    train_bytes,
+    train_sentencepiece,
+)
 
-TRAINING = [
-    "The quick brown fox jumped over the lazy dog, and the dog didn't mind it at all.",
-    "Der schnelle braune Fuchs sprang über den faulen Hund; le renard brun a sauté.",
-    "Numbers such as 1,234.56 or 2024 (and signs: -, ., €) are in many texts.",
-] * 4
 TEXTS = [
     *TRAINING[:3],
     "",
@@ -59,15 +59,6 @@ ALBERT = {
     "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1,
     "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
 }  # fmt: skip
-
-
-def train_sentencepiece(**options) -> bytes:
-    model = io.BytesIO()
-    options = {"vocab_size": 75, "model_type": "unigram", "minloglevel": 2, **options}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TRAINING), model_writer=model, **options
-    )
-    return model.getvalue()
 
 
 def check(directory: pathlib.Path, tokenizer) -> None:
@@ -91,24 +82,6 @@ def check(directory: pathlib.Path, tokenizer) -> None:
     assert ids[row.numpy()].tolist() == tokenizer(a, b)["input_ids"]
     forged = vocabulary.encode_lines(["[MASK] </s> <mask> [SEP] <s>"])[0]
     assert not {0, 2, 3, 4} & set(forged)
-
-
-def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):
-    """Saves a tokenizer with RoBERTa's byte-level tokens; returns the tokenizer.
-
-    If `files` is "its own", vocab.json and merges.txt replace tokenizer.json.
-    """
-    learnt = BytePairVocabulary.train(TRAINING, 300)
-    names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
-    numbers = {name: number for number, name in enumerate(names)}
-    merges = [tuple(merge.split(" ")) for merge in learnt.merges]
-    tokenizer = kind(vocab=numbers, merges=merges, **options)
-    tokenizer.save_pretrained(directory)
-    if files == "its own":
-        (directory / "tokenizer.json").unlink()
-        (directory / "vocab.json").write_text(json.dumps(numbers))
-        (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *learnt.merges]) + "\n")
-    return tokenizer
 
 
 @pytest.mark.parametrize(
@@ -195,12 +168,6 @@ def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
     assert vocabulary.encode_lines([texts["en"][0]]) == vocabulary.encode_lines(
         texts["en"][:1], "en"
     )
-
-
-XLNET = {
-    "unk_id": 0, "bos_id": 1, "eos_id": 2, "user_defined_symbols": ["<eop>"],
-    "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from macaron_tf.kernels import implementation_scope, native, swish_gate, swish_r
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, LayerNormalization
 from tests.harness import normal
-from tests.kernels.test_native_swish import built
+from tests.toys.swish import built
 
 __all__ = ["built"]  # a fixture for every test here
 

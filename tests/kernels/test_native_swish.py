@@ -14,21 +14,9 @@ import tensorflow as tf
 
 from macaron_tf.kernels import GATES, native, swish_recurrence
 from tests.harness import normal, numpy_of, rejects
-from tests.kernels.test_swish_recurrence import (
-    FORMS,
-    by_the_equations,
-    inputs,
-    relative_error,
-    with_gradients,
-)
+from tests.toys.swish import FORMS, by_the_equations, inputs, relative_error, with_gradients
 
 ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    if not native.available():
-        pytest.skip("no C++ compiler, or it fails: see the log")
 
 
 def run_native(x, vectors, step_size, gate, mask=None, start=None):

@@ -15,8 +15,8 @@ from export import keras_model, saved_model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.experiments.task_toys import train_toy, write_toy
 from tests.harness import refuses
+from tests.toys.tasks import train_toy, write_toy
 
 
 @pytest.mark.parametrize("clients", [1, 3])

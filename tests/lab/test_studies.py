@@ -20,8 +20,8 @@ from experiments.lab.slides import systems
 from experiments.lab.slides.__main__ import main as slides
 from experiments.lab.stability import main as stability
 from macaron_tf.errors import UserError
-from tests.experiments.pretraining_toy import flags
-from tests.experiments.study_toy import is_figure
+from tests.toys.pretraining import flags
+from tests.toys.studies import is_figure
 
 
 def test_encoders_are_compared_and_not_trained_twice(calls, study, tmp_path, monkeypatch):

@@ -13,8 +13,8 @@ from experiments.lab.tpu_check import check, chips, compiler, slices, step
 from experiments.lab.tpu_check.__main__ import main
 from experiments.lab.tpu_check.cycles import collectives, estimate
 from macaron_tf.objectives import MaskedLanguageObjective
-from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.harness import refuses, rejects
+from tests.toys.pretraining import flags, toy_settings
 
 TINY = ["bert_tiny", "--compilations", "1", *flags(toy_settings("text:none"))]
 SMALL = [*TINY, "--set", "model.num_layers=1"]

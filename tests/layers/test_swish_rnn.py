@@ -6,7 +6,7 @@ from macaron_tf.layers import SwishRNN, SwishRNNBlock
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import normal, numpy_of, randomized, twin_of, weights_of
-from tests.kernels.test_swish_recurrence import LENGTHS, by_the_equations
+from tests.toys.swish import LENGTHS, by_the_equations
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 

@@ -8,7 +8,7 @@ from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.watching import watching
 from macaron_tf.models import Encoder
 from tests.harness import ids, normal, numpy_of, randomized, weights_of
-from tests.objectives.toy import V, tiny
+from tests.toys.objectives import V, tiny
 
 H, D = 2, 8
 

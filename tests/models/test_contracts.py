@@ -11,8 +11,8 @@ from macaron_tf import layers, models
 from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
 from tests.harness import check_checkpoint, check_model, ids, normal
-from tests.objectives.toy import tiny
-from tests.systems_toy import SYSTEMS
+from tests.toys.objectives import tiny
+from tests.toys.systems import SYSTEMS
 
 TOKENS, PAIRS = {"token_ids": ids(2, 7)}, {"token_ids": ids(3, 2, 7)}
 GPT = {"causal": True, "num_segments": 0}

@@ -13,7 +13,7 @@ from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjecti
 from macaron_tf.settings import SettingError
 from macaron_tf.text.token_rows import TokenRows
 from tests.harness import built, ids, numpy_of, rejects
-from tests.objectives.toy import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
+from tests.toys.objectives import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
 
 LENGTH = 21
 DOCUMENTS = [[*ids(n, seed=n)] for n in (5, 9, 3, 7, 4, 2)]  # three fill a row; three leave padding

@@ -12,15 +12,8 @@ from macaron_tf import models
 from macaron_tf.layers import ProjectedLSTM
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
 from tests.harness import built, normal, numpy_of, rejects, softmax, twin_of, weights_of
-from tests.systems_toy import ELMO, TAGGER, words
-
-
-def drawn(**changes) -> Elmo:
-    """Returns a model with random weights large enough that clipping matters."""
-    model = Elmo(dataclasses.replace(ELMO, **changes))
-    model.build()
-    model.set_weights([0.6 * normal(*w.shape, seed=i) for i, w in enumerate(model.weights)])
-    return model
+from tests.toys.systems import ELMO, TAGGER, words
+from tests.toys.systems import drawn_elmo as drawn
 
 
 def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import numpy_of
-from tests.models.on_both import (
+from tests.toys.on_both import (
     ATTENTION,
     CASES,
     RECURRENCE,
@@ -42,7 +42,7 @@ def on_jax(models, tmp_path_factory):
     pytest.importorskip("jax")
     files = [folder / "weights.npz", folder / "numbers.npz"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.models.on_both", *files],
+        [sys.executable, "-m", "tests.toys.on_both", *files],
         env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

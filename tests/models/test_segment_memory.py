@@ -11,7 +11,7 @@ from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.segment_memory import SegmentMemory
 from macaron_tf.objectives import CausalLanguageObjective
 from tests.harness import built, ids, normal, numpy_of, rejects
-from tests.objectives.toy import V, tiny
+from tests.toys.objectives import V, tiny
 
 XL = {"causal": True, "positions": "transformer_xl", "num_segments": 0, "embedding_norm": False}
 BLOCKS = ("transformer", "macaron", "swish_rnn")

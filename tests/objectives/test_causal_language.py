@@ -22,10 +22,7 @@ from macaron_tf.objectives.causal_language import (
 )
 from macaron_tf.training import TrainingConfig, build_fit_model
 from tests.harness import built, ids, numpy_of
-from tests.models.test_elmo import drawn as elmo
-from tests.models.test_tasks import CONFIG, PAIRS
-from tests.models.test_tasks import batch as task_rows
-from tests.objectives.toy import (
+from tests.toys.objectives import (
     CLS,
     SEP,
     VOCABULARY,
@@ -35,7 +32,10 @@ from tests.objectives.toy import (
     nll_of,
     tiny,
 )
-from tests.systems_toy import words
+from tests.toys.pairs import CONFIG, PAIRS
+from tests.toys.pairs import batch as task_rows
+from tests.toys.systems import drawn_elmo as elmo
+from tests.toys.systems import words
 
 
 def test_sums_are_those_of_the_next_tokens():

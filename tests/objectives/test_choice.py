@@ -16,7 +16,7 @@ from macaron_tf.objectives.masking.choice import (
     ngram_lengths,
     span_lengths,
 )
-from tests.objectives import toy
+from tests.toys import objectives as toy
 
 CONFIG = MaskingConfig(choice="whole_words")
 

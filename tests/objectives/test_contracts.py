@@ -12,8 +12,8 @@ from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder, genera
 from macaron_tf.training.config import LOWER_IS_BETTER, TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import built
-from tests.objectives.toy import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
-from tests.systems_toy import ELECTRA, SYSTEMS
+from tests.toys.objectives import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
+from tests.toys.systems import ELECTRA, SYSTEMS
 
 
 def case(name, block=None):

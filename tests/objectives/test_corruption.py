@@ -14,7 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig, corruption, denoising
 from macaron_tf.objectives.corruption import SENTINELS
 from tests.harness import refuses
-from tests.objectives import toy
+from tests.toys import objectives as toy
 
 EOS, FIRST = 3, toy.VOCABULARY.size
 

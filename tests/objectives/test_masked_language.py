@@ -17,7 +17,7 @@ from macaron_tf.objectives.permutation import permute_tokens
 from macaron_tf.objectives.replaced_tokens import sample
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, normal, numpy_of
-from tests.objectives import toy
+from tests.toys import objectives as toy
 
 D = 16
 

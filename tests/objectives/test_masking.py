@@ -12,7 +12,7 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
 from tests.harness import refuses, rejects
-from tests.objectives import toy
+from tests.toys import objectives as toy
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 

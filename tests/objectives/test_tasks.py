@@ -17,7 +17,7 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.base import cross_entropy
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, ids, normal, numpy_of, rejects
-from tests.objectives.toy import floats, nll_of
+from tests.toys.objectives import floats, nll_of
 
 
 def answering(logits):

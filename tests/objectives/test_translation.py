@@ -14,7 +14,7 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.objectives.base import cross_entropy
 from tests.harness import built, ids, normal, numpy_of
-from tests.objectives.toy import floats, nll_of
+from tests.toys.objectives import floats, nll_of
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -33,10 +33,9 @@ from macaron_tf.text.base import draw_sample
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
 from macaron_tf.text.words import CharacterWords
 from tests import ram_paths
-from tests.hard_texts import hard_texts
 from tests.harness import refuses
-from tests.text.conftest import train_bytes, train_joint
-from tests.text.test_byte_pairs import MERGES, UNITS
+from tests.toys.hard_texts import hard_texts
+from tests.toys.vocabularies import MERGES, UNITS, train_bytes, train_joint
 
 LINES = ["the cat sat on the mat .", "a naïve café, 日本 !", "two  spaces", "it's the cat's"] * 8
 STRANGE = [

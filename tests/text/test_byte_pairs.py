@@ -21,6 +21,7 @@ from macaron_tf.text.byte_pairs import (
     byte_alphabet,
 )
 from tests.harness import refuses
+from tests.toys.vocabularies import MERGES, UNITS
 
 ODD = [
     "", " ", "  ", "a", " a", "  a", "a ", "a  b", "a\n\n b\t\tc  \n", "don't I'LL we'll 'tis it's",
@@ -144,9 +145,6 @@ def test_errors_are_sentences(lines):
     refuses("lacks a piece of the merge 'a b'", BytePairVocabulary, units, ["a b"])
 
 
-UNITS = ["h", "e", "l", "o", "h</w>", "e</w>", "l</w>", "o</w>", ",</w>", "a</w>", "he", "ll",
-         "hell", "hello</w>", "aa</w>", "a", "aa"]  # fmt: skip
-MERGES = ["h e", "l l", "he ll", "hell o</w>", "a a", "a a</w>"]
 HARD = [
     "Hello, WORLD! It's 1,234.56 (or $7)...", "Café naïve Ünder İstanbul ΣΑΣ", "東京 tower 🙂 end",
     "supercalifragilistic" * 20, "a-b_c/d", "tab\tand\nline", "½ ² ﬁ ①", "ß ẞ", "<unk> </w> x</w>",

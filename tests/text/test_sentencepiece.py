@@ -10,9 +10,9 @@ import sentencepiece
 import tensorflow as tf
 
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
-from tests.hard_texts import HARDEST
 from tests.harness import refuses
-from tests.text.conftest import train_bytes, train_joint
+from tests.toys.hard_texts import HARDEST
+from tests.toys.vocabularies import train_bytes, train_joint
 
 LOWER = NormalizationConfig(lower_case=True)
 

@@ -1,6 +1,5 @@
 """Tests of token rows in one part, and in several parts that are read as one."""
 
-import itertools
 import mmap
 
 import numpy as np
@@ -8,12 +7,7 @@ import pytest
 
 from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, save_tokens
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
-
-ROWS = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
-
-
-def lists(rows):
-    return [rows.ids[a:b].tolist() for a, b in itertools.pairwise(rows.offsets)]
+from tests.toys.corpora import ROWS, lists
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 
 from macaron_tf.training.callbacks import Callbacks
 from tests.harness import refuses
-from tests.training.test_session import run
-from tests.training.training_toy import CONFIG
+from tests.toys.training import CONFIG, run
 
 # What the callbacks of W&B and MLflow read from a Keras model.
 OWN = '''

@@ -9,6 +9,7 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage, read_manifest
 from tests import ram_paths
 from tests.harness import refuses
+from tests.toys.training import flip_a_byte
 
 FILES = ("a.bin", "b.bin", "manifest.json")
 
@@ -132,12 +133,6 @@ def test_a_full_disk_is_one_clear_sentence(anywhere, error):
     assert anywhere.steps() == [10]
     assert find_damage(anywhere.of_step(10)) is None
     assert [entry.name for entry in anywhere.path.iterdir()] == ["step-00000010"]
-
-
-def flip_a_byte(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
 
 
 def cut(path):

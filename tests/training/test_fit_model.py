@@ -13,7 +13,7 @@ from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import FirstStage
-from tests.training.training_toy import (
+from tests.toys.training import (
     SIGNATURE,
     merged_batch,
     toy_batch,

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 
-import h5py
 import keras
 import numpy as np
 import pytest
@@ -25,10 +24,10 @@ from macaron_tf.io.serving import CONTROLS
 from macaron_tf.loading import load
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
-from tests.conftest import number_settings
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
-from tests.training.test_session import judge
-from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
+from tests.toys.jax_systems import state_of
+from tests.toys.numbers import number_settings
+from tests.toys.pretraining import flags, toy_settings, write_documents
+from tests.toys.training import CONFIG, judge, toy_dataset, toy_network, toy_objective
 
 pytestmark = pytest.mark.thorough
 
@@ -55,21 +54,6 @@ def on_jax(module: str, argument: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def state_of(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    """Returns a checkpoint's weights, moving average and training state as arrays."""
-    folder, found = run_dir / "checkpoints" / f"step-{step:08d}", {}
-    for file in folder.glob("*.h5"):
-        with h5py.File(file) as weights:
-
-            def add(name, item, file=file):
-                if isinstance(item, h5py.Dataset):
-                    found[f"{file.stem}/{name}"] = item[...]
-
-            weights.visititems(add)
-    with np.load(folder / "training_state.npz") as arrays:
-        return found | {name: arrays[name] for name in arrays.files if name != "host"}
-
-
 def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], float]:
     lines = read_lines(run_dir / "metrics.jsonl")
     return {(line["kind"], line["step"]): line["loss"] for line in lines if line["step"] > after}
@@ -87,7 +71,7 @@ def toys(tmp_path_factory):
     for checkpoint in (folder / "from_tensorflow" / "checkpoints").glob("step-*"):
         if checkpoint.name != "step-00000005":
             shutil.rmtree(checkpoint)
-    on_jax("tests.training.jax_toy", folder)
+    on_jax("tests.toys.jax_systems", folder)
     return folder
 
 
@@ -239,7 +223,7 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     mesh = {name: ["--engine", "jax", "--mesh", text] for name, text in MESHES.items()}
     commands = [(program, words(name, 25, *more)) for name, more in mesh.items()]
     (tmp_path / "commands.json").write_text(json.dumps(commands))
-    on_jax("tests.training.jax_commands", tmp_path / "commands.json")
+    on_jax("tests.toys.jax_commands", tmp_path / "commands.json")
     for name, base, precision in (
         ("1", "tensorflow", 1e-5),
         *((name, "1", 1e-6) for name in MESHES if name != "1"),

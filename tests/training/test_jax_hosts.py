@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.distribution.processes import finished, free_ports, started
-from tests.training.test_jax_engine import state_of
+from tests.toys.jax_systems import state_of
+from tests.toys.processes import finished, free_ports, started
 
 pytest.importorskip("jax")
 
@@ -26,7 +26,7 @@ def processes(
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
-    toy = ["-m", "tests.training.jax_hosts_toy", network, *jobs]
+    toy = ["-m", "tests.toys.jax_hosts", network, *jobs]
     if count == 1:
         return [started(toy, **environment)]
     tasks = [{"type": "worker", "index": index} for index in range(count)]

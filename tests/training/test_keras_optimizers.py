@@ -12,8 +12,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.variables import declare
 from tests.harness import refuses
-from tests.training.test_session import StopAt, assert_same, killed, run
-from tests.training.training_toy import CONFIG
+from tests.toys.training import CONFIG, StopAt, assert_same, killed, run
 
 PLAIN = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
 OWN = '''

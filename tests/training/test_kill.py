@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
-import pathlib
 import random
 import subprocess
 import sys
@@ -11,18 +9,14 @@ import threading
 import time
 from collections.abc import Sequence
 
-import h5py
-import numpy as np
 import pytest
 
-from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage
-from macaron_tf.training.progress import read_lines
-from tests.distribution.processes import cluster_of_two
+from tests.toys.processes import assert_same_run, cluster_of_two
 
 KILLS = 20
 # For each event, the maximum occurrence and delay in seconds. A save of the toy takes about 20 ms.
 MOMENTS = {"step": (7, 0.005), "save": (3, 0.03), "validation": (1, 0.02)}
-TOY = ("-m", "tests.training.kill_toy")
+TOY = ("-m", "tests.toys.kill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,45 +51,6 @@ def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
         kills.append(Kill(event, rng.randint(1, occurrences), rng.uniform(0.0, seconds), victims))
     rng.shuffle(kills)
     return kills
-
-
-def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Checks that two runs have equal metrics and checkpoints, except for times."""
-    name = "metrics.jsonl"
-    assert (ours / name).read_bytes() == (theirs / name).read_bytes()
-    steps = [[line["step"] for line in read_lines(run / "timing.jsonl")] for run in (ours, theirs)]
-    assert steps[0] == steps[1]
-    ours, theirs = CheckpointDirectory(ours), CheckpointDirectory(theirs)
-    assert ours.steps() == theirs.steps()
-    assert ours.best() == theirs.best()
-    assert [entry.name for entry in ours.path.iterdir() if entry.name.startswith(".")] == []
-    for step in ours.steps():
-        assert find_damage(ours.of_step(step)) is None
-        contents = [_contents(directory.of_step(step)) for directory in (ours, theirs)]
-        assert contents[0].keys() == contents[1].keys()
-        for key, value in contents[0].items():
-            np.testing.assert_array_equal(value, contents[1][key], err_msg=f"step {step}: {key}")
-
-
-def _contents(checkpoint) -> dict:
-    """Returns a dict with all arrays of a checkpoint and the fields of its manifest."""
-    found = {}
-
-    def add(file, name, item):
-        if isinstance(item, h5py.Dataset):
-            found[f"{file.name}/{name}"] = item[...]
-
-    for path in checkpoint.glob("*.h5"):
-        with h5py.File(path, "r") as file:
-            file.visititems(lambda name, item, path=path: add(path, name, item))
-    with np.load(checkpoint / "training_state.npz") as arrays:
-        found.update({name: arrays[name] for name in arrays.files})
-    host = json.loads(found.pop("host").tobytes())
-    assert host["run"].pop("elapsed_seconds") > 0
-    manifest = json.loads((checkpoint / "manifest.json").read_bytes())
-    for name in ("files", "sha256"):  # both cover the elapsed seconds
-        manifest.pop(name)
-    return {**found, "host": json.dumps(host), "manifest": json.dumps(manifest)}
 
 
 def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> list[int]:

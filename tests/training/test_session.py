@@ -30,37 +30,20 @@ from macaron_tf.training.checkpoints import (
 from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
-from tests.training.test_checkpoints import flip_a_byte
-from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
+from tests.toys.training import (
+    CONFIG,
+    StopAt,
+    assert_same,
+    flip_a_byte,
+    judge,
+    killed,
+    run,
+    toy_dataset,
+    toy_network,
+    toy_objective,
+)
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def judge(model, step):
-    metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
-    return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
-
-
-def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
-    keras.utils.set_random_seed(config.seed)
-    model = build_fit_model(toy_network(dropout=0.2, width=width), toy_objective, config)
-    return train(model, toy_dataset, run_dir, validate, **kwargs), model
-
-
-class StopAt(keras.callbacks.Callback):
-    """A callback that calls `how` after a step, for example to send a signal or to die at once."""
-
-    def __init__(self, step, how):
-        super().__init__()
-        self.step, self.how = step, how
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.model.step == self.step:
-            self.how()
-
-
-def killed():
-    raise KeyboardInterrupt("stands for kill -9: nothing is saved")
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +51,6 @@ def uninterrupted(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("uninterrupted")
     result, model = run(run_dir)
     return run_dir, result, model
-
-
-def assert_same(ours, theirs):
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=a.path)
 
 
 def assert_same_run(run_dir, model, uninterrupted):

@@ -4,60 +4,14 @@ The numbers in a row show which documents the row contains.
 """
 
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-
-BOTH = ("train", "validation")
-
-
-def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
-    """Returns the configuration of a small corpus with rows of 16 tokens.
-
-    The corpus reads folder "a" of `texts`. With `weights`, the corpus mixes folders "a" and "b"
-    with these sampling weights. `settings` are further fields of `CorpusConfig`.
-    """
-    sources = (f"text:{texts}/a/*.txt",)
-    if weights:
-        folders = zip("ab", weights, strict=True)
-        sources = tuple(CorpusSource(f"text:{texts}/{n}/*.txt", weight=w) for n, w in folders)
-    shape = {"sequence_length": 16, "validation_every": 10, "rows_per_shard": 12}
-    return CorpusConfig(**{"sources": sources, **shape, **settings})
-
-
-def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
-    """Returns the token ids of `splits` (default: all splits) in file order: `(rows, L)`."""
-    return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
-
-
-def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of each row in `splits` (default: all splits), in file order."""
-    for split in splits or BOTH:
-        dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
-        yield from dataset.unbatch().as_numpy_iterator()
-
-
-def numbers_of(corpus: PretrainingCorpus, rows: np.ndarray) -> list[int]:
-    """Returns the numbers in `rows` in order; special tokens and full stops are skipped."""
-    ids = rows[(rows >= len(SPECIAL_PIECES)) & (rows < corpus.vocabulary.pieces - 1)]
-    return (ids - len(SPECIAL_PIECES)).tolist()
-
-
-def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], list[int]]:
-    """Returns the numbers of the first and of the second segment in a sentence-pair row."""
-    first, _ = np.flatnonzero(ids == 3)
-    return numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
-
-
-def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Returns a dict mapping file names in `folder` to contents; the lock file is left out."""
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != ".lock"}
+from tests.toys.corpora import config_of
 
 
 @pytest.fixture(scope="session")

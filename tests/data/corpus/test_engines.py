@@ -15,10 +15,9 @@ import pytest
 from macaron_tf.data.corpus import documents
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.io import progress
-from tests.data.corpus.conftest import config_of, contents
-from tests.data.corpus.test_writing import made_with_kills
-from tests.distribution.processes import started
 from tests.harness import refuses
+from tests.toys.corpora import config_of, contents, made_with_kills
+from tests.toys.processes import started
 
 SEVERAL = "several languages"
 KINDS = {

@@ -19,8 +19,8 @@ from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
-from tests.data.corpus.conftest import config_of, numbers_of, rows_of
 from tests.harness import refuses
+from tests.toys.corpora import config_of, numbers_of, rows_of
 
 ROWS = 90
 

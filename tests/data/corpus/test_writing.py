@@ -8,26 +8,25 @@ import sys
 
 import numpy as np
 import pytest
-from etils.epath.gpath import PosixGPath
 
 from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.errors import UserError
-from macaron_tf.io import paths as storage
 from macaron_tf.io import progress
 from macaron_tf.io.files import only_writer
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.data.corpus.conftest import (
+from tests.harness import refuses, show_every_line
+from tests.toys.corpora import (
     BOTH,
     contents,
     each_row,
     halves_of,
+    made_with_kills,
     numbers_of,
     rows_of,
 )
-from tests.harness import refuses, show_every_line
 
 
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
@@ -204,48 +203,6 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     make(tmp_path / "bar")
     assert "12 documents" in capsys.readouterr().err
-
-
-def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
-    """Prepares a corpus, but interrupts the preparation every few file operations.
-
-    Each interruption is followed by `check` and a restart. Returns the corpus and the number of
-    interruptions.
-
-    Args:
-        monkeypatch: fixture that replaces the file operations.
-        make: function that prepares the corpus.
-        out: folder of the corpus.
-        check: function called after each interruption.
-        operations: minimum number of file operations before an interruption.
-        settings: corpus settings.
-    """
-    rename, remove = storage.tf.io.gfile.rename, PosixGPath.unlink
-    left = kills = 0  # `left`: number of file operations until the kill
-
-    def dies(operation, after):
-        def wrapped(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left < 0 and not after:
-                raise KeyboardInterrupt
-            operation(*args, **kwargs)
-            if left < 0:
-                raise KeyboardInterrupt
-
-        return wrapped
-
-    while True:
-        # Each attempt gets one or two operations further than the last, then is killed.
-        left = operations + kills % 2
-        monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
-        monkeypatch.setattr(PosixGPath, "unlink", dies(remove, after=kills % 3 == 1))
-        try:
-            return make(out, **settings), kills
-        except KeyboardInterrupt:
-            kills += 1
-            assert kills < 100
-            check()
 
 
 def test_nothing_is_done_twice(make, out, monkeypatch):

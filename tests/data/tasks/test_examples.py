@@ -10,6 +10,7 @@ from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.examples import read_examples, read_senteval, read_triplets
 from macaron_tf.errors import UserError
 from tests.harness import refuses, rejects
+from tests.toys.tasks import write_tfds as prepare
 
 CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "classification"}
 
@@ -138,19 +139,6 @@ def test_tfds_errors(tfds, tmp_path):
         read_examples(TASKS["mrpc"], "train", tfds, source="tfds:glue/rte")
     refuses("unknown source 'csv:x'", read_examples, cola, "train", source="csv:x")
     refuses("no default source: give .* tsv:FILE", read_examples, SENTIMENT, "train")
-
-
-def prepare(folder, features, **splits):
-    """Writes a TFDS data set glue/toy with the given features and splits."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    tfds.dataset_builders.store_as_tfds_dataset(
-        name="glue",
-        config="toy",
-        version="1.0.0",
-        data_dir=folder,
-        features=tfds.features.FeaturesDict(features),
-        split_datasets={name: list(enumerate(split)) for name, split in splits.items()},
-    )
 
 
 def test_secret_labels_are_none(tmp_path):

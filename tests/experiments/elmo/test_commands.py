@@ -11,7 +11,7 @@ from experiments.elmo.__main__ import main
 from experiments.elmo.run import ElmoRun, embed
 from macaron_tf.engines import certificate
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags
+from tests.toys.pretraining import flags
 
 COLOURS = ("red", "blue", "green")
 

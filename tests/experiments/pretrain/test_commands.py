@@ -24,9 +24,9 @@ from macaron_tf.errors import UserError
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
-from tests.experiments.task_toys import assert_same_weights, scores_in, validations
 from tests.harness import refuses
+from tests.toys.pretraining import flags, prepare, toy_settings, train
+from tests.toys.tasks import assert_same_weights, scores_in, validations
 
 
 @pytest.fixture(scope="module")

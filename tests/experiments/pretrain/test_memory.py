@@ -18,9 +18,9 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
-from tests.experiments.task_toys import assert_same_weights, not_yet_trained, validations
 from tests.harness import ids, numpy_of
+from tests.toys.pretraining import flags, prepare, toy_settings, train
+from tests.toys.tasks import assert_same_weights, not_yet_trained, validations
 
 XL = "transformer_xl_tiny"
 

@@ -9,10 +9,10 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import _batches
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
-from tests.conftest import NUMBERS, number_pairs
-from tests.experiments.pretraining_toy import prepare, toy_settings, train
-from tests.experiments.task_toys import assert_same_weights
 from tests.harness import refuses
+from tests.toys.numbers import NUMBERS, number_pairs
+from tests.toys.pretraining import prepare, toy_settings, train
+from tests.toys.tasks import assert_same_weights
 
 WORDS = {"en": set(NUMBERS), "de": set(NUMBERS.values())}
 CODES = tuple(WORDS)

@@ -19,7 +19,7 @@ from experiments.tcn.train import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from tests import ram_paths
-from tests.experiments.pretraining_toy import flags
+from tests.toys.pretraining import flags
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")

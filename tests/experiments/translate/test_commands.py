@@ -17,9 +17,9 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
-from tests.conftest import number_pairs, number_settings, write_numbers
-from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import validations
+from tests.toys.numbers import number_pairs, number_settings, write_numbers
+from tests.toys.pretraining import flags
+from tests.toys.tasks import validations
 
 
 def train(run, settings, *arguments) -> int:

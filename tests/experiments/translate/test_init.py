@@ -1,56 +1,25 @@
 """Tests of translation models that are initialized from pre-trained models."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import registry
 from experiments.epochs import read_init
-from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.recipe import override
+from experiments.pretrain.run import PretrainingRun
 from experiments.run import Run
 from experiments.translate.__main__ import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from export.saved_model import main as export
-from macaron_tf.io.paths import as_path
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary
-from tests.conftest import number_pairs, number_settings, write_numbers
-from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import assert_same_weights, scores_in, write_untrained
 from tests.harness import refuses
+from tests.toys.numbers import write_numbers
+from tests.toys.pretraining import flags
+from tests.toys.tasks import assert_same_weights, scores_in
+from tests.toys.translation import BART, XLM, begun, make_start, settings
 
 LINES = ["one two three", "", "four five"]
-LANGUAGES = ("en", "de")
-XLM, BART = "multi30k_xlm_tiny", "multi30k_bart_tiny"
-
-
-def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1) -> str:
-    """Writes texts and a pre-training run with random weights; returns the path of the run.
-
-    Args:
-        folder: folder for the run and its texts.
-        recipe: `xlm_tiny` (English and German), `bart_tiny` or `t5_tiny` (English).
-        settings: further settings.
-        seed: seed of the weights.
-    """
-    folder.mkdir(exist_ok=True)
-    pairs, sources = number_pairs(500, seed=5), []
-    for side, code in enumerate(LANGUAGES if recipe == "xlm_tiny" else LANGUAGES[:1]):
-        (folder / f"{code}.txt").write_text("\n".join(pair[side] for pair in pairs))
-        language = code if recipe == "xlm_tiny" else None
-        sources.append((f"text-lines:{folder}/{code}.txt", "train", None, language))
-    every = toy_settings(str(tuple(sources)), recipe="" if recipe == "xlm_tiny" else recipe)
-    every += ["vocabulary.size=60", "corpus.sequence_length=24", "model.max_length=40"]
-    every.append("model.num_layers=1" if recipe == "xlm_tiny" else "model.num_encoder_layers=2")
-    made = registry.load(recipe, PretrainingRecipe, [*every, *settings])
-    run = PretrainingRun(as_path(folder / "run"), made, train_vocabulary(made))
-    write_untrained(run, seed)
-    return str(run.path)
 
 
 @pytest.fixture(scope="module")
@@ -73,37 +42,12 @@ def german_text(tmp_path_factory):
     return write_numbers(tmp_path_factory.mktemp("german"), 300, 20, -1)
 
 
-def settings(source, steps, **changes):
-    """Returns settings for number pairs; the pre-trained model determines the model sizes."""
-    kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
-    quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
-    quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
-    quick |= {"data.batching.shapes": 1, **changes}
-    return [*kept, *(f"{name}={value}" for name, value in quick.items())]
-
-
 GERMAN = {
     "data.source_language": "de",
     "data.target_language": "en",
     "data.vocabulary_size": 50,
     "first_stage_steps": 4,
 }
-
-
-def begun(start, recipe, source, **changes):
-    """Prepares a translation run; returns the recipe and the initialized network.
-
-    Args:
-        start: pre-trained model from which the network is initialized.
-        recipe: name of the translation recipe.
-        source: source of the translation pairs.
-        changes: further settings.
-    """
-    made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
-    start.check(made)
-    network = TranslationRun(None, made, start.vocabulary(made)).build_network()
-    start.copy_to(network, made)
-    return made, network
 
 
 def check_use(run, tmp_path, answered):

@@ -16,9 +16,9 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.objectives import MaskingConfig, TranslationObjective, shift_right
-from tests.experiments.pretraining_toy import flags
-from tests.experiments.task_toys import assert_same_weights, scores_in
-from tests.experiments.translate.test_init import XLM, begun, make_start, settings
+from tests.toys.pretraining import flags
+from tests.toys.tasks import assert_same_weights, scores_in
+from tests.toys.translation import XLM, begun, make_start, settings
 
 NAME = "multi30k_unsupervised_tiny"
 HALVES = {"data.train_split": "train", "data.target_split": "validation"}

@@ -5,6 +5,7 @@ import pathlib
 
 import keras
 import numpy as np
+import pytest
 
 from experiments.embed import __main__ as embed
 from experiments.epochs import read_init
@@ -15,6 +16,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
+from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import LabelledTask, Spans, Tags
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -324,3 +326,31 @@ def outputs_of(task: LabelledTask, *columns: list[str]):
     else:
         examples = Examples(columns, None)
     return SetOutputs(task, 8).compute(examples)
+
+
+def write_tfds(folder, features, **splits):
+    """Writes a TFDS data set glue/toy with the given features and splits."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="glue",
+        config="toy",
+        version="1.0.0",
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={name: list(enumerate(split)) for name, split in splits.items()},
+    )
+
+
+# Large weights, whose outputs differ from text to text.
+TINY = {**SHRUNK, "model.initializer_range": 0.9}
+READING = {"spans.max_question": 4, "spans.doc_stride": 6}
+
+
+def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
+    """Writes a run folder with random weights: an encoder or a task model."""
+    init = read_init("none", model, vocabulary / "vocabulary")
+    settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
+    run = run_class(
+        as_path(path), override(recipe.changed(**init.settings), settings), init.vocabulary
+    )
+    write_untrained(run, metrics={"best_f1_thresh": -0.5})

@@ -1,6 +1,6 @@
 """Prints how a mesh shards the weights and moments of `GatesBlock`, from docs/own_block.md.
 
-    KERAS_BACKEND=jax python -m tests.distribution.own_block_toy
+    KERAS_BACKEND=jax python -m tests.toys.own_block
 
 `test_mesh` runs this module with `my_gates.py` on PYTHONPATH.
 """

@@ -1,6 +1,6 @@
 """Trains a small network on the JAX backend as one of the processes in TF_CONFIG.
 
-    KERAS_BACKEND=jax python -m tests.training.jax_hosts_toy NETWORK JOB [JOB ...]
+    KERAS_BACKEND=jax python -m tests.toys.jax_hosts NETWORK JOB [JOB ...]
 
 NETWORK is "language", a language model, or "dense", which compiles faster.
 
@@ -25,8 +25,8 @@ from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.training import train
 from macaron_tf.training.jax_model import build_jax_model
-from tests.training.jax_toy import CONFIG, objective
-from tests.training.training_toy import SIGNATURE, toy_network, toy_objective
+from tests.toys.jax_systems import CONFIG, objective
+from tests.toys.training import SIGNATURE, toy_network, toy_objective
 
 STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_steps=3)
 

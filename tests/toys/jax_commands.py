@@ -1,6 +1,6 @@
 """Runs commands on Keras's JAX backend, one after another in one process.
 
-    KERAS_BACKEND=jax python -m tests.training.jax_commands FILE
+    KERAS_BACKEND=jax python -m tests.toys.jax_commands FILE
 
 FILE is a JSON list of pairs: a program, such as "experiments.pretrain", and a list of its
 arguments.

@@ -19,8 +19,8 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.experiments.pretraining_toy import prepare, toy_settings, write_documents
-from tests.experiments.task_toys import write_toy
+from tests.toys.pretraining import prepare, toy_settings, write_documents
+from tests.toys.tasks import write_toy
 
 TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
 TUNE += ("training.schedule=constant",)

@@ -1,6 +1,6 @@
 """Computes outputs of all model types on the current backend, to compare TensorFlow with JAX.
 
-KERAS_BACKEND=jax python -m tests.models.on_both WEIGHTS.npz NUMBERS.npz
+KERAS_BACKEND=jax python -m tests.toys.on_both WEIGHTS.npz NUMBERS.npz
 """
 
 import functools

@@ -8,6 +8,9 @@ import pathlib
 
 import numpy as np
 
+from macaron_tf.models import EncoderConfig
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
 from tests.harness import numpy_of
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "cafe", "café"]
@@ -120,3 +123,27 @@ def check_equal(ours, theirs) -> None:
     theirs = np.asarray(theirs)
     assert np.abs(theirs).max() > 0.1
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)
+
+
+ROWS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
+SEGMENTS = np.array([[0, 0, 0, 0, 1, 1], [0] * 6], "int32")
+BATCH = {"token_ids": ROWS, "segment_ids": SEGMENTS}
+FORMAT = "hugging-face"
+
+
+def encoder_config(**options) -> EncoderConfig:
+    return EncoderConfig(16, 32, 64, 4, 2, max_length=20, **options)
+
+
+def with_vocabulary(network, **fields) -> Pretrained:
+    """Returns a with_vocabulary with random weights and a vocabulary."""
+    network.build()
+    for seed, weight in enumerate(network.weights):
+        weight.assign_add(noise(seed, weight.shape))
+    return Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), **fields)
+
+
+def written(made: Pretrained, place) -> dict:
+    """Saves a with_vocabulary; returns the content of its encoder_config.json."""
+    made.save_pretrained(place, format=FORMAT)
+    return json.loads((place / "encoder_config.json").read_text())

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.variables import declare
 
@@ -89,3 +90,41 @@ def merged_batch(indices) -> dict[str, np.ndarray]:
         name: np.concatenate([pad(batch[name]) for batch in batches])
         for name in ("source", "target")
     }
+
+
+def flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def judge(model, step):
+    metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
+    return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
+
+
+def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
+    keras.utils.set_random_seed(config.seed)
+    model = build_fit_model(toy_network(dropout=0.2, width=width), toy_objective, config)
+    return train(model, toy_dataset, run_dir, validate, **kwargs), model
+
+
+class StopAt(keras.callbacks.Callback):
+    """A callback that calls `how` after a step, for example to send a signal or to die at once."""
+
+    def __init__(self, step, how):
+        super().__init__()
+        self.step, self.how = step, how
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.step == self.step:
+            self.how()
+
+
+def killed():
+    raise KeyboardInterrupt("stands for kill -9: nothing is saved")
+
+
+def assert_same(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=a.path)

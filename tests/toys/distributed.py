@@ -1,6 +1,6 @@
 """Trains toy models on several devices, in a separate process.
 
-    python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
+    python -m tests.toys.distributed [--replicas N | --multi-worker] JOB [JOB ...]
 
 TensorFlow's devices can be chosen only once per process.
 """
@@ -24,7 +24,7 @@ from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, Transl
 from macaron_tf.training import FitModel, build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
-from tests.training.training_toy import CONFIG, SIGNATURE, toy_batch, toy_network, toy_objective
+from tests.toys.training import CONFIG, SIGNATURE, toy_batch, toy_network, toy_objective
 
 VOCABULARY = 48
 # Rows and lengths of the micro-batches: neither 2 nor 4 replicas divide 7 rows or 1 row.

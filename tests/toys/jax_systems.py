@@ -1,6 +1,6 @@
 """Trains a toy network on the JAX backend, for `test_jax_engine`.
 
-KERAS_BACKEND=jax python -m tests.training.jax_toy FOLDER
+KERAS_BACKEND=jax python -m tests.toys.jax_systems FOLDER
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import dataclasses
 import pathlib
 import sys
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -17,7 +18,7 @@ from macaron_tf.distribution.mesh import use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.training import Diverged, TrainingConfig, train
 from macaron_tf.training.jax_model import build_jax_model
-from tests.training.training_toy import (
+from tests.toys.training import (
     CONFIG,
     toy_dataset,
     toy_network,
@@ -126,3 +127,18 @@ if __name__ == "__main__":
         "muon_mesh": {"remat": False, "data": 4, "model": 2, "optimizer": "muon"},
     }.items():
         np.savez(folder / f"{name}.npz", **learnt(**options))
+
+
+def state_of(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    """Returns a checkpoint's weights, moving average and training state as arrays."""
+    folder, found = run_dir / "checkpoints" / f"step-{step:08d}", {}
+    for file in folder.glob("*.h5"):
+        with h5py.File(file) as weights:
+
+            def add(name, item, file=file):
+                if isinstance(item, h5py.Dataset):
+                    found[f"{file.stem}/{name}"] = item[...]
+
+            weights.visititems(add)
+    with np.load(folder / "training_state.npz") as arrays:
+        return found | {name: arrays[name] for name in arrays.files if name != "host"}

@@ -1,6 +1,6 @@
 """Trains a classifier with rematerialization on two replicas three times; prints the losses.
 
-python -m tests.distribution.remat_toy
+python -m tests.toys.remat
 """
 
 import keras

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.models import EncoderConfig, LanguageModel
+from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary, train_pieces
 
 BOS, EOS = 2, 3
 SIZE = 7  # PAD, UNK, BOS, EOS and three words
@@ -158,3 +159,15 @@ def check_greedy(ours, source, their_logits, length) -> None:
         shared = min(count, length - 1)
         np.testing.assert_array_equal(our_row[:shared], their_row[:shared])
         assert count == length or their_row[shared - 1] == 3
+
+
+TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."
+SPACED = [*TEXT.replace(".", ". Paris!").splitlines() * 4, "a  b", "Paris Paris"]
+
+
+def llama_2() -> SentencePieceVocabulary:
+    """Returns a vocabulary that adds a space to a text and keeps all others, as Llama 2's does."""
+    special = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": [*CONTROL]}
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    proto = train_pieces(SPACED, 60, model_type="bpe", **options, **special)
+    return SentencePieceVocabulary(proto, verbatim=True)

@@ -1,5 +1,6 @@
 """Tiny versions of every training system: a network with a choice of blocks, and its batches."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ import tensorflow as tf
 
 from macaron_tf import models, objectives
 from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.models import Elmo
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from tests.harness import normal
-from tests.objectives.toy import VOCABULARY, V, ragged_rows, rows, tiny
+from tests.toys.objectives import VOCABULARY, V, ragged_rows, rows, tiny
 
 # Block types of successive layers: `ANY` lists all blocks, `DECODING` those that can decode step by
 # step, and `APART` those whose tokens interact only in attention.
@@ -351,3 +353,11 @@ SYSTEMS = {
         weight=np.ones((ROWS, 6), "float32"),
     ),
 }
+
+
+def drawn_elmo(**changes) -> Elmo:
+    """Returns a model with random weights large enough that clipping matters."""
+    model = Elmo(dataclasses.replace(ELMO, **changes))
+    model.build()
+    model.set_weights([0.6 * normal(*w.shape, seed=i) for i, w in enumerate(model.weights)])
+    return model

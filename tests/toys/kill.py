@@ -1,6 +1,6 @@
 """Trains a toy run that prints when it steps, saves and validates, for `test_kill`.
 
-python -m tests.training.kill_toy RUN [TF_CONFIG]
+python -m tests.toys.kill RUN [TF_CONFIG]
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ import keras
 
 from macaron_tf.distribution import make_strategy
 from macaron_tf.training import TrainingSession, build_fit_model, train
-from tests.training import training_toy
-from tests.training.training_toy import toy_dataset, toy_network, toy_objective
+from tests.toys import training as training_toy
+from tests.toys.training import toy_dataset, toy_network, toy_objective
 
 CONFIG = dataclasses.replace(
     training_toy.CONFIG,

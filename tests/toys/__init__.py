@@ -1,0 +1,1 @@
+"""Tiny models, corpora, tasks and runs that several tests share."""
