@@ -5,14 +5,13 @@ PEERS := .venv-peers
 TPU := .venv-tpu
 BEAM := .venv-beam
 DOCS := .venv-docs
-ENGINES := .venv-engines
 READERS := .venv-readers
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-newest test-tpu test-beam test-notebooks notebooks engines test-engines test-bucket tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-readers test-newest test-tpu test-beam test-notebooks notebooks tpu-check lint bench walk wheel docs clean
 
 help:
 	@echo "A target installs what it needs into .venv or into the environment in parentheses."
@@ -29,9 +28,6 @@ help:
 	@echo "make tpu-check      compile the train steps of the base and large recipes for a TPU (hours; .venv-tpu);"
 	@echo "                    if interrupted, the same command resumes"
 	@echo "make test-tpu       run the tests of the TPU check with the TPU compiler (.venv-tpu)"
-	@echo "make engines        install NVIDIA Triton for \`python -m export.triton\` (.venv-engines)"
-	@echo "make test-engines   test serving in Triton, and check the Kubernetes manifests (.venv-engines)"
-	@echo "make test-bucket    test corpora, runs and checkpoints in an emulated gs:// bucket (.venv-engines)"
 	@echo "make test-beam      test the preparation of corpora as Apache Beam pipelines (.venv-beam)"
 	@echo "make notebooks      convert the examples to notebooks in notebooks/ (.venv-docs)"
 	@echo "make test-notebooks run the notebooks at tiny size (.venv-docs)"
@@ -169,22 +165,6 @@ tpu-check: $(TPU)/installed
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/lab/test_tpu_check.py
 
-# Triton and what else serving is checked with; its Python backend needs NumPy 1, which is found first.
-$(ENGINES)/installed: $(STAMP) export/deploy/requirements.txt
-	$(BIN)/python -m venv $(ENGINES)
-	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(ENGINES)/lib/python*/site-packages)/main.pth
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r export/deploy/requirements.txt
-	@touch $@
-
-engines: $(ENGINES)/installed
-
-test-engines: $(ENGINES)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(ENGINES)/bin/python -m pytest -m "slow or not slow" \
-	  tests/export/test_triton.py tests/export/test_kubernetes.py
-
-test-bucket: $(ENGINES)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(ENGINES)/bin/python -m pytest -m slow tests/experiments/test_gs.py
-
 # As the peers'. Beam's own choice of protobuf is older than generated code of the pinned packages.
 $(BEAM)/installed: $(STAMP) experiments/pretrain/requirements-beam.txt
 	$(BIN)/python -m venv $(BEAM)
@@ -234,4 +214,4 @@ wheel:
 	$$python -m pip wheel --quiet --disable-pip-version-check --no-deps $$how --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TPU) $(BEAM) $(DOCS) $(ENGINES) $(READERS) $(NEWEST) runs notebooks site build dist
+	rm -rf $(VENV) $(PEERS) $(TPU) $(BEAM) $(DOCS) $(READERS) $(NEWEST) runs notebooks site build dist

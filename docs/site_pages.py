@@ -36,7 +36,6 @@ PAGES = (
     "docs/systems/*.md",
     "experiments/results/**/*",
     "experiments/cloud/*",
-    "export/deploy/*",
 )
 PACKAGES = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
 PACKAGES += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")

@@ -39,10 +39,9 @@ BFLOAT16 = switch(
 )
 LITE = argument(
     "--lite",
-    "also write a LiteRT file with weights of this type. `python -m export.serve` and `python -m "
-    "export.client --local` use the LiteRT file for small requests. With int8, the LiteRT file "
-    "can take half the time of the SavedModel, and probabilities change by about 1e-3 (default: no "
-    "LiteRT file)",
+    "also write a LiteRT file with weights of this type. `python -m export.serve` uses the "
+    "LiteRT file for small requests. With int8, the LiteRT file can take half the time of the "
+    "SavedModel, and probabilities change by about 1e-3 (default: no LiteRT file)",
     choices=("fp32", "int8"),
 )
 ONNX = switch(

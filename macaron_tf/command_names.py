@@ -36,7 +36,6 @@ COMMANDS = {
     ),
     "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
     "serve": ("export.serve", "serve a SavedModel on this machine over REST and gRPC"),
-    "client": ("export.client", "send lines of text to a served model, and print the predictions"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "compare": (

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shutil
 import signal
-import sys
 import tempfile
 
 from tests.toys.numbers import number_settings, write_numbers
@@ -34,11 +33,7 @@ os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # for the key that signs files
 
 import filelock
-import numpy as np
 import pytest
-
-if np.__version__.startswith("1."):  # as in Triton's image; TensorFlow's JAX import needs NumPy 2
-    sys.modules["jax"] = None
 
 from macaron_tf import plug_ins
 from macaron_tf.errors import USER_FILES

@@ -14,7 +14,6 @@ CLOUD = ROOT / "experiments" / "cloud"
 IMAGES = {
     CLOUD / "Dockerfile": ROOT,
     CLOUD / "beam.Dockerfile": ROOT,
-    ROOT / "export" / "deploy" / "Dockerfile": ROOT / "export" / "deploy",
 }
 KNOWN = {"FROM", "RUN", "WORKDIR", "ARG", "COPY", "USER", "ENTRYPOINT", "CMD"}
 

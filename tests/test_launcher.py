@@ -30,7 +30,7 @@ for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrai
              "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
              "text_to_text.train", "recipes.bert"):
     importlib.import_module("experiments." + name)
-for name in ("client", "hub", "hugging_face", "keras_model", "saved_model"):
+for name in ("hub", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
 """
 
@@ -53,7 +53,7 @@ def test_a_command_of_two_words_is_found():
     assert process.stdout.startswith("usage: python -m macaron_tf hugging_face ")
 
 
-@pytest.mark.parametrize("command", ["translate", "export", "serve", "client"])
+@pytest.mark.parametrize("command", ["translate", "export", "serve"])
 def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(command):
     process = launched(command, "--help")
     assert process.returncode == 0, process.stderr
@@ -166,7 +166,6 @@ def test_core_modules_are_the_plain_dependencies():
 UNLISTED = (
     "experiments.lab.benchmarks.serving",
     "experiments.lab.benchmarks.scaling",
-    "export.triton",
     *lab.COMMANDS,
 )
 
@@ -201,7 +200,7 @@ class Hiding:
             raise ModuleNotFoundError(name=name)
 sys.meta_path.insert(0, Hiding())
 sys.argv = ["-m"]
-import export.client
+import experiments.translate.__main__
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 2 and process.stderr.count("\n") == 1

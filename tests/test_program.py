@@ -17,6 +17,10 @@ from macaron_tf.errors import UserError
 pytestmark = pytest.mark.thorough  # each test starts processes
 
 HELP = "-m experiments.translate --help"
+READ = (
+    "import sys; from macaron_tf.cli.program import decoded, exit_on_user_error;"
+    "sys.exit(exit_on_user_error(lambda: next(decoded(sys.stdin.buffer)))())"
+)
 
 
 def run(arguments, **options):
@@ -35,8 +39,8 @@ def run(arguments, **options):
     [
         (f"{HELP} > /dev/full", "standard output cannot be written (No space left on device)"),
         (f"{HELP} >&-", "standard output is closed"),
-        ("-m export.client <&-", "standard input is closed"),
-        (r"-m export.client $'\xff'", r"argument 1 is not UTF-8: encode '\udcff'"),
+        (f'-c "{READ}" <&-', "standard input is closed"),
+        (r"-m export.serve $'\xff'", r"argument 1 is not UTF-8: encode '\udcff'"),
     ],
 )
 def test_a_stream_that_fails_is_one_sentence(arguments, error):
@@ -47,7 +51,7 @@ def test_a_stream_that_fails_is_one_sentence(arguments, error):
 
 @pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
 def test_errors_that_nobody_can_read_go_nowhere_else(where):
-    assert run(f"-m export.client --batch-size 0 {where}") == (2, "", "")
+    assert run(f"-m export.serve --workers 0 {where}") == (2, "", "")
 
 
 def test_output_is_utf_8_whatever_the_terminal_says():

@@ -191,7 +191,7 @@ def serve(folder: pathlib.Path, log) -> bool:
     try:
         ready = server.stdout.readline()
         url = next(word for word in ready.split() if word.startswith("http://"))
-        line = f"export.client --url {url} --name {folder.name} 'A man is riding a bike.'"
+        line = f"experiments.examples.ask_server {folder.name} 'A man is riding.' --url {url}"
         return run(line, "", log) == 0
     finally:
         server.terminate()

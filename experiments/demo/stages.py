@@ -1,11 +1,13 @@
 """The four stages of the demo: training, evaluation, export and serving."""
 
 import argparse
+import json
 import pathlib
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 from experiments import registry
 from experiments.translate.evaluate import average_run
@@ -103,7 +105,9 @@ def _serve(served: pathlib.Path) -> None:
             print(ready.partition("; try: ")[0])  # the suggested text is not of this domain
             url = next(part for part in ready.split() if part.startswith("http://"))
             print(f"\n  request over REST: {SENTENCE}\n  response of the server:", flush=True)
-            _command("export.client", "--url", url, "--name", "demo", SENTENCE)
+            body = json.dumps({"instances": [SENTENCE]}).encode()
+            with urllib.request.urlopen(f"{url}/v1/models/demo:predict", body, 60) as response:
+                print(json.load(response)["predictions"][0]["translations"][0])
         finally:
             alarm.cancel()
             server.terminate()

@@ -32,7 +32,7 @@ class ModelServer:
 
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
-            RestClient(server.url, "demo").translate(["A dog runs."])
+            requests.get(f"{server.url}/v1/models/demo")
     """
 
     def __init__(self, config: ServerConfig):

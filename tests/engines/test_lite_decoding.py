@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.local_client import LocalClient
 from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig, generate
 from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
-from macaron_tf.io.serving import failed_check
+from macaron_tf.io.serving import CONTROLS, as_rows, failed_check
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary
@@ -279,13 +278,12 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, optio
     [_, row] = record["certificate"]
     assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
     expected = model.predict(texts, **options)
-    client = LocalClient(tmp_path)
-    given = client.signature.columns(texts, options, 1)
-    asked = client.answers(texts, **options)
     opened = ExportedModel(find_version(tmp_path, 1))
     dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
-    given |= {"text": [*map(str.encode, texts)]}
-    inputs = {name: np.array(column, dtypes[name]) for name, column in given.items()}
+    given = {name: [value] * len(texts) for name, value in {**CONTROLS, **options}.items()}
+    given["text"] = [*map(str.encode, texts)]
+    inputs = {name: np.array(given[name], dtype) for name, dtype in dtypes.items()}
+    asked = as_rows(opened.run("serving_default", inputs))
     graph = opened._model.run("serving_default", inputs)
     lite = opened.small_engine.serve(inputs)
     for name, values in graph.items():

@@ -5,7 +5,6 @@ Weights are random and large, so that answers differ from text to text without n
 
 import dataclasses
 import functools
-import io
 import json
 from collections.abc import Callable
 
@@ -26,8 +25,6 @@ from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from export import keras_model
-from export.client import GrpcClient, RestClient, format_answer
-from export.client import main as command
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -498,27 +495,3 @@ def test_the_server_says_what_the_run_says(name, folder, expected):
                 remote.append(over_grpc(stub, name, inputs))
     assert check(name, expected[name], rest, "REST") < 1e-5
     assert check(name, expected[name], remote, "gRPC") < 1e-5
-
-
-@pytest.mark.parametrize("name", ["classes", "translates"])
-def test_the_client_says_what_the_run_says(name, folder, expected, monkeypatch, capsys):
-    rows = [i for i, one in enumerate(expected[name]) if not isinstance(one, str)]
-    texts, known = [TEXTS[i] for i in rows], [expected[name][i] for i in rows]
-    with server_of(folder, name) as server:
-        places = {"--url": server.url, "--grpc": f"127.0.0.1:{server.grpc_port}"}
-        for flag, place in places.items():
-            asking = {"--url": RestClient, "--grpc": GrpcClient}[flag]
-            client = asking(place, name, batch_size=1 if flag == "--url" else ROWS)
-            found = client.answers(texts)
-            for i, one, answer in zip(rows, known, found, strict=True):
-                answer = {key: [value] for key, value in answer.items()}
-                assert largest_difference(one, answer, 0, f"{name} text {i}") < 1e-5
-            client.close()
-            # Line by line, without texts that contain a line break or a zero byte.
-            kept = [i for i, text in enumerate(texts) if not {*"\n\r\0"} & {*text}]
-            stdin = io.TextIOWrapper(io.BytesIO("".join(f"{texts[i]}\n" for i in kept).encode()))
-            monkeypatch.setattr("sys.stdin", stdin)
-            capsys.readouterr()
-            assert command([flag, place, "--name", name]) == 0
-            said = capsys.readouterr().out.split("\n")
-            assert said == [*(format_answer(found[i]) for i in kept), ""] and len(kept) > 150

@@ -6,7 +6,6 @@ All models except the translator have random weights. The translator is also ser
 import concurrent.futures
 import dataclasses
 import json
-import re
 import shutil
 
 import numpy as np
@@ -24,8 +23,7 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRun
-from export import client, keras_model
-from export.client import GrpcClient, RestClient
+from export import keras_model
 from export.saved_model import main
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
@@ -527,10 +525,11 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
     parts = [slice(start, start + 3) for start in range(0, 96, 3)]
 
     def check(part: slice) -> None:
-        client = RestClient(server.url, "numbers", retries=0)
         for _ in range(3):
-            assert client.translate(lines[part]) == expected[part]
-        client.close()
+            body = {"instances": lines[part]}
+            status, said = call(server.rest_port, "POST", "/v1/models/numbers:predict", body)
+            assert status == 200, said
+            assert [row["translations"][0] for row in said["predictions"]] == expected[part]
 
     with server_of(folder, "numbers") as server, concurrent.futures.ThreadPoolExecutor(32) as pool:
         waiting = [pool.submit(check, part) for part in parts]
@@ -542,63 +541,6 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
             waiting += last
         for future in waiting:
             future.result(timeout=60)
-        grpc = GrpcClient(f"127.0.0.1:{server.grpc_port}", "numbers")
-        assert grpc.translate(lines) == expected
-
-
-def check_client(asking, texts: list[str], known: dict[str, list]) -> None:
-    """Checks that a client returns TensorFlow's answers and refuses unpaired surrogates.
-
-    Args:
-        asking: client.
-        texts: texts that the client sends.
-        known: dict mapping output names to TensorFlow's values, one row per text.
-    """
-    for row, answer in enumerate(asking.answers(texts)):
-        for name, value in answer.items():
-            own = known[name][row]
-            if isinstance(value, list):  # padded to the batch's longest row
-                width = min(len(own), len(value))
-                assert not any(own[width:]) and not any(value[width:])
-                own, value = own[:width], value[:width]
-            if "prob" in name:
-                np.testing.assert_allclose(value, own, atol=1e-5)
-            else:
-                assert value == own
-    for text in SURROGATES:
-        refuses("text 8 has .*, an unpaired surrogate", asking.answers, ["a", text], 7)
-    asking.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "lines", "pattern"),
-    [
-        ("sst2", LINES[:2], r"(\w+\tnegative=0\.\d{4}\tpositive=0\.\d{4}\n){2}"),
-        ("squad2", ["Who?\tthe old Ann saw"], r"[\w ]*\t0\.\d{4}\t\d+\t\d+\n"),
-        ("conll2003", ["Ann saw", "cat"], r"Ann\t\S+\nsaw\t\S+\n\ncat\t\S+\n\n"),
-        ("byte_bpe", ["c c", "c"], r".*\n.*\n"),
-    ],
-)
-def test_the_client_answers_lines_by_what_the_model_is(
-    name, lines, pattern, folder, answers, capsys
-):
-    with server_of(folder, name) as server:
-        said, remote = [], f"127.0.0.1:{server.grpc_port}"
-        if len(INPUTS[name][0]) == 1:
-            for asking, place in ((RestClient, server.url), (GrpcClient, remote)):
-                check_client(
-                    asking(place, name, batch_size=5), INPUTS[name][0]["text"], answers[name][0]
-                )
-        for place in (["--url", server.url], ["--grpc", remote]):
-            numbers = ["--input", "max_tokens=3"] if name == "byte_bpe" else []
-            words = [*place, "--name", name, "--batch-size", "1", *numbers]
-            assert client.main([*words, *lines]) == 0
-            said.append(capsys.readouterr().out)
-            if name == "squad2":
-                assert client.main([*words, *lines, "Who?"]) == 2
-                error = "line 2 must have 2 texts (question, context), but has 1: separate"
-                assert error in capsys.readouterr().err
-    assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
 
 
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):

@@ -18,8 +18,6 @@ import types
 import pytest
 import tensorflow as tf
 
-from export.client import RestClient
-from export.local_client import LocalClient
 from export.server import versions
 from export.server.config import ServerConfig
 from export.server.errors import ServingError, from_exception
@@ -34,6 +32,7 @@ from tests.export.serving_toys import call
 from tests.harness import refuses
 
 pytestmark = pytest.mark.quick
+PREDICT = "/v1/models/toy:predict"
 
 
 class Doubled(tf.Module):
@@ -308,9 +307,6 @@ def test_a_failed_load_is_reported_by_its_cause_alone(tmp_path):
             session.run(number)
     cause = "StringToNumberOp could not correctly convert string: abc"
     assert from_exception(caught.value).message == cause
-    [weights] = (write(tmp_path) / "variables").glob("*.data-*")
-    weights.write_bytes(b"")
-    refuses(r"cannot be loaded \(Read less bytes", LocalClient, str(tmp_path), "toy")
 
 
 def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
@@ -329,13 +325,13 @@ def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_vers
         stop, seen = threading.Event(), set()
 
         def converse(number: int) -> None:
-            client = RestClient(server.url, "toy", retries=0)
             for count in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
                 text = f"client {number} line {count}"
-                version, result = client.translate([text])[0].split(":", 1)
+                status, said = call(server.rest_port, "POST", PREDICT, {"instances": [text]})
+                assert status == 200, said
+                version, result = said["predictions"][0]["translations"][0].split(":", 1)
                 assert result == text.upper()
                 seen.add(version)
-            client.close()
 
         pool = concurrent.futures.ThreadPoolExecutor(8)
         clients = [pool.submit(converse, number) for number in range(8)]

@@ -63,9 +63,6 @@ def nothing_runs():
         patch.setattr(arguments, "pkgutil", idle)
         patch.setattr("macaron_tf.distribution.make_strategy", lambda *given: None)
         patch.setattr("export.serve.run", lambda *given, **options: None)
-        patch.setattr("export.client.Client.answers", lambda *given, **options: [])
-        patch.setattr("export.client.Client.n_best", lambda *given, **options: [])
-        patch.setattr("export.client.decoded", lambda stream: [])
         patch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO()))
         idle_signal = types.SimpleNamespace(signal=lambda *given: None, SIGINT=2, SIGTERM=15)
         patch.setattr("export.serve.signal", idle_signal)
@@ -93,7 +90,7 @@ def test_any_words(data):
 # Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
     "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
-    "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "labels", "language",
+    "elmo_set", "finetune_set", "gate", "host", "input", "labels", "language",
     "languages", "license", "mesh", "mixers", "model", "name", "only", "profile", "query",
     "reference", "sentences", "set", "signatures", "sizes", "source_language", "split",
     "systems", "target_language", "task", "tasks", "template", "text", "texts", "tokenize",
@@ -139,7 +136,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
 
     monkeypatch.chdir(tmp_path)
     tried = []
-    for module in ["export.triton", *BENCHMARKS, *MODULES.values()]:
+    for module in [*BENCHMARKS, *MODULES.values()]:
         package = importlib.util.find_spec(module).submodule_search_locations is not None
         main = importlib.import_module(f"{module}.__main__" if package else module).main
         with monkeypatch.context() as patch, pytest.raises(Parsed) as caught:

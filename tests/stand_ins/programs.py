@@ -191,9 +191,8 @@ def python(arguments: list[str]) -> int:
             raise Problem(f"-m {after_flag[0]}: not in the checkout")
         if not ((checkout / module).is_dir() or (checkout / module).with_suffix(".py").exists()):
             raise Problem(f"there is no module {after_flag[0]}")
-        if after_flag[0] in ("export.serve", "export.triton"):
-            ports = ["8501", "8500"] if after_flag[0] == "export.serve" else ["8000"]
-            account.serve(after_flag[0], ports)
+        if after_flag[0] == "export.serve":
+            account.serve(after_flag[0], ["8501", "8500"])
         if after_flag[0] == "export.saved_model":
             version = pathlib.Path(
                 after_flag[2], str(1 + len(list(pathlib.Path(after_flag[2]).glob("*"))))
@@ -213,7 +212,6 @@ def python(arguments: list[str]) -> int:
 def make(arguments: list[str]) -> int:
     """Simulates `make`: writes the virtual environment that a target creates."""
     folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
-    folders["engines"] = ".venv-engines"
     [target] = arguments
     if target not in folders:
         raise Problem(f"make {target} is not expected here")

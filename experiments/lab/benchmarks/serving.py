@@ -3,8 +3,7 @@
     python -m experiments.lab.benchmarks.serving                       # short: 1 minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
     python -m experiments.lab.benchmarks.serving --run RUN --out DIR
-    .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
-        --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
+    python -m experiments.lab.benchmarks.serving --served served/sst2 --clients 8 --out DIR
 
 All implementations under comparison have the same BERT classifier with the same random weights.
 They classify lines of varied length. The implementations are:
@@ -15,8 +14,7 @@ They classify lines of varied length. The implementations are:
   LiteRT for small requests
 
 Before the timing, the benchmark checks that the answers agree. The SavedModel signature is
-called in this process, by one client and by several clients, because TensorFlow Serving needs
-Docker. A server would add time for network transfer and for batching.
+called in this process, by one client and by several clients.
 
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
 SavedModel compiled by XLA (`export.keras_model --compile`).
@@ -24,10 +22,8 @@ SavedModel compiled by XLA (`export.keras_model --compile`).
 With `--run`, the benchmark times only a run of `experiments.finetune`, exported in float32, in
 bfloat16 and in LiteRT. It also reports the accuracy on the validation split.
 
-With `--servers`, the benchmark times only a folder of exported versions, in two servers with
-default settings: `export.serve` and NVIDIA Triton (`make engines`). First one client and then
-`--clients` clients send JSON over HTTP. With `--tokenizer`, a file that `export.hugging_face`
-wrote, Triton also serves the exported ONNX file.
+With `--served`, the benchmark times only a folder of exported versions: in this process, and over
+HTTP in `export.serve` with default settings, by one client and then by `--clients` clients.
 """
 
 import argparse
@@ -62,8 +58,7 @@ from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
-from macaron_tf.engines.exported import find_version
-from macaron_tf.engines.onnx import FILE
+from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.errors import UserError, plural
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
@@ -130,14 +125,9 @@ command = Benchmark(
         "benchmark then times only this run (default: time models with random weights)",
     ),
     path_argument(
-        "--servers OUT",
-        "folder of an exported model; the benchmark then times only this model, in two servers "
-        "(default: time models with random weights)",
-    ),
-    path_argument(
-        "--tokenizer FILE",
-        "file tokenizer.json of the model of --servers; the benchmark then also times the exported "
-        "ONNX file in Triton (default: time only the SavedModel)",
+        "--served OUT",
+        "folder of an exported model; the benchmark then times only this model, in this process "
+        "and in `export.serve` (default: time models with random weights)",
     ),
 )
 
@@ -498,16 +488,14 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             if actual.dtype == object:
                 if not np.array_equal(actual, expected):
                     raise UserError(
-                        f"{name} and {reference} return different results: check that --tokenizer, "
-                        "if given, belongs to the model of --servers, or report this as a bug"
+                        f"{name} and {reference} return different results: report this as a bug"
                     )
                 continue
             error = np.abs(actual - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
                     f"the outputs of {name} differ from the outputs of {reference} by up to "
-                    f"{error:.1e}, more than rounding explains: check that --tokenizer, if given, "
-                    "belongs to the model of --servers, or report this as a bug"
+                    f"{error:.1e}, more than rounding explains: report this as a bug"
                 )
 
 
@@ -574,53 +562,11 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-_TRITON = (
-    "/v2/models/model/infer",
-    lambda lines: {
-        "inputs": [
-            {"name": "text", "datatype": "BYTES", "shape": [len(lines), 1], "data": list(lines)}
-        ]
-    },
-    lambda answer: {x["name"]: np.reshape(x["data"], x["shape"]) for x in answer["outputs"]},
-)
-# Dict mapping a server to a tuple. The tuple has the arguments of the start command, the URL path
-# of a request, a function from lines (B,) to the request body, and a function from the response to
-# a dict of arrays.
-_SERVERS = {
-    "export.serve": (
-        ("export.serve", "{folder}", "--name", "model", "--rest-port", "0", "--grpc-port", "0"),
-        "/v1/models/model:predict",
-        lambda lines: {"inputs": {"text": list(lines)}},
-        lambda answer: {name: np.array(rows) for name, rows in answer["outputs"].items()},
-    ),
-    "NVIDIA Triton": (
-        ("export.triton", "model={folder}", "--http-port", "18000", "--grpc-port", "18001"),
-        *_TRITON,
-    ),
-    "Triton with ONNX Runtime": (
-        (f"{__package__}.triton_onnx", "{onnx}", "{tokenizer}", "--http-port", "18010")
-        + ("--grpc-port", "18011"),
-        *_TRITON,
-    ),
-}
-_ANSWERS = ("probabilities", "translations", "vector")  # names of the outputs to compare
-
-
 @contextlib.contextmanager
-def served(name: str, paths: Mapping[str, str]) -> Iterator[Answer]:
-    """Starts a server, yields a function that sends requests, and stops the server at the end.
-
-    Args:
-        name: key of `_SERVERS`.
-        paths: dict of paths with the keys "folder" (exported versions), "onnx" (ONNX file in the
-            newest version) and "tokenizer" (tokenizer.json).
-
-    Raises:
-        UserError: the server did not start. The yielded function raises a `UserError` if the server
-            returns an error.
-    """
-    templates, path, body, arrays = _SERVERS[name]
-    arguments = ["-m", *(template.format(**paths) for template in templates)]
+def over_http(folder: str) -> Iterator[Callable[[Sequence[str]], dict]]:
+    """Starts `export.serve`, and yields a function from lines to the outputs of the model."""
+    arguments = ["-m", "export.serve", folder, "--name", "model"]
+    arguments += ["--rest-port", "0", "--grpc-port", "0"]
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -629,50 +575,42 @@ def served(name: str, paths: Mapping[str, str]) -> Iterator[Answer]:
         def __init__(self):
             self.connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=60)
 
-    def answer(lines: Sequence[str]) -> np.ndarray:
-        local.connection.request("POST", path, json.dumps(body(lines)))
-        response = local.connection.getresponse()
-        text = response.read().decode()
-        if response.status != 200:
-            raise UserError(
-                f"{name} returned HTTP status {response.status}, not 200: correct the error in "
-                f"the response {text[:300]}"
-            )
-        named = arrays(json.loads(text))
-        rows = named[next(output for output in _ANSWERS if output in named)]
-        return rows.astype(object) if rows.dtype.kind == "U" else rows
+    def answer(lines: Sequence[str]) -> dict:
+        body = json.dumps({"inputs": {"text": list(lines)}})
+        local.connection.request("POST", "/v1/models/model:predict", body)
+        return json.load(local.connection.getresponse())["outputs"]
 
     try:
         match = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
         if not match:
             raise UserError(
-                f"{name} did not start: run `python {' '.join(arguments)}` to see the error"
+                f"the server did not start: run `python {' '.join(arguments)}` to see the error"
             )
         local = Local()
         yield answer
-        local.connection.close()  # otherwise Triton waits for the connection before it stops
     finally:
         process.terminate()
         process.wait()
 
 
 def server_tables(options: argparse.Namespace) -> Tables:
-    """Times an exported model on all servers, with one client and then with `--clients` clients.
-
-    With `--clients 0`, only one client is timed. Without `--tokenizer`, Triton with ONNX Runtime is
-    left out.
+    """Times an exported model in this process and over HTTP.
 
     Yields:
         Pairs of a table title and the rows of the table.
     """
-    paths, names = {"folder": options.servers}, [*_SERVERS]
-    if options.tokenizer:
-        onnx = find_version(options.servers) / FILE
-        paths |= {"onnx": str(onnx), "tokenizer": options.tokenizer}
-    else:
-        names.remove("Triton with ONNX Runtime")
-    with contextlib.ExitStack() as stack:
-        answers = {name: stack.enter_context(served(name, paths)) for name in names}
+    model = ExportedModel(find_version(options.served))
+
+    def in_process(lines: Sequence[str]) -> dict:
+        texts = np.array([line.encode() for line in lines], object)
+        return model.run("serving_default", {"text": texts})
+
+    with over_http(options.served) as asked:
+        [output] = {"probabilities", "vector", "score"} & in_process(["a"]).keys()
+        answers = {
+            "in this process": lambda lines: in_process(lines)[output],
+            "over HTTP": lambda lines: np.array(asked(lines)[output]),
+        }
         for batch in options.batch_sizes:
             requests = requests_of(batch, options)
             check_agreement(answers, requests)
@@ -687,7 +625,7 @@ def main(options: argparse.Namespace) -> Tables:
     # By default, idle threads of PyTorch spin, which made PyTorch ten times slower under other
     # load. To restore the default, set OMP_WAIT_POLICY=active in the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if options.servers:
+    if options.served:
         yield from server_tables(options)
         return
     begin, tables = (set_threads, run_tables) if options.run else (peers.set_up, model_tables)
