@@ -60,11 +60,10 @@ lint: $(STAMP)
 PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) lint
-	@$(PYTEST) --ignore tests/lab -m "not thorough and not slow and not service"
+	@$(PYTEST) --ignore tests/lab -m "not thorough and not slow"
 
 test-all: test
-	@$(PYTEST) --ignore tests/lab -m "thorough and not slow and not service"
-	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
+	@$(PYTEST) --ignore tests/lab -m "thorough and not slow"
 
 test-lab: $(STAMP)
 	@$(PYTEST) tests/lab
@@ -125,7 +124,7 @@ test-newest: wheel
 	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[serving]"; \
 	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python tests/wheel_journey.py $(NEWEST)/journey; \
 	$(NEWEST)/bin/python $$pip install --quiet "$$wheel[train,jax,interop,vocabularies]" pytest pytest-xdist; \
-	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not service" $(NEWEST_TESTS)
+	env TF_CPP_MIN_LOG_LEVEL=3 $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(NEWEST_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
 $(TPU)/installed: $(STAMP) experiments/lab/tpu_check/requirements.txt

@@ -1,10 +1,9 @@
 """MkDocs hook that makes the site of the documentation.
 
 Pages have the same paths as in the repository, so that links work on the site and on a git host.
-The pages are README.md, docs/, the results, two guides in the folders of their code, and the Python
-files that a page links to. The hook generates the following text from the code: the layer, models
-and recipes of each system (at the end of the pages in docs/systems/), the settings, the help of the
-commands, and the API reference.
+The pages are README.md, docs/, the results, and the Python files that a page links to. The hook
+generates the following text from the code: the layer, models and recipes of each system (at the end
+of the pages in docs/systems/), the settings, the help of the commands, and the API reference.
 """
 
 import contextlib
@@ -35,7 +34,6 @@ PAGES = (
     "docs/*",
     "docs/systems/*.md",
     "experiments/results/**/*",
-    "experiments/cloud/*",
 )
 PACKAGES = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
 PACKAGES += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")

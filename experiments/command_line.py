@@ -494,9 +494,3 @@ CALLBACKS = together(
     lambda parser: parser.set_defaults(uses_callbacks=True),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)
-DATA_SERVICE = argument(
-    "--data-service HOST:PORT",
-    "address of a running data service (`python -m experiments.data_service`), which prepares the "
-    "batches. Separate several addresses by commas to divide the training processes among the "
-    "services (default: the training process prepares the batches)",
-)

@@ -42,7 +42,6 @@ COMMANDS = {
         "experiments.compare",
         "compare blocks, splitting schemes or recipes over several seeds",
     ),
-    "data_service": ("experiments.data_service", "prepare training batches on another machine"),
 }
 # Two-word aliases of commands.
 ALIASES = {("export", "hugging-face"): "hugging_face", ("export", "hub"): "hub"}

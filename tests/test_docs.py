@@ -28,7 +28,6 @@ from tests import lab, walk
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FILES += [ROOT / "experiments" / "cloud" / "README.md"]
 FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
@@ -37,8 +36,6 @@ TESTED = {
     "export.hub": "test_publishing.py",
     "export.hugging_face": "interop/test_hugging_face_out.py",
     "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
-    "experiments.lab.chip_hours": "lab/test_chip_hours.py",
-    "experiments.data_service": "experiments/test_data_service.py",
     "experiments.elmo tag": "experiments/elmo/test_commands.py",
     "experiments.examples.ask_server": "experiments/test_examples.py",
     "experiments.examples.gpt": "experiments/test_examples.py",
@@ -47,6 +44,7 @@ TESTED = {
     "experiments.lab.slides encoders": "lab/test_studies.py",
     "experiments.lab.slides decoders": "lab/test_studies.py",
     "experiments.lab.slides sentences": "lab/test_studies.py",
+    "experiments.pretrain vocabulary": "experiments/pretrain/test_commands.py",
     "experiments.tcn train": "experiments/tcn/test_commands.py",
     "experiments.lab.tpu_check": "lab/test_tpu_check.py",
     "export.keras_model": "export/test_exported.py",
@@ -166,12 +164,8 @@ def test_the_readme_is_a_page():
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, str]:
-    """Returns a dict mapping each command to the page or recipe that shows the command.
-
-    The cloud guide is left out, because test_guides.py runs its commands.
-    """
-    pages = {page: text for page, text in PAGES.items() if page != "experiments/cloud/README.md"}
-    texts = {**pages, **{name: registry.documentation(name)[0] for name in registry.names()}}
+    """Returns a dict mapping each command to the page or recipe that shows the command."""
+    texts = {**PAGES, **{name: registry.documentation(name)[0] for name in registry.names()}}
     return {line: page for page, text in texts.items() for line in commands_in(text)}
 
 
@@ -325,13 +319,13 @@ def test_targets_and_scripts_exist():
 
 
 def test_every_test_is_run_once():
-    """`make test-all` runs every test in exactly one pytest pass, except slow and service tests."""
+    """`make test-all` runs every test in exactly one pytest pass, except slow tests."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
-    for values in itertools.product((False, True), repeat=3):
-        marks = dict(zip(("thorough", "slow", "service"), values, strict=True))
+    for values in itertools.product((False, True), repeat=2):
+        marks = dict(zip(("thorough", "slow"), values, strict=True))
         runs = sum(eval(expression, marks) for expression in chosen)
-        assert runs == (not marks["slow"] and not marks["service"]), marks
+        assert runs == (not marks["slow"]), marks
 
 
 @pytest.mark.parametrize("page", ["docs/own_block.md", "docs/own_objective.md"])

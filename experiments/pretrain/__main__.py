@@ -94,7 +94,6 @@ main = cli.program(
             "the corpus)",
         ),
         cli.LOWER_CASE,
-        cli.DATA_SERVICE,
         cli.switch(
             "--own-shards",
             "make each worker read only its own part of the shards, so that each worker reads less "

@@ -20,7 +20,6 @@ from macaron_tf.data.corpus.reading import (
     with_documents,
 )
 from macaron_tf.data.corpus.streams import stream_dataset
-from macaron_tf.data.service import check_addresses, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute, as_path
@@ -60,7 +59,6 @@ def run(options: argparse.Namespace) -> None:
     recipe.model_config()
     recipe.check_metric(recipe.make_objective().metric_names)
     PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
-    check_addresses(options.data_service)
     if options.vocabulary and (options.corpus or start):
         owner = "the model of --init" if start else "the corpus"
         raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
@@ -77,7 +75,6 @@ def run(options: argparse.Namespace) -> None:
         path,
         corpus,
         options.devices,
-        options.data_service,
         options.own_shards,
         start,
         options.callbacks,
@@ -96,7 +93,6 @@ def train_recipe(
     path: epath.Path,
     corpus: PretrainingCorpus,
     strategy: tf.distribute.Strategy | None = None,
-    data_service: str | None = None,
     own_shards: bool = False,
     start: "Start | None" = None,
     callbacks: Callbacks | None = None,
@@ -108,8 +104,6 @@ def train_recipe(
         path: folder of the run.
         corpus: prepared corpus; its `sequence_length` and `pairs` must equal the recipe's settings.
         strategy: distribution strategy; `None` means the current strategy.
-        data_service: comma-separated addresses of the `experiments.data_service` processes that
-            make the batches; `None` means that the training process makes the batches.
         own_shards: whether each worker reads only its own shards. The order of the rows then
             depends on the number of workers.
         start: pre-trained model that `recipe.init` names; `None` means random weights.
@@ -117,7 +111,7 @@ def train_recipe(
 
     Raises:
         UserError: the corpus does not fit the recipe, an option is not allowed with the objective,
-            a shard or the data service fails, or the folder has another run.
+            a shard is damaged, or the folder has another run.
         Diverged, Interrupted: see `train_run`.
     """
     check_corpus(recipe, corpus)
@@ -143,7 +137,7 @@ def train_recipe(
         return train_run(
             PretrainingRun(path, recipe, corpus.vocabulary),
             RunData(
-                _batches(recipe, corpus, workers, data_service, own_shards),
+                _batches(recipe, corpus, workers, own_shards),
                 corpus.fingerprint,
                 {"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
                 per_worker=own_shards and workers.several,
@@ -155,11 +149,10 @@ def train_recipe(
             callbacks=callbacks,
         )
     except tf.errors.OpError as error:
-        # A shard may have been damaged since the corpus was opened, here or at the data service.
-        user_error = corpus.shard_error(error) or service_error(error)
-        if user_error is None:
-            raise
-        raise user_error from error
+        # A shard may have been damaged since the corpus was opened.
+        if user_error := corpus.shard_error(error):
+            raise user_error from error
+        raise
 
 
 def _read_start(location: str, lower_case: bool | None, trust_code: bool) -> "Start":
@@ -173,21 +166,17 @@ def _read_start(location: str, lower_case: bool | None, trust_code: bool) -> "St
 
 
 def _batches(
-    recipe: PretrainingRecipe,
-    corpus: PretrainingCorpus,
-    workers: Workers,
-    data_service: str | None,
-    own_shards: bool,
+    recipe: PretrainingRecipe, corpus: PretrainingCorpus, workers: Workers, own_shards: bool
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns a function that makes the endless dataset of training batches.
 
     The argument of the function is the index of the first micro-batch.
     """
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.builtin_objective.has_memory and (data_service or own_shards):
+    if recipe.builtin_objective.has_memory and own_shards:
         raise UserError(
-            f"objective {recipe.objective!r} cannot be combined with --data-service or "
-            "--own-shards, because the objective reads texts in order: leave both flags out"
+            f"objective {recipe.objective!r} cannot be combined with --own-shards, because the "
+            "objective reads texts in order: leave --own-shards out"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
@@ -231,8 +220,6 @@ def _batches(
         if recipe.isolate_documents:
             rows = with_documents(rows, corpus.vocabulary.sep_id)
         dataset = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, first_index)
-        if data_service:
-            return through_service(dataset, data_service, workers.index)
         return dataset.prefetch(tf.data.AUTOTUNE)
 
     return batches

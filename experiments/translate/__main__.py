@@ -97,7 +97,6 @@ main = cli.program(
             "RAM. The batches do not depend on the number of processes (default: one process "
             "per CPU core)",
         ),
-        cli.DATA_SERVICE,
         cli.CALLBACKS,
         cli.TRAINING_DEVICES,
     ),

@@ -14,11 +14,10 @@ from experiments.recipe import override, refuse_unread
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
-from macaron_tf.data.service import check_addresses, service_error
 from macaron_tf.data.sources.readers import count_pairs, read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.distribution import Workers, is_tpu
+from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
@@ -39,23 +38,16 @@ def run(options: argparse.Namespace) -> None:
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe = override(recipe, options.set, lambda: TranslationRun.saved_training(path, trust_code))
     refuse_unread(recipe, options.set)
-    check_addresses(options.data_service)
-    try:
-        result = train_recipe(
-            recipe,
-            path,
-            options.vocabulary,
-            options.devices,
-            start,
-            options.tfds,
-            options.data_service,
-            options.processes,
-            options.callbacks,
-        )
-    except tf.errors.OpError as error:
-        if user_error := service_error(error):
-            raise user_error from error
-        raise
+    result = train_recipe(
+        recipe,
+        path,
+        options.vocabulary,
+        options.devices,
+        start,
+        options.tfds,
+        options.processes,
+        options.callbacks,
+    )
     commands = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
     report(result, recipe, options, *commands, best=best)
@@ -76,7 +68,6 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     start: TranslationStart | None = None,
     tfds: Tfds | None = None,
-    data_service: str | None = None,
     processes: int | None = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
@@ -91,8 +82,6 @@ def train_recipe(
         strategy: distribution strategy; `None` means the current strategy.
         start: initial weights and vocabulary; `None` means random weights.
         tfds: access to TensorFlow Datasets.
-        data_service: comma-separated addresses of the `experiments.data_service` processes that
-            make the batches; `None` means that the training process makes the batches.
         processes: number of processes that tokenize; `None` means one process per core.
         callbacks: Keras callbacks and profiling from the command line.
 
@@ -169,13 +158,9 @@ def train_recipe(
             "give --set data.batching.shapes=1"
         )
     objective, seed = recipe.make_objective(), recipe.training.seed
-    worker_index = Workers(strategy).index
 
     def batches(step: int) -> tf.data.Dataset:
-        if data_service:
-            rows = data.service_dataset(data_service, seed, step, worker_index)
-        else:
-            rows = data.dataset(seed, step)
+        rows = data.dataset(seed, step)
         if recipe.unsupervised:
             rows = objective.dataset(rows, MaskingConfig(), vocabulary.target, seed, step)
         return rows

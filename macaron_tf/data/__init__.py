@@ -2,5 +2,5 @@
 
 `sources` reads translation pairs, documents and tables. `corpus` packs documents into rows on disk
 for pre-training. `translation` tokenizes sentence pairs and batches them. `tasks` reads and
-tokenizes labelled examples. `service` reads batches from a tf.data service.
+tokenizes labelled examples.
 """

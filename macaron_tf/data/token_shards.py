@@ -41,8 +41,6 @@ class TokenizedPairs:
         removed: dict mapping each reason for removal to the number of pairs removed for that
             reason.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
-        folder: absolute path of the folder of the shards. The string is empty for rows that are
-            only in memory, and for a single shard.
     """
 
     source: TokenRows | JoinedRows
@@ -50,22 +48,18 @@ class TokenizedPairs:
     index_parts: Sequence[np.ndarray]
     removed: dict[str, int]
     fingerprint: str = ""
-    folder: str = ""
 
     @classmethod
-    def join(
-        cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
-    ) -> "TokenizedPairs":
+    def join(cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "") -> "TokenizedPairs":
         """Joins one or more consecutive parts of a corpus without copying the token ids."""
         if len(parts) == 1:
-            return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
+            return dataclasses.replace(parts[0], fingerprint=fingerprint)
         return cls(
             JoinedRows([part.source for part in parts]),
             JoinedRows([part.target for part in parts]),
             [array for part in parts for array in part.index_parts],
             {reason: sum(part.removed[reason] for part in parts) for reason in parts[0].removed},
             fingerprint,
-            folder,
         )
 
     @property
@@ -197,7 +191,7 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
     except UserError:
         return None
     parts = _load_shards(folder, count)
-    return TokenizedPairs.join(parts, digest, os.path.abspath(folder)) if parts else None
+    return TokenizedPairs.join(parts, digest) if parts else None
 
 
 def _load_shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:

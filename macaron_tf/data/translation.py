@@ -1,21 +1,17 @@
 """Cleaning, tokenization and caching of sentence pairs, and batches in a few static shapes."""
 
 import dataclasses
-import functools
 import hashlib
 import json
-import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
-import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.batches import BucketBatches, Draw
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
-from macaron_tf.data.service import call_registered_function, through_service
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -25,7 +21,6 @@ from macaron_tf.data.token_shards import (
     Chunk,
     Pairs,
     TokenizedPairs,
-    open_tokens,
     prepare,
 )
 from macaron_tf.errors import UserError
@@ -428,59 +423,3 @@ class TranslationData(BucketBatches):
             "source": self.tokens.source.padded(*batch),
             "target": self.tokens.target.padded(*batch),
         }
-
-    def service_dataset(
-        self, addresses: str, seed: int = 0, start_step: int = 0, process: int = 0
-    ) -> tf.data.Dataset:
-        """Returns the same batches as `dataset(seed, start_step)`, gathered by a tf.data service.
-
-        `build` must have returned this object, because the service reads the shards that `build`
-        wrote. The shards must have the same path on the machine of the service.
-
-        Args:
-            addresses, process: arguments of `through_service`.
-            seed, start_step: arguments of `Batches.batches`.
-
-        Raises:
-            UserError: see `through_service`.
-        """
-        batching = dataclasses.asdict(self.batching)
-        record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}
-        request = json.dumps({**record, "fingerprint": self.fingerprint()})
-        steps = tf.data.Dataset.counter(start_step)
-        batches = steps.map(lambda step: call_registered_function(request, step, self.element_spec))
-        return through_service(batches, addresses, process)
-
-
-def served_batch(request: bytes, step: int) -> list[np.ndarray]:
-    """Gathers the "source" and "target" arrays of one batch. Runs in the tf.data service.
-
-    Args:
-        request: JSON that `TranslationData.service_dataset` sent.
-        step: index of the batch, counted from the start of epoch 0.
-
-    Raises:
-        UserError: the shards are missing on this machine, damaged or different.
-    """
-    data, _ = _open_request(request)
-    epoch, offset = divmod(int(step), data.steps_per_epoch)
-    return list(data.gather(_plan_epoch(request, epoch)[offset]).values())
-
-
-@functools.lru_cache(maxsize=4)
-def _open_request(request: bytes) -> tuple[TranslationData, int]:
-    """Opens the corpus that a request names, and returns its batches and the requested seed."""
-    record = json.loads(request)
-    tokens = open_tokens(pathlib.Path(record["folder"]))
-    if tokens is None or tokens.fingerprint != record["fingerprint"]:
-        raise UserError(
-            f"the folder {record['folder']} of tokenized text is missing on this machine or has "
-            "other contents: set MACARON_TF_CACHE to a folder that both machines share"
-        )
-    return TranslationData(tokens, BatchingConfig(**record["batching"])), record["seed"]
-
-
-@functools.lru_cache(maxsize=8)
-def _plan_epoch(request: bytes, epoch: int) -> Sequence[Batch]:
-    data, seed = _open_request(request)
-    return data.plan(np.random.default_rng([seed, epoch]))

@@ -136,7 +136,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         raise UserError(
             f"--tpu {name} cannot be reached ({first_line(error)}): give the name of a running "
             "TPU, or install tensorflow-tpu on a TPU VM and give --tpu local "
-            "(experiments/cloud/README.md says how)"
+            "(docs/cloud.md says how)"
         ) from error
 
 

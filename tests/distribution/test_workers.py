@@ -44,33 +44,29 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
-    """With --own-shards, two workers have the same losses with and without a data service."""
-    settings = toy_settings(write_documents(tmp_path), steps=6)
-    settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
-    settings += ["training.log_every=1", "training.validate_every=6"]
-    settings = flags(settings)
+def test_each_reads_its_own_shards(tmp_path):
+    """With --own-shards, a run of two workers that was resumed has the losses of a whole one."""
+    settings = toy_settings(write_documents(tmp_path))
+    settings += ["corpus.rows_per_shard=10", "training.schedule=constant"]
+    settings += ["training.warmup_steps=1", "training.log_every=1"]
     corpus = ["--corpus", str(tmp_path / "corpus")]
-    pretrain = ["-m", "experiments.pretrain"]
-    processes.finished(processes.started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
-    [port] = processes.free_ports(1)
-    listen = ["--port", str(port), "--host", "localhost"]
-    service = processes.started(["-m", "experiments.data_service", *listen])
-    try:
-        for name, more in {"read": [], "served": ["--data-service", f"localhost:{port}"]}.items():
-            command = [*pretrain, "train", "bert_tiny", str(tmp_path / name), *corpus, *settings]
-            command += ["--strategy", "multi_worker", "--own-shards", *more]
-            for worker in [
-                processes.started(command, TF_CONFIG=config)
-                for config in processes.cluster_of_two()
-            ]:
-                processes.finished(worker)
-    finally:
-        service.terminate()
-        processes.finished(service)
-    read, served = (tmp_path / name / "metrics.jsonl" for name in ("read", "served"))
-    assert read.read_bytes() == served.read_bytes()
-    assert len(read.read_bytes().splitlines()) == 7
+    pretrain, given = ["-m", "experiments.pretrain"], flags(settings)
+    processes.finished(processes.started([*pretrain, "prepare", "bert_tiny", corpus[1], *given]))
+
+    def train(name, steps, resumed=False):
+        out = str(tmp_path / name)
+        words = ["--resume", out] if resumed else ["bert_tiny", out, *corpus, *given]
+        words += [*flags([f"training.max_steps={steps}"]), "--strategy", "multi_worker"]
+        command = [*pretrain, "train", *words, "--own-shards"]
+        workers = [processes.started(command, TF_CONFIG=c) for c in processes.cluster_of_two()]
+        for worker in workers:
+            processes.finished(worker)
+        lines = read_lines(tmp_path / name / "metrics.jsonl")
+        return [line["loss"] for line in lines if line["kind"] == "train"]
+
+    expected = train("whole", 6)
+    train("parts", 3)
+    assert len(expected) == 6 and train("parts", 6, resumed=True) == expected
 
 
 @pytest.mark.slow
@@ -109,7 +105,6 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 
 @pytest.mark.slow
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
-    """Two workers, with or without a data service, have the same losses as one process."""
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
     command = ["-m", "experiments.translate", "train", "multi30k_macaron_tiny"]
@@ -123,16 +118,5 @@ def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
 
     expected = train("one", ["{}"], "mirrored")
     assert len(expected) == 6 and expected[-1] != expected[0]
-    workers = ["multi_worker"]
-    assert train("two", processes.cluster_of_two(), *workers) == pytest.approx(expected, rel=1e-5)
-    [port] = processes.free_ports(1)
-    listen = ["--port", str(port), "--host", "localhost"]
-    service = processes.started(["-m", "experiments.data_service", *listen])
-    try:
-        workers += ["--data-service", f"localhost:{port}"]
-        train("served", processes.cluster_of_two(), *workers)
-    finally:
-        service.terminate()
-        processes.finished(service)
-    two, served = (tmp_path / name / "metrics.jsonl" for name in ("two", "served"))
-    assert two.read_bytes() == served.read_bytes()
+    two = train("two", processes.cluster_of_two(), "multi_worker")
+    assert two == pytest.approx(expected, rel=1e-5)

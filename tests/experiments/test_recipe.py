@@ -500,7 +500,6 @@ def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, bes
 
 
 HELP = {
-    "data_service": "--data-service HOST:5050",
     "translate.__main__": "tsv:FILE                      tab-separated file, or comma-separated",
     "pretrain.__main__": "text-lines:GLOB[,GLOB...]       text files with one document per line",
     "elmo.__main__": "embed runs/elmo --input",

@@ -22,7 +22,6 @@ from experiments.embed.__main__ import main as embed
 from experiments.few_shot.__main__ import main as few_shot
 from experiments.finetune.__main__ import main as finetune
 from experiments.generate.__main__ import main as generate
-from experiments.lab.chip_hours import main as chip_hours
 from experiments.lab.ode import main as ode
 from experiments.look import main as look
 from experiments.pretrain.__main__ import main as pretrain
@@ -440,14 +439,6 @@ def test_a_forged_description_is_one_sentence(field, value, here, toy_run):
     save_whole(here / "forged", copy, manifest)
     with pytest.raises(UserError, match=r"forged/(model.json|replaced_token.weights.h5)"):
         macaron_tf.load("forged")
-
-
-@pytest.mark.parametrize("import_path", ["bad.evil:rows", "bad/evil.py:rows", "bad/evil.py"])
-def test_no_table_of_results_names_code(import_path, here, refused):
-    row = {"ok": True, "recipe": import_path, "topology": "v4:2x2x1"}
-    (here / "results.json").write_text(json.dumps({"rows": [row]}))
-    refused(chip_hours, ["results.json"], f"{import_path!r} was read from a file")
-    assert not ran_times(here)
 
 
 @pytest.mark.parametrize("kind", ["raw", "link", "virtual"])

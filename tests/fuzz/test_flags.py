@@ -89,7 +89,7 @@ def test_any_words(data):
 
 # Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
-    "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
+    "arms", "beam", "callback", "checkpoint", "decoding", "differ", "dtype",
     "elmo_set", "finetune_set", "gate", "host", "input", "labels", "language",
     "languages", "license", "mesh", "mixers", "model", "name", "only", "profile", "query",
     "reference", "sentences", "set", "signatures", "sizes", "source_language", "split",

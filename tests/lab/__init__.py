@@ -1,5 +1,4 @@
 # Modules of the commands that users run as `python -m MODULE`.
 COMMANDS = tuple(
-    f"experiments.lab.{name}"
-    for name in ("benchmarks", "chip_hours", "ode", "slides", "stability", "tpu_check")
+    f"experiments.lab.{name}" for name in ("benchmarks", "ode", "slides", "stability", "tpu_check")
 )

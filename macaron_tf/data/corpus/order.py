@@ -1,8 +1,4 @@
-"""Seeded order of the rows of a corpus.
-
-Only TensorFlow operations compute the order, so that a tf.data service can read the rows in another
-process.
-"""
+"""Seeded order of the rows of a corpus, computed by TensorFlow operations."""
 
 import dataclasses
 import functools
