@@ -117,9 +117,6 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("a fine film\n", f"experiments.text_to_text predict {r}/t5-sst2", 0),
         ("", f"experiments.text_to_text train sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
          "--set mixing.limit=8192", 0),
-        ("", f"experiments.few_shot {r}/gpt2 --prompts gpt2 --task summarization squad "
-         f"translation:en-fr:tfds:multi30k/fr-en --shots 0 1 --max-examples 8 {d} --out {out}/ask",
-         0),
         ("", f"experiments.pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
         ("", f"experiments.pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
         ("", f"experiments.pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),

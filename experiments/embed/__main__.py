@@ -3,7 +3,7 @@
     python -m experiments.embed train stsb runs/sts --init runs/bert --data-dir DIR
     python -m experiments.embed evaluate runs/sts --data-dir DIR
     python -m experiments.embed evaluate hugging-face:DIR --task stsb --data-dir DIR
-    python -m experiments.embed sts runs/sts senteval:DIR
+    python -m experiments.embed sts runs/sts STSb=tfds:glue/stsb SICK-R=tsv:sick.tsv --data-dir DIR
     python -m experiments.embed encode runs/sts --input lines.txt --output vectors.npy
     python -m experiments.embed search runs/sts --corpus lines.txt --query "a man sleeps"
 
@@ -29,9 +29,6 @@ _FORMS = """tasks and their objectives:
                               triplets.{split}.tsv
 
 SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
-  senteval:DIR                SentEval's folder data/downstream; the command evaluates on those of
-                              STS12 to STS16, STSb and SICK-R that DIR contains. The pairs from all
-                              subsets of an STS year form one set with one score
   NAME=tsv:FILE               tab-separated table with the columns sentence1, sentence2 and label.
                               NAME is the name of the set in the printed results
   NAME=tfds:glue/stsb         validation split of STS-B, from TensorFlow Datasets. NAME is the name
@@ -140,8 +137,7 @@ main = cli.program(
         _ENCODER,
         cli.path_argument(
             "sets SET",
-            "sets of sentence pairs with similarity scores, as senteval:DIR or NAME=SOURCE, such "
-            "as mine=tsv:FILE",
+            "sets of sentence pairs with similarity scores, as NAME=SOURCE, such as mine=tsv:FILE",
             nargs="+",
         ),
         _OUTPUT,

@@ -23,7 +23,7 @@ from macaron_tf.cli.program import decoded
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.examples import Examples, read_senteval, read_triplets
+from macaron_tf.data.tasks.examples import Examples, read_triplets
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import (
@@ -172,21 +172,16 @@ def run_sets(options: argparse.Namespace) -> None:
     task, sets = pair_task("stsb"), {}
     for argument in options.sets:
         name, _, source = argument.partition("=")
-        if argument.startswith("senteval:"):
-            new_sets = read_senteval(argument.partition(":")[2])
-        elif name and source:
-            split = default_splits(source, [*task.validation_splits])[0]
-            new_sets = {name: read_sets(task, split, source, options.tfds)}
-        else:
+        if not name or not source:
             raise UserError(
-                f"{argument!r} is not a set of pairs: give senteval:DIR or NAME=SOURCE, such as "
-                "STS12=tsv:FILE"
+                f"{argument!r} is not a set of pairs: give NAME=SOURCE, such as STS12=tsv:FILE"
             )
-        if repeated := sets.keys() & new_sets:
+        if name in sets:
             raise UserError(
-                f"two sets are called {min(repeated)!r}: rename one of these sets, or leave one out"
+                f"two sets are called {name!r}: rename one of these sets, or leave one out"
             )
-        sets |= new_sets
+        split = default_splits(source, [*task.validation_splits])[0]
+        sets[name] = read_sets(task, split, source, options.tfds)
     for name, examples in sets.items():
         if len(np.unique(examples.labels)) < 2:
             raise UserError(

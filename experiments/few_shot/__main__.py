@@ -5,8 +5,6 @@
     python -m experiments.few_shot runs/gpt2 --task lambada:dev.txt.gz --shots 0 --out scores
     python -m experiments.few_shot runs/small runs/large --task sst2 --calibrate \\
         --data-dir DIR --out scores
-    python -m experiments.few_shot runs/gpt2 --prompts gpt2 --task summarization squad \\
-        translation:en-fr:tfds:multi30k/fr-en --shots 0 4 --data-dir DIR --out scores
 
 As in Brown et al. 2020 (GPT-3), a prompt consists of K shots (solved examples) and a question. The
 command scores the model's answers to the questions. OUT/few_shot.md has a table of the scores, with
@@ -18,27 +16,15 @@ parameters.
 from experiments import command_line as cli
 
 _FORMS = """tasks:
-  cola sst2 mrpc qqp mnli qnli rte wnli boolq multirc
+  cola sst2 mrpc qqp mnli snli xnli qnli rte wnli boolq multirc
                  classification; each class has an answer word, and the model predicts the class
                  with the most probable answer word (see --words)
-  squad          question answering with free-form answers, scored by F1 and exact match
-  summarization  generation of the subject lines of e-mails (AESLC), prompted by "TL;DR:" and scored
-                 by ROUGE
-  summarization:TEXT-SUMMARY:SOURCE
-                 summarization of your own texts, scored by ROUGE. TEXT and SUMMARY are the names of
-                 the columns that contain the texts and the summaries
-  translation:FROM-TO:SOURCE
-                 translation, scored by BLEU. FROM and TO are the codes of the source language and
-                 the target language
   lambada:FILE   last-word prediction; each line of the file is a passage. The file may be
-                 compressed (.gz, .bz2, .xz)
-  tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR
-                 question answering on a table with the columns `question` and `answer`. For
-                 multiple choice, the table also has the columns choice1, choice2 and so on, and
-                 `answer` is the number of the correct choice, from 1
-SOURCE is a source of text pairs; `experiments.translate train --help` lists the forms. If the name
-of a file contains {split}, the command reads solved examples from the file for train, and questions
-from the file for validation. Otherwise every fourth line of the file is a solved example.
+                 compressed (.gz, .bz2, .xz). If its name contains {split}, the command reads solved
+                 examples from the file for train, and questions from the file for validation.
+                 Otherwise every fourth line of the file is a solved example
+
+lm-evaluation-harness has prompts for other tasks.
 
 RUN is a run of `python -m experiments.pretrain` with the objective causal_language. RUN@CHECKPOINT
 names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
@@ -59,7 +45,7 @@ main = cli.single_program(
     ),
     cli.path_argument(
         "--task TASK",
-        "tasks to evaluate on, such as 'sst2', 'squad' or lambada:FILE",
+        "tasks to evaluate on, such as 'sst2' or lambada:FILE",
         nargs="+",
         required=True,
     ),
@@ -91,14 +77,6 @@ main = cli.single_program(
         "--calibrate",
         "contextual calibration (Zhao et al. 2021): divide the probability of each answer choice "
         "by its mean probability after content-free inputs such as N/A (default: off)",
-    ),
-    cli.argument(
-        "--prompts",
-        "format of prompts for questions and translations. For questions, 'plain' means "
-        "\"Question: ... Answer:\", and 'gpt2' and 'gpt3' mean \"Q: ... A:\", as in the GPT-2 and "
-        "GPT-3 papers (default: 'plain')",
-        choices=("plain", "gpt2", "gpt3"),
-        default="plain",
     ),
     cli.argument(
         "--template TEXT",

@@ -1,11 +1,7 @@
-"""Few-shot evaluation of language models, and the report with a table and figures.
-
-In this module, shots are the solved examples in a prompt, and K is the number of shots.
-"""
+"""Few-shot evaluation of language models, and the report with a table and figures."""
 
 import argparse
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments.few_shot.tasks import (
+    Prompt,
     PromptTask,
+    Template,
     baselines,
     draw_shots,
     limit_questions,
@@ -23,8 +21,7 @@ from experiments.few_shot.tasks import (
 from experiments.generate.writing import find_kind, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
-from macaron_tf.data.tasks.prompts import Prompt, Template
-from macaron_tf.decoding import GenerationConfig, TextGenerator, fill_context
+from macaron_tf.decoding import fill_context
 from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import calibrated
@@ -49,9 +46,7 @@ def run(options: argparse.Namespace) -> None:
             )
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
-        limit_questions(
-            read_task(name, options.tfds, template, options.prompts), options.max_examples
-        )
+        limit_questions(read_task(name, options.tfds, template), options.max_examples)
         for name in options.task
     ]
     names = [task.name for task in tasks]
@@ -60,26 +55,14 @@ def run(options: argparse.Namespace) -> None:
             f"two values of --task have the same name, {repeated!r}, in the table: evaluate these "
             "tasks in separate commands"
         )
-    settings = {"normalization": options.normalization, "calibrate": options.calibrate}
-    defaults = {name: getattr(Asker, name) for name in settings}
-    if settings != defaults and all(task.answer_type != "choice" for task in tasks):
-        raise UserError(
-            "--normalization and --calibrate apply only to multiple-choice and classification "
-            "tasks, but --task names no such task: leave both flags out"
-        )
     for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)
-    prompt_settings = {} if options.prompts == "plain" else {"prompts": options.prompts}
+    settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     task_records = {
-        task.name: {
-            "metric": task.metric,
-            "form": task.answer_type,
-            "examples": len(task.questions),
-            **baselines(task),
-        }
+        task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks
     }
-    record = {"settings": {**settings, **prompt_settings}, "baselines": task_records, "runs": []}
+    record = {"settings": settings, "baselines": task_records, "runs": []}
     out = storage.as_path(options.out)
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
@@ -121,11 +104,7 @@ class Asker:
     def __post_init__(self):
         self.scorer = self.pretrained.task.scorer(self.pretrained.task.window)
 
-    @functools.cached_property
-    def generator(self) -> TextGenerator:
-        return self.pretrained.task.generator
-
-    def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
+    def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, float]:
         """Evaluates the model on a task.
 
         Args:
@@ -136,48 +115,35 @@ class Asker:
         Returns:
             A dict of metrics. "score" is the main metric, such as a fraction of correct answers.
             "shown" is the mean number of examples before a question. "cut" is the fraction of
-            questions whose beginning was truncated. Other keys depend on the task, such as
-            "perplexity" for last-word prediction.
+            questions whose beginning was truncated. Last-word prediction adds "perplexity".
         """
-        # The training text of this package's own models has no line breaks.
-        keep_line_breaks = bool(task.separator) and self.pretrained.trained_length is None
-        clean = str if keep_line_breaks else _in_one_line
-        separator = task.separator if keep_line_breaks else " "
-        shown = [clean(f"{shot.query} {shot.answers[0]}") + separator for shot in shots]
-        asked = [clean(_query(prompt, zero_shot=not shots)) for prompt in task.questions]
-        answers: list[Sequence[str]] = [("",)] * len(asked)
-        if task.answer_type != "free":
-            answers = [prompt.choices or prompt.answers for prompt in task.questions]
-        examples, queries, choices = self._encode(shown, asked, answers)
-        answer_lengths = [max(map(len, options)) for options in choices]
-        if task.answer_type == "free":
-            answer_lengths = [self._free_config(task).max_tokens] * len(queries)
+        shown = [_in_one_line(f"{shot.query} {shot.answer}") + " " for shot in shots]
+        queries = [
+            _in_one_line(prompt.query if shots or prompt.bare_query is None else prompt.bare_query)
+            for prompt in task.questions
+        ]
+        answers = [task.choices or (prompt.answer,) for prompt in task.questions]
+        examples, questions, choices = self._encode(shown, queries, answers)
         filled = [
-            fill_context(examples, query, self._max_prompt_tokens(answer_length))
-            for query, answer_length in zip(queries, answer_lengths, strict=True)
+            fill_context(examples, question, self._max_prompt_tokens(options))
+            for question, options in zip(questions, choices, strict=True)
         ]
         contexts = [context.ids for context in filled]
-        if task.answer_type == "free":
-            metrics = self._free_form_metrics(task, contexts)
-        elif task.answer_type == "last_word":
-            metrics = self._last_word_metrics(contexts, choices)
-        else:
-            empty_texts = [*map(clean, task.content_free)] if self.calibrate else []
+        if task.choices:
+            empty_texts = [*map(_in_one_line, task.content_free)] if self.calibrate else []
             empty = self._encode(shown, empty_texts, [("",)] * len(empty_texts))[1]
             metrics = self._choice_metrics(task, contexts, choices, examples, empty)
+        else:
+            metrics = self._last_word_metrics(contexts, choices)
         return {
             **metrics,
             "shown": float(np.mean([context.shown for context in filled])),
             "cut": float(np.mean([context.cut for context in filled])),
         }
 
-    def _max_prompt_tokens(self, answer_length: int) -> int:
-        """Returns the maximum number of tokens in a prompt that an answer follows.
-
-        Args:
-            answer_length: number of tokens in the answer.
-        """
-        return max(self.pretrained.task.window - 1 - answer_length, 1)
+    def _max_prompt_tokens(self, answers: Sequence[Ids]) -> int:
+        """Returns the maximum number of tokens in a prompt that any of `answers` follows."""
+        return max(self.pretrained.task.window - 1 - max(map(len, answers)), 1)
 
     def _encode(
         self, examples: Sequence[str], queries: Sequence[str], answers: Sequence[Sequence[str]]
@@ -185,7 +151,7 @@ class Asker:
         """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
 
         Args:
-            examples: texts of the examples, each with the separator after it.
+            examples: texts of the examples, each with a space after it.
             queries: texts of the queries.
             answers: one or more answers to each query, without the space before them.
 
@@ -214,7 +180,7 @@ class Asker:
         choices: list[list[Ids]],
         examples: list[Ids],
         queries: list[Ids],
-    ) -> dict[str, Any]:
+    ) -> dict[str, float]:
         """Scores the choices after `contexts`.
 
         If `calibrate` is True, the method calibrates the scores by the scores of the same choices
@@ -225,7 +191,7 @@ class Asker:
             empty_scores: dict[str, np.ndarray] = {}
             for row, options in enumerate(choices):
                 if (key := repr(options)) not in empty_scores:
-                    max_tokens = self._max_prompt_tokens(max(map(len, options)))
+                    max_tokens = self._max_prompt_tokens(options)
                     empty = [fill_context(examples, query, max_tokens).ids for query in queries]
                     empty_scores[key] = self._choice_scores(empty, [options] * len(empty))
                 scores[row] = calibrated(scores[row : row + 1], empty_scores[key])[0]
@@ -240,37 +206,16 @@ class Asker:
         tokens = scores.lengths if self.normalization == "token" else 1
         return (scores.log_probs / tokens).reshape(shape)
 
-    def _last_word_metrics(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, Any]:
+    def _last_word_metrics(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, float]:
         scores = self.scorer.score(
             [(ids, word) for ids, [word] in zip(contexts, words, strict=True)]
         )
         perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
         return {"score": float(scores.greedy.mean()), "perplexity": perplexity}
 
-    def _free_config(self, task: PromptTask) -> GenerationConfig:
-        """Returns the task's generation settings, with `max_tokens` limited to half a row.
-
-        The other half of the row is left for the question.
-        """
-        config = task.free_form.generation
-        max_tokens = min(config.max_tokens, max(self.pretrained.task.window // 2, 1))
-        return dataclasses.replace(config, max_tokens=max_tokens)
-
-    def _free_form_metrics(self, task: PromptTask, contexts: list[Ids]) -> dict[str, Any]:
-        generator, free_form = self.generator, task.free_form
-        rows = [[*generator.prefix, *ids] for ids in contexts]
-        completions = generator.continue_rows(rows, self._free_config(task))
-        answers = free_form.answers([completion.text for [completion] in completions])
-        return free_form.measure(answers, [prompt.answers for prompt in task.questions])
-
 
 def _in_one_line(text: str) -> str:
     return as_prompt(text).lstrip()
-
-
-def _query(prompt: Prompt, zero_shot: bool) -> str:
-    bare = zero_shot and prompt.bare_query is not None
-    return prompt.bare_query if bare else prompt.query
 
 
 def evaluate(
@@ -349,9 +294,7 @@ def markdown(record: dict[str, Any]) -> str:
                 rows.append([*cells, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *baseline_cells])
     head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_BASELINES]
     calibrated = ", calibrated by content-free queries" if settings["calibrate"] else ""
-    choice_note = f" Choices by log-likelihood ({settings['normalization']}{calibrated})."
-    if all(task["form"] != "choice" for task in record["baselines"].values()):
-        choice_note = ""
+    choice_note = f" Classes by log-likelihood ({settings['normalization']}{calibrated})."
     lines = [
         "# Zero- and few-shot scores",
         "",

@@ -7,30 +7,22 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from macaron_tf.data.sources.names import RECORD_TABLE_FORMS, parse_source
 from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
-from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.stored import Texts
 from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.errors import UserError, plural
-from macaron_tf.io.files import lines_of
-from macaron_tf.io.paths import as_path
 
 _LABEL, _INDEX = "label", "idx"
 _MAX_LISTED_CLASSES = 20  # maximum number of classes that an error message lists
 _INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
-# Test sets of SentEval in a single file: path, number of header lines, and column indices of the
-# two texts and the score.
-_ONE_FILE = {
-    "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
-    "SICK-R": ("SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
-}
 
 
 def may_be_unlabelled(split: str) -> bool:
@@ -56,7 +48,7 @@ class Examples:
             from the user's table are float64, because such scores may have any range. `None` means
             that the labels are missing or withheld, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
-            Without such an index, this is the index in the split. `None` for triplets and SentEval.
+            Without such an index, this is the index in the split. `None` for triplets.
         groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
             also score all answers to a question together. `None` for all other tasks.
         questions: in multiple choice, question that the choices of each example answer. `None`
@@ -418,77 +410,3 @@ def read_triplets(source: str, split: str) -> Examples:
     table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLE_FORMS), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
-
-
-def read_senteval(folder: str) -> dict[str, Examples]:
-    """Reads the STS test sets on which Sentence-BERT is evaluated from a folder of SentEval.
-
-    As in the paper (Reimers and Gurevych 2019, table 1), the pairs from all subsets of a year form
-    one set. Pairs without a score, such as most pairs of STS16, are left out.
-
-    Args:
-        folder: folder `data/downstream` of SentEval. It may contain STS/STS12-en-test to
-            STS/STS16-en-test with files STS.input.NAME.txt and STS.gs.NAME.txt,
-            STS/STSBenchmark/sts-test.csv, and SICK/SICK_test_annotated.txt. Missing sets are left
-            out.
-
-    Returns:
-        Dict mapping the name of each set ("STS12" to "STS16", "STSb" and "SICK-R") to its pairs
-        with scores.
-
-    Raises:
-        UserError: the folder has none of the sets, a file of scores is missing, two files of a set
-            have different numbers of lines, a line has too few columns, or a score is not a number
-            from 0 to 5.
-    """
-    root, rows_by_set = as_path(folder).expanduser(), {}
-    for name in (f"STS{year}" for year in range(12, 17)):
-        rows = []
-        for file in sorted((root / "STS" / f"{name}-en-test").glob("STS.input.*.txt")):
-            scores_file = file.with_name(file.name.replace("input", "gs", 1))
-            pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores_file, (0,)))
-            if len(pairs) != len(golds):
-                raise UserError(
-                    f"{scores_file} has {len(golds)} {plural('line', len(golds))}, but {file} has "
-                    f"{len(pairs)}: give a score or an empty line for each pair"
-                )
-            rows += [
-                (where, (*pair, *gold))
-                for (_, pair), (where, gold) in zip(pairs, golds, strict=True)
-            ]
-        rows_by_set |= {name: rows} if rows else {}
-    for name, (path, header, columns) in _ONE_FILE.items():
-        if (root / path).exists():
-            rows_by_set[name] = list(_cells(root / path, columns, header))
-    if not rows_by_set:
-        raise UserError(
-            f"{root} has none of STS/STS12-en-test to STS/STS16-en-test, {_ONE_FILE['STSb'][0]} "
-            f"and {_ONE_FILE['SICK-R'][0]}: give the folder data/downstream of SentEval"
-        )
-    return {name: _scored_pairs(rows) for name, rows in rows_by_set.items()}
-
-
-def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """Yields the location and the cells in `columns` of each line after the header.
-
-    Args:
-        path: path of a tab-separated file.
-        columns: indices of the columns.
-        header: number of header lines.
-    """
-    for number, line in enumerate(lines_of(path), start=1):
-        cells = line.split("\t")
-        if number > header and len(cells) <= max(columns):
-            raise UserError(
-                f"{path}, line {number} has {len(cells)} {plural('column', len(cells))} "
-                f"instead of at least {max(columns) + 1}: separate columns with a single tab"
-            )
-        if number > header:
-            yield f"{path}, line {number}", [cells[column] for column in columns]
-
-
-def _scored_pairs(rows: list[tuple[str, Sequence[str]]]) -> Examples:
-    scored = [(where, cells) for where, cells in rows if cells[-1].strip()]
-    labels = [_parse_label(get_task("stsb"), cells[-1].strip(), where) for where, cells in scored]
-    texts = tuple([cells[column] for _, cells in scored] for column in (0, 1))
-    return Examples(texts, np.array(labels, np.float32))

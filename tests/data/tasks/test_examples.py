@@ -7,7 +7,7 @@ import pytest
 
 from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
-from macaron_tf.data.tasks.examples import read_examples, read_senteval, read_triplets
+from macaron_tf.data.tasks.examples import read_examples, read_triplets
 from macaron_tf.errors import UserError
 from tests.harness import refuses, rejects
 from tests.toys.tasks import write_tfds as prepare
@@ -260,59 +260,6 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
         return
     assert found.labels.tolist() == kept and found.indices.tolist() == [0, 1]
     assert found.texts == (["p2", "p0"], ["h2", "h0"])
-
-
-def write_senteval(folder, **changes: str) -> None:
-    """Writes a SentEval folder with two STS16 subsets, STS-B and SICK.
-
-    `changes` maps the last part of a file name without extension, such as "headlines", to the new
-    content of that file.
-    """
-    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-    files = {
-        "STS/STS16-en-test/STS.input.headlines.txt": "a\tb\nc\td\n",
-        "STS/STS16-en-test/STS.gs.headlines.txt": "5\n\n",
-        "STS/STS16-en-test/STS.input.answer-answer.txt": "e\tf\tsource\n",
-        "STS/STS16-en-test/STS.gs.answer-answer.txt": "2.25\n",
-        "STS/STSBenchmark/sts-test.csv": 'news\tf\t2016\t07\t4.5\tg "\th\n',
-        "SICK/SICK_test_annotated.txt": f"{header}6\ti\tj\t3.3\tNEUTRAL\r\n",
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(changes.get(name.rpartition("/")[2].split(".")[-2], text))
-
-
-def test_sentevals_sets(tmp_path):
-    write_senteval(tmp_path)
-    sets = read_senteval(str(tmp_path))
-    assert {name: examples.labels.tolist() for name, examples in sets.items()} == {
-        "STS16": [2.25, 5.0],  # a pair without a score is dropped
-        "STSb": [4.5],
-        "SICK-R": [pytest.approx(3.3)],
-    }
-    assert [examples.texts for examples in sets.values()] == [
-        (["e", "a"], ["f", "b"]),
-        (['g "'], ["h"]),
-        (["i"], ["j"]),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"headlines": "5\n"}, "line 1 has 1 column instead of at least 2"),
-        ({"answer-answer": "1\t2\n3\t4\n5.5\t6"}, "gs.answer-answer.txt, line 3: '5.5' is not a"),
-        ({"sts-test": "a\tb"}, "sts-test.csv, line 1 has 2 .* instead of at least 7"),
-    ],
-)
-def test_bad_senteval_files(changes, message, tmp_path):
-    write_senteval(tmp_path, **changes)
-    refuses(message, read_senteval, str(tmp_path))
-    scores = tmp_path / "STS/STS16-en-test/STS.gs.headlines.txt"
-    write_senteval(tmp_path)
-    scores.write_text("5\n")
-    refuses("headlines.txt has 1 line, but .*headlines.txt has 2", read_senteval, str(tmp_path))
-    refuses("give the folder data/downstream", read_senteval, str(tmp_path / "STS"))
 
 
 def test_columns_are_in_order(tfds):

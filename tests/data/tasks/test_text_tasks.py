@@ -1,25 +1,13 @@
-"""Tests of text-to-text inputs and targets, and of prompts."""
+"""Tests of text-to-text inputs and targets."""
 
 import dataclasses
-import gzip
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples
-from macaron_tf.data.tasks.prompts import (
-    TEMPLATES,
-    Template,
-    classification_prompts,
-    question_prompts,
-    read_last_words,
-    read_table,
-    summary_prompts,
-    translation_prompts,
-)
 from macaron_tf.data.tasks.questions import Answer, Questions
 from macaron_tf.data.tasks.text_tasks import (
     answer_text,
@@ -31,7 +19,6 @@ from macaron_tf.data.tasks.text_tasks import (
     source_text,
     source_texts,
 )
-from tests.harness import refuses
 
 
 def examples_of(first, second, labels):
@@ -90,85 +77,3 @@ def test_answers_come_back():
     np.testing.assert_array_equal(found, [1, -1])
     found = read_answers(get_task("stsb"), ["7.0", "no", "2.4"], np.zeros(3))
     np.testing.assert_allclose(found, [5.0, 0.0, 2.4])
-
-
-FILMS = examples_of(["a film", "a bore"], None, [1, 0])
-
-
-def test_every_classification_task_has_a_template_of_its_texts_and_classes():
-    asked = {t.name: t for t in TASKS.values() if t.kind == "classification" and t.labels}
-    assert set(TEMPLATES) == set(asked)
-    for name, template in TEMPLATES.items():
-        assert len(template.words) == len(asked[name].labels) == len(set(template.words))
-        assert ("{second}" in template.text) == bool(asked[name].second)
-
-
-def test_examples_become_prompts():
-    one, two = classification_prompts(get_task("sst2"), FILMS, TEMPLATES["sst2"])
-    assert one.query == "Review: a film\nSentiment:"
-    assert (one.answers, one.choices, one.label) == (("positive",), ("negative", "positive"), 1)
-    assert two.answers == ("negative",)
-    assert TEMPLATES["sst2"].query("N/A", "N/A") == "Review: N/A\nSentiment:"
-    questions = Questions(["1"], ["Who?"], ["Ann sleeps."], [(Answer("Ann", 0),)])
-    for style, (before, asked) in (
-        ("gpt2", ("", "Q: {}\nA:")),
-        ("gpt3", ("Background: ", "Q: {}\nA:")),
-    ):
-        [prompt] = question_prompts(questions, style)
-        text = f"{before}{questions.contexts[0]}\n" + asked.format(questions.questions[0])
-        assert prompt.query == text
-    [prompt] = question_prompts(questions)
-    assert prompt.query == "Ann sleeps.\nQuestion: Who?\nAnswer:"
-    assert prompt.answers == ("Ann",) and not prompt.choices
-
-
-def test_templates_that_cannot_be():
-    for text in ("{third}", "{first.third}", "{first[third]}"):
-        refuses("or a field other than", Template, text, ("a", "b"))
-    refuses("does not contain .first.", Template, "Sentiment:", ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("task", "examples", "template", "message"),
-    [
-        ("sst2", FILMS, Template("{first}", ("a",)), "2 classes, but the template has 1 word:"),
-        ("sst2", Examples(FILMS.texts, None), TEMPLATES["sst2"], "no labels"),
-        ("stsb", FILMS, TEMPLATES["sst2"], "is not a classification task"),
-    ],
-)
-def test_examples_that_cannot_be_asked(task, examples, template, message):
-    refuses(message, classification_prompts, get_task(task), examples, template)
-
-
-def test_tables_of_choices_and_of_answers(table):
-    def read(*lines):
-        return read_table(Source.of(table(*lines)), "all")
-
-    [prompt] = read("question\tchoice1\tchoice2\tanswer", "sky?\tred\tblue\t2")
-    assert prompt.choices == ("red", "blue") and prompt.label == 1
-    assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
-    [prompt] = read("answer\tquestion", "blue\tsky?")
-    assert prompt.answers == ("blue",) and not prompt.choices
-    refuses("line 1 has no columns named 'answer'", read, "question\tchoice1\tchoice2")
-    refuses("table.tsv: 'choice1' is the only choice col", read, "question\tchoice1\tanswer")
-    refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
-
-
-def test_passages_whose_last_word_is_asked(tmp_path):
-    file = tmp_path / "dev.txt.gz"
-    file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
-    prompts = read_last_words(Source("lambada", str(file)), "all")
-    assert [p.answers for p in prompts] == [("apple",), ("him",)]
-    assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
-    file.write_bytes(gzip.compress(b"he\n"))
-    refuses("has a single word", read_last_words, Source("lambada", str(file)), "all")
-
-
-def test_pairs_are_asked_as_the_papers_of_gpt_2_and_3_ask_them():
-    pairs = [("A dog\nruns.", "Un chien court."), ("", "nothing"), ("An ox.", " ")]
-    [prompt] = summary_prompts(pairs)
-    assert (prompt.query, prompt.answers) == ("A dog runs.\nTL;DR:", ("Un chien court.",))
-    [prompt] = translation_prompts(pairs, "fr", "gpt2")
-    assert (prompt.query, prompt.bare_query) == ("A dog runs. =", None)
-    [prompt] = translation_prompts(pairs, "fr", "gpt3")
-    assert prompt.bare_query == "Q: What is the French translation of A dog runs. A:"

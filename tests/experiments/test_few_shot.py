@@ -1,0 +1,184 @@
+"""Tests of zero- and few-shot prompts, on a language model of a toy language.
+
+Each document of the toy language repeats one letter.
+"""
+
+import gzip
+import json
+import types
+
+import numpy as np
+import pytest
+
+from experiments.few_shot.__main__ import main
+from experiments.few_shot.evaluate import Asker, evaluate
+from experiments.few_shot.tasks import (
+    TEMPLATES,
+    Prompt,
+    PromptTask,
+    Template,
+    baselines,
+    classification_prompts,
+    draw_shots,
+    read_last_words,
+    read_task,
+)
+from experiments.generate.writing import open_model
+from macaron_tf.data.sources.names import Source
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.examples import Examples
+from tests.harness import refuses
+from tests.toys.decoding import llama_2
+from tests.toys.pretraining import LETTERS
+
+FILMS = Examples((["a film", "a bore"],), np.array([1, 0]))
+
+
+def test_every_classification_task_has_a_template_of_its_texts_and_classes():
+    asked = {t.name: t for t in TASKS.values() if t.kind == "classification" and t.labels}
+    assert set(TEMPLATES) == set(asked)
+    for name, template in TEMPLATES.items():
+        assert len(template.words) == len(asked[name].labels) == len(set(template.words))
+        assert ("{second}" in template.text) == bool(asked[name].second)
+
+
+def test_examples_become_prompts():
+    one, two = classification_prompts(get_task("sst2"), FILMS, TEMPLATES["sst2"])
+    assert one == Prompt("Review: a film\nSentiment:", "positive", 1)
+    assert two.answer == "negative"
+    assert TEMPLATES["sst2"].query("N/A", "N/A") == "Review: N/A\nSentiment:"
+
+
+def test_templates_that_cannot_be():
+    for text in ("{third}", "{first.third}", "{first[third]}"):
+        refuses("or a field other than", Template, text, ("a", "b"))
+    refuses("does not contain .first.", Template, "Sentiment:", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "template", "message"),
+    [
+        ("sst2", FILMS, Template("{first}", ("a",)), "2 classes, but the template has 1 word:"),
+        ("sst2", Examples(FILMS.texts, None), TEMPLATES["sst2"], "no labels"),
+        ("stsb", FILMS, TEMPLATES["sst2"], "is not a classification task"),
+    ],
+)
+def test_examples_that_cannot_be_asked(task, examples, template, message):
+    refuses(message, classification_prompts, get_task(task), examples, template)
+
+
+def test_passages_whose_last_word_is_asked(tmp_path):
+    file = tmp_path / "dev.txt.gz"
+    file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
+    prompts = read_last_words(Source("lambada", str(file)), "all")
+    assert [prompt.answer for prompt in prompts] == ["apple", "him"]
+    assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
+    file.write_bytes(gzip.compress(b"he\n"))
+    refuses("has a single word", read_last_words, Source("lambada", str(file)), "all")
+    file.write_bytes(gzip.compress(b"he ate\n"))
+    refuses("has a single passage", read_task, f"lambada:{file}")
+
+
+def words_task() -> PromptTask:
+    """Returns a task that asks which letter a prompt repeats, with all letters as choices."""
+
+    def prompts(count, seed):
+        labels = np.random.default_rng(seed).integers(len(LETTERS), size=count).tolist()
+        return [Prompt(" ".join(LETTERS[n] * 4), LETTERS[n], n) for n in labels]
+
+    return PromptTask(
+        "letters", prompts(40, 1), prompts(20, 2), tuple(LETTERS), content_free=("", ".")
+    )
+
+
+def test_the_model_answers_better_than_chance_and_calibration_is_done(language_run):
+    task, opened = words_task(), open_model(language_run)
+    records = evaluate(opened, [task], [0, 2], [1, 2])
+    assert [(one["shots"], one["seed"]) for one in records] == [(0, None), (2, 1), (2, 2)]
+    assert records[0]["score"] > 0.8
+    assert records[0]["shown"] == 0 and 0 < records[1]["shown"] <= 2
+    guess = baselines(task)
+    assert abs(guess["chance"] - 1 / len(LETTERS)) < 0.1 and guess["majority"] < 0.5
+    found = Asker(opened, "sum", calibrate=True).ask(task, [])
+    assert found["score"] > 0.8
+    sums, means = (
+        Asker(opened, kind)._choice_scores([[9]], [[[9], [9, 8]]]) for kind in ("sum", "token")
+    )
+    np.testing.assert_allclose(means, sums / [[1, 2]])
+
+
+def test_shots_are_drawn_by_seed_and_go_on():
+    task = words_task()
+    assert draw_shots(task, 3, 1) == draw_shots(task, 8, 1)[:3]
+    assert draw_shots(task, 8, 1) != draw_shots(task, 8, 2)
+
+
+def test_passages_become_a_table_and_figures(language_run, tmp_path, ran, refused):
+    passages = [" ".join(letter * 6) for letter in LETTERS for _ in range(2)]
+    (tmp_path / "words.txt").write_text("\n".join(passages))
+    out, task = tmp_path / "out", f"lambada:{tmp_path}/words.txt"
+    options = ["--shots", "0", "1", "--seeds", "1", "2"]
+    table = ran(main, language_run, "--task", task, *options, "--out", out).out
+    assert table.count("\n| words.txt |") == 2
+    assert " ± " in table and "chance | majority" in table
+    record = json.loads((out / "few_shot.json").read_text())
+    assert len(record["runs"]) == 3
+    last_word = record["runs"][0]
+    assert last_word["score"] > 0.8 and last_word["perplexity"] < 5
+    assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
+    assert not (out / "sizes.png").exists()
+    ask = [language_run, "--task", task, "--out", tmp_path / "words.txt"]
+    refused(main, ask, "--out", tmp_path)  # a file in the way of OUT is refused first
+    # An invalid second model is refused before the first is asked and OUT is made.
+    ask = [tmp_path / "nowhere", language_run, "--out", tmp_path / "other", "--task", task]
+    refused(main, ask, "nowhere is not a run", tmp_path)
+
+
+def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
+    """A Llama 2 adds a space to each text that it encodes, but none before an answer."""
+    vocabulary, pairs = llama_2(), []
+
+    def score(given):
+        pairs.extend(given)
+        return types.SimpleNamespace(log_probs=np.ones(len(given)), lengths=np.ones(len(given)))
+
+    scorer = types.SimpleNamespace(score=score)
+    task = types.SimpleNamespace(window=500, scorer=lambda window: scorer)
+    asker = Asker(types.SimpleNamespace(vocabulary=vocabulary, task=task), calibrate=True)
+    films = Examples((["o o"],), np.array([0]))
+    template = Template("Question: {first}\nAnswer:", ("Paris", "a cat"))
+    prompts = classification_prompts(get_task("sst2"), films, template)
+    asked = PromptTask("places", prompts, prompts, template.words, content_free=("N/A",))
+    prompt = "Question: o o Answer:"
+    for shown in ("", f"{prompt} Paris "):
+        pairs.clear()
+        asker.ask(asked, prompts[: bool(shown)])
+        for answer, (context, ids) in zip((" Paris", " a cat"), pairs[:2], strict=True):
+            assert [*context, *ids] == vocabulary.processor.encode(shown + prompt + answer)
+            assert "".join(map(vocabulary.piece_name, ids)) == answer
+
+
+def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran, refused):
+    common = ["--shots", "0", "--max-examples", "8", "--data-dir", tfds_dir]
+    common += ["--out", tmp_path / "out"]
+    table = ran(main, language_run, language_run, "--task", "rte", "cola", *common).out
+    # Runs with the same name have separate rows.
+    assert table.count("| rte | accuracy | 8 |") == table.count("| cola | matthews | 8 |") == 2
+    rte = ["--task", "rte"]
+    for more, words in (
+        (["--task", "stsb"], "no prompt template exists for the task"),
+        (["--task", "nothing"], "no task is called 'nothing'"),
+        ([*rte, "rte"], "two values of --task have the same name, 'rte'"),
+        ([*rte, "--shots", "-1"], "--shots -1"),
+        ([*rte, "--shots", "1", "1"], "--shots 1 1 repeats a value: give each value once"),
+        ([*rte, "--words", "a", "b"], "--template and --words"),
+        ([*rte, "--template", "{first}", "--words", "a"], "the template has 1 word:"),
+        ([*rte, "--template", "{first}", "--words", "a", "a"], "an empty or repeated word"),
+        (
+            ["--task", "lambada:x", "--template", "{first}", "--words", "a", "b"],
+            "--template applies only to classification tasks, but lambada:x",
+        ),
+    ):
+        refused(main, [language_run, *common, *more], words, tmp_path)
+    words = ["--task", "rte", "--template", "{first} {second}", "--words", "a", "o " * 99]
+    refused(main, [language_run, *common, *words], "--task rte: answer 2 to score has", tmp_path)
