@@ -48,7 +48,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(RUN) -m experiments.demo
+	@$(RUN) -m macaron_tf demo
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

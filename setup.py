@@ -2,10 +2,9 @@
 
 `experiments.lab`, which measures the project itself, is not among them. The package's description
 is the README without links to files of the repository: the text of a link stays, a picture and a
-link that alone stands in brackets go. Its commands are the package's, `macaron NAME`.
+link that alone stands in brackets go.
 """
 
-import importlib.util
 import pathlib
 import re
 
@@ -14,15 +13,11 @@ from setuptools import find_packages, setup
 COMMANDS = ("experiments", "export")
 ROOT = pathlib.Path(__file__).parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# By its file: the packages that `macaron_tf` imports may not be installed where a wheel is built.
-NAMES = importlib.util.spec_from_file_location("names", ROOT / "macaron_tf" / "command_names.py")
-names = importlib.util.module_from_spec(NAMES)
-NAMES.loader.exec_module(names)
 LINK = r"\[([^\]]*)\]\((?!https?:)[^)]*\)"
 ALONE = rf"!{LINK}\n*| \({LINK}\)"
 
 setup(
-    long_description=names.spelled(re.sub(LINK, r"\1", re.sub(ALONE, "", README))),
+    long_description=re.sub(LINK, r"\1", re.sub(ALONE, "", README)),
     long_description_content_type="text/markdown",
     packages=[
         *find_packages(include=["macaron_tf*"]),

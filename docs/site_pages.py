@@ -19,7 +19,6 @@ import os
 import pathlib
 import posixpath
 import re
-import textwrap
 
 from mkdocs.structure.files import File, Files
 
@@ -41,7 +40,6 @@ PACKAGES += ("models.catalog", "objectives.base", "tasks")
 OVERVIEW = "docs/systems.md"
 CLAIMS = "docs/claims.md"
 # Markdown code block, whose lines are indented by four spaces.
-CODE_BLOCK = re.compile(r"(?<=\n\n)(?:    .*\n\n?)+")
 REFERENCE = "docs/reference/"
 # Search boosts of the guides and the settings, so that they rank above the API and the results.
 # The settings of models are asked for most; their short words stand in many other settings' names.
@@ -112,26 +110,7 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
         return f"# {name}\n\n````python\n{markdown}\n````\n"
     if name.startswith("docs/systems/"):
         markdown += "\n" + system(page.meta)
-    # The text of `--help` stands in fences, where tabs would be shown as their source.
-    in_fences = name.startswith(f"{REFERENCE}commands")
-    return markdown if in_fences else CODE_BLOCK.sub(in_tabs, markdown)
-
-
-def in_tabs(block: re.Match) -> str:
-    """Returns a code block with two tabs: commands in a checkout and of an installed package.
-
-    If the block has no commands of this project, the result is the unchanged block.
-    """
-    from macaron_tf.command_names import spelled
-
-    code = block[0].rstrip("\n") + "\n"
-    if (installed := spelled(code)) == code:
-        return block[0]
-    tabs = {"In a checkout": code, "Installed": installed}
-    return "".join(
-        f'=== "{title}"\n\n{textwrap.indent(commands, "    ")}\n'
-        for title, commands in tabs.items()
-    )
+    return markdown
 
 
 # Pages of the systems.
@@ -370,8 +349,8 @@ def settings_pages() -> dict[str, str]:
         if cls.__module__.startswith(tuple(modules.split()))
     }
     index = [
-        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `python -m "
-        "experiments.pretrain settings RECIPE [WORD]` prints the settings of a recipe with their "
+        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `macaron "
+        "pretrain settings RECIPE [WORD]` prints the settings of a recipe with their "
         "values. These pages are generated from the classes of the settings. A class also has the "
         "settings of its base classes. [Recipes, settings, runs](../settings.md) is the guide.\n"
     ]
@@ -456,10 +435,7 @@ def commands_pages() -> dict[str, str]:
     """
     from macaron_tf.command_names import COMMANDS
 
-    index = [
-        "# Every command\n\nThese pages are generated from `--help`. In an installed package, "
-        "`macaron TITLE`, such as `macaron export`, replaces `python -m MODULE`.\n"
-    ]
+    index = ["# Every command\n\nThese pages are generated from `--help`.\n"]
     pages = {}
     for name, (module, text) in COMMANDS.items():
         with contextlib.suppress(ModuleNotFoundError):

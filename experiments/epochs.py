@@ -146,7 +146,7 @@ def read_init(
         raise UserError(
             "the model to start from is missing: give a pre-trained model, as in --init "
             "hugging-face:DIR, or for random weights add `--init none --model bert_tiny "
-            "--vocabulary CORPUS/vocabulary` to the command after `python -m experiments.pretrain "
+            "--vocabulary CORPUS/vocabulary` to the command after `macaron pretrain "
             "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE` with text like yours"
         )
     if location == NOTHING:

@@ -1,7 +1,7 @@
 """Draws the attention weights of a model, and how SwishRNN states depend on earlier inputs.
 
-    python -m experiments.look RUN "A man rides a horse."
-    python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
+    macaron look RUN "A man rides a horse."
+    macaron look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
 
 RUN is the folder of a training run, or another model location that `macaron_tf.load` reads. The
 model is an encoder, a language model or an encoder-decoder. The pictures show the attention weights
@@ -362,7 +362,7 @@ def distance_figure(norms: np.ndarray) -> Figure:
 
 
 main = cli.single_program(
-    "experiments.look",
+    "macaron look",
     __doc__,
     "experiments.look:run",
     cli.path_argument(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
-from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path
 
@@ -216,7 +215,7 @@ def run(options: argparse.Namespace) -> None:
             f"this command prints only built-in recipes, but {name} is your own: edit its file, or "
             "name a built-in recipe"
         )
-    print(as_typed(source_code(name, load(name, recipe_class))), end="")
+    print(source_code(name, load(name, recipe_class)), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:

@@ -28,7 +28,6 @@ from matplotlib.figure import Figure
 
 from experiments.run import write_json
 from experiments.versions import versions
-from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_atomic
@@ -76,20 +75,20 @@ def shared_flags(options: argparse.Namespace) -> list[str]:
     return [*flags("--data-dir", options.data_dir), *trust]
 
 
-def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> None:
-    """Runs `python -m experiments.MODULE` in a new process.
+def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None:
+    """Runs `macaron NAME` in a new process.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
 
     Args:
-        module: name of the command's module in `experiments`.
+        name: name of the command, such as "finetune".
         arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout and stderr.
 
     Raises:
         UserError: the command failed.
     """
-    argv = [sys.executable, "-m", f"experiments.{module}", *arguments]
+    argv = [sys.executable, "-m", "macaron_tf", name, *arguments]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
@@ -109,8 +108,7 @@ def command(module: str, *arguments: str, log: pathlib.Path | None = None) -> No
         reason = f"read its error message {f'in {log}' if log else 'above'}"
         if last_line.startswith("error: "):
             reason = f"{last_line.removeprefix('error: ')}; see {log}"
-        line = f"python -m experiments.{module} {shlex.join(arguments)}"
-        raise UserError(f"`{line}` failed: {reason}")
+        raise UserError(f"`macaron {name} {shlex.join(arguments)}` failed: {reason}")
 
 
 @contextlib.contextmanager
@@ -304,7 +302,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def write(
     out: pathlib.Path,
     name: str,
-    module: str,
     options: argparse.Namespace,
     title: str,
     lines: Sequence[str],
@@ -316,17 +313,15 @@ def write(
     Args:
         out: folder for the files.
         name: name of the files without extension.
-        module: name of the command's module in `experiments`.
         options: parsed arguments of the command.
         title: heading of the report.
         lines: Markdown lines of the report.
         figure: whether the report shows `out`/`name`.png.
         fields: contents of the JSON file in addition to the command and the versions.
     """
-    line = as_typed(shlex.join(["python", "-m", f"experiments.{module}", *options.arguments]))
-    record = {"command": line, **versions(), **fields}
+    record = {"command": options.line, **versions(), **fields}
     write_json(out / f"{name}.json", record)
-    text = [f"# {title}", "", f"`{line}` by {describe_versions(record)}.", "", *lines, ""]
+    text = [f"# {title}", "", f"`{options.line}` by {describe_versions(record)}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from experiments.recipe import Recipe
 from experiments.run import DIVERGED, Run, write_json
-from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.distribution.device_memory import refuse_oversize
@@ -270,4 +269,4 @@ def report(
         command.format(**fields) + ("" if command.startswith("tensorboard") else trust_flag)
         for command in commands
     )
-    print(as_typed("next: " + "\n      ".join(lines)))
+    print("next: " + "\n      ".join(lines))

@@ -1,7 +1,7 @@
 """Uploads a model and its model card to the Hugging Face Hub.
 
-    python -m export.hub RUN OWNER/NAME [--checkpoint average] [--license apache-2.0]
-    python -m export.hub RUN OWNER/NAME --format hugging-face
+    macaron hub RUN OWNER/NAME [--checkpoint average] [--license apache-2.0]
+    macaron hub RUN OWNER/NAME --format hugging-face
 
 RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. The upload
 is one commit. If the repository does not exist, the command creates it. If it exists, the upload
@@ -18,7 +18,7 @@ from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.hub`: uploads a model."""
+    """Runs the command `macaron hub`: uploads a model."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.io.hub import check_login
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 main = single_program(
-    "export.hub",
+    "macaron hub",
     __doc__,
     "export.hub:run",
     path_argument(

@@ -1,6 +1,6 @@
 """Exports a model for Hugging Face's transformers or sentence-transformers.
 
-    python -m export.hugging_face RUN DIR [--checkpoint average] [--license apache-2.0]
+    macaron hugging_face RUN DIR [--checkpoint average] [--license apache-2.0]
 
 RUN is the folder of a training run, or another location that `macaron_tf.load` accepts. DIR must be
 new, empty, or the result of an earlier export. The command writes config.json, model.safetensors,
@@ -21,13 +21,13 @@ LICENSE = argument(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.hugging_face`: writes a folder that transformers can load."""
+    """Runs the command `macaron hugging_face`: writes a folder that transformers can load."""
     load_model(options).save_pretrained(options.out, "hugging-face", options.license)
     print(f"exported {options.out}; in Python: macaron_tf.load('hugging-face:{options.out}')")
 
 
 main = single_program(
-    "export.hugging_face",
+    "macaron hugging_face",
     __doc__,
     "export.hugging_face:run",
     path_argument(

@@ -1,10 +1,10 @@
 """Exports a .keras file and a vocabulary, without a training run, as a SavedModel.
 
-    python -m export.keras_model MODEL.keras VOCABULARY OUT --labels no yes --max-length 128
-    python -m export.keras_model MODEL.keras VOCABULARY OUT --decoding '{"beam_size": 4}'
+    macaron keras_model MODEL.keras VOCABULARY OUT --labels no yes --max-length 128
+    macaron keras_model MODEL.keras VOCABULARY OUT --decoding '{"beam_size": 4}'
 
 MODEL.keras is an `EncoderClassifier` or an `EncoderDecoder` for translation. A classifier needs
---labels. The command writes OUT/VERSION in the format of `export.saved_model`.
+--labels. The command writes OUT/VERSION in the format of `macaron export`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError, parse_json
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.keras_model`: exports a .keras file as a SavedModel."""
+    """Runs the command `macaron keras_model`: exports a .keras file as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     import dataclasses
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 main = single_program(
-    "export.keras_model",
+    "macaron keras_model",
     __doc__,
     "export.keras_model:run",
     path_argument("model", ".keras file of the model"),

@@ -1,8 +1,8 @@
 """Exports a model as a SavedModel that includes the vocabulary and maps texts to answers.
 
-    python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
+    macaron export RUN OUT [--checkpoint average] [--n-best 4]
 
-RUN is a run folder of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text` or
+RUN is a run folder of `macaron translate`, `finetune`, `embed`, `elmo`, `text_to_text` or
 `pretrain`, or another location that `macaron_tf.load` accepts, such as `hugging-face:DIR`. The
 classes in `macaron_tf.tasks` document the inputs and outputs. The command writes the folder
 OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and tensorflow_text, but not
@@ -21,7 +21,6 @@ from macaron_tf.cli.arguments import (
     single_program,
     switch,
 )
-from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import MAX_VERSION
 
@@ -39,7 +38,7 @@ BFLOAT16 = switch(
 )
 LITE = argument(
     "--lite",
-    "also write a LiteRT file with weights of this type. `python -m export.serve` uses the "
+    "also write a LiteRT file with weights of this type. `macaron serve` uses the "
     "LiteRT file for small requests. With int8, the LiteRT file can take half the time of the "
     "SavedModel, and probabilities change by about 1e-3 (default: no LiteRT file)",
     choices=("fp32", "int8"),
@@ -63,7 +62,7 @@ CHECK = path_argument(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.saved_model`: exports a model as a SavedModel."""
+    """Runs the command `macaron export`: exports a model as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 
@@ -83,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     )
     record = json.loads((path / "assets.extra" / "export.json").read_text())
     print(certificate_text(record), end="")
-    print(as_typed(f"exported {path}; serve it with: python -m export.serve {options.out}"))
+    print(f"exported {path}; serve it with: macaron serve {options.out}")
 
 
 def load_model(options: argparse.Namespace):
@@ -136,7 +135,7 @@ def search_options(options: argparse.Namespace, location: str, model) -> dict[st
 
 
 main = single_program(
-    "export.saved_model",
+    "macaron export",
     __doc__,
     "export.saved_model:run",
     path_argument(

@@ -1,9 +1,9 @@
 """Serves an exported model on this machine, with TensorFlow Serving's REST and gRPC APIs.
 
-    python -m export.serve OUT
-    python -m export.serve --model_config_file models.config
+    macaron serve OUT
+    macaron serve --model_config_file models.config
 
-OUT is the folder that `python -m export.saved_model` wrote, with a subfolder for each version
+OUT is the folder that `macaron export` wrote, with a subfolder for each version
 (`1/`, `2/`, ...). The server serves the newest version, and switches to newer versions without a
 restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight, for up to
 --grace-seconds, and exits. To serve several models, several versions or version labels, give a
@@ -37,7 +37,7 @@ _METAVARS = {
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
-    parser = Parser(prog="python -m export.serve", description=__doc__)
+    parser = Parser(prog="macaron serve", description=__doc__)
     path_argument(
         "base_path OUT", "folder of an exported model, with a subfolder for each version", nargs="?"
     )(parser)

@@ -1,17 +1,13 @@
-"""Names of the commands, and the form in which messages show a command."""
+"""Names of the commands, and how their packages are installed."""
 
-import os
 import pathlib
-import re
 
 # Parent folder of the packages `experiments` and `export`: the root of a checkout, or
 # `macaron_tf/commands` in an installed wheel.
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
-# SCRIPT is the name of the installed script. PREFIX_VARIABLE names an environment variable in which
-# the launcher (`macaron_tf.cli.launcher`) tells child processes how the user started a command.
-SCRIPT, PREFIX_VARIABLE = "macaron", "MACARON_TF_COMMAND"
-# Maps each command to its module, which `python -m` runs in a checkout, and its help text.
+SCRIPT = "macaron"  # name of the installed script
+# Maps each command to its module and its help text.
 COMMANDS = {
     "translate": ("experiments.translate", "train and evaluate translation models; translate text"),
     "pretrain": (
@@ -52,41 +48,3 @@ def install_command(extra: str) -> str:
     if FOLDER == _INSTALLED:
         return f"pip install 'macaron_tf[{extra}]'"
     return f"pip install -e '{FOLDER}[{extra}]'"
-
-
-def as_typed(text: str) -> str:
-    """Rewrites the commands in a text to the form that the user types.
-
-    For example, `python -m experiments.translate` becomes `macaron translate` if the user started
-    this process by the script `macaron`. It becomes `python -m macaron_tf translate` if the user
-    started this process by `python -m macaron_tf`. Otherwise, an installed wheel uses `macaron
-    translate`, and a checkout leaves the text unchanged.
-    """
-    prefix = os.environ.get(PREFIX_VARIABLE) or (SCRIPT if FOLDER == _INSTALLED else "")
-    return spelled(text, prefix) if prefix else text
-
-
-def spelled(text: str, prefix: str = SCRIPT) -> str:
-    """Replaces `python -m MODULE` in a text by `prefix` and the name of the module's command.
-
-    With the prefix `macaron`, `python -m experiments.translate` becomes `macaron translate`.
-    Modules that are not commands stay unchanged.
-    """
-
-    def command(match: re.Match) -> str:
-        name = command_of(match[1])
-        return f"{prefix} {name}" if name else match[0]
-
-    return re.sub(r"python\s+-m\s+((?:experiments|export)(?:\.\w+)+)", command, text)
-
-
-def command_of(module: str) -> str:
-    """Returns the name of a module's command, or "" if the module is not a command.
-
-    Args:
-        module: full module name, such as "experiments.translate", or its last component.
-    """
-    commands = {module_name: name for name, (module_name, _) in COMMANDS.items()}
-    return commands.get(module) or {m.rpartition(".")[2]: n for m, n in commands.items()}.get(
-        module, ""
-    )

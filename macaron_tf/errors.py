@@ -11,18 +11,14 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from macaron_tf.command_names import as_typed, install_command
+from macaron_tf.command_names import install_command
 
 
 class UserError(Exception):
     """Error for a mistake that the user can correct.
 
-    The message is one sentence that names the mistake and the correction. Commands in the message
-    have the form that the user types; see `as_typed`.
+    The message is one sentence that names the mistake and the correction.
     """
-
-    def __init__(self, sentence: object = ""):
-        super().__init__(as_typed(str(sentence)))
 
 
 class LineError(UserError):
@@ -289,7 +285,7 @@ def needs_vocabulary(path: str | os.PathLike) -> UserError:
     return UserError(
         f"{path} is a network without a vocabulary: save it with a vocabulary by macaron_tf.load("
         f"'{path}', vocabulary='DIR').save_pretrained('FOLDER') and give FOLDER, or export it by "
-        f"`python -m export.keras_model {path} DIR OUT`"
+        f"`macaron keras_model {path} DIR OUT`"
     )
 
 

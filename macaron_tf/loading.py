@@ -94,7 +94,7 @@ def load(
         if loaded.vocabulary is not None:
             raise UserError(
                 f"{location} has its own vocabulary: leave out the argument `vocabulary` of "
-                "macaron_tf.load, or export with `python -m export.saved_model`"
+                "macaron_tf.load, or export with `macaron export`"
             )
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)

@@ -453,7 +453,7 @@ class Pretrained:
 
         The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
         rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
-        this method, the command `experiments.finetune` can also validate, resume runs, read text
+        this method, the command `macaron finetune` can also validate, resume runs, read text
         pairs, and fine-tune for regression and tagging.
 
         Args:

@@ -33,56 +33,54 @@ PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for
 
 # Commands that `tests.walk` does not run, and the tests that run them.
 TESTED = {
-    "export.hub": "test_publishing.py",
-    "export.hugging_face": "interop/test_hugging_face_out.py",
+    "hub": "test_publishing.py",
+    "hugging_face": "interop/test_hugging_face_out.py",
     "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
-    "experiments.elmo tag": "experiments/elmo/test_commands.py",
+    "elmo tag": "experiments/elmo/test_commands.py",
     "experiments.examples.ask_server": "experiments/test_examples.py",
     "experiments.examples.gpt": "experiments/test_examples.py",
-    "experiments.finetune submit": "experiments/test_finetune.py",  # no test split in the walk
+    "finetune submit": "experiments/test_finetune.py",  # no test split in the walk
     "experiments.lab.ode": "lab/test_ode.py",
     "experiments.lab.slides encoders": "lab/test_studies.py",
     "experiments.lab.slides decoders": "lab/test_studies.py",
     "experiments.lab.slides sentences": "lab/test_studies.py",
-    "experiments.pretrain vocabulary": "experiments/pretrain/test_commands.py",
-    "experiments.tcn train": "experiments/tcn/test_commands.py",
+    "pretrain vocabulary": "experiments/pretrain/test_commands.py",
+    "tcn train": "experiments/tcn/test_commands.py",
     "experiments.lab.tpu_check": "lab/test_tpu_check.py",
-    "export.keras_model": "export/test_exported.py",
-    "export.serve": "export/test_serve_command.py",
+    "keras_model": "export/test_exported.py",
+    "serve": "export/test_serve_command.py",
 }
 
 
 def commands_in(text: str) -> list[str]:
-    """Returns the arguments of `python -m` in each command of a text, also of `macaron NAME`."""
+    """Returns the arguments of `macaron`, or of `python -m`, in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
-    text = re.sub(
-        r"^    macaron (\w+)",
-        lambda match: f"    python -m {COMMANDS[match[1]][0]}",
-        text,
-        flags=re.M,
-    )
-    quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
-    commands = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
+    for name, (module, _) in COMMANDS.items():
+        text = text.replace(f"python -m {module}", f"macaron {name}")
+    names = rf"macaron (?={'|'.join(COMMANDS)})|python -m (?=experiments\.|export\.)"
+    quoted = r"'[^'\n]*(?:\n[^'\n]+)*'|\"[^\"\n]*\""  # single quotes may span several lines
+    commands = re.findall(rf"(?:{names})((?:{quoted}|[^\n`|&#'\"])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in commands]
 
 
 def key(line: str) -> str:
-    """Returns the module of a command line, followed by its sub-command if there is one.
+    """Returns the command or module of a command line, and its sub-command if there is one.
 
     Raises an AssertionError if the module does not exist.
     """
-    module, *argv = shlex.split(line)
-    if importlib.util.find_spec(module) is None:
-        raise AssertionError(f"{module} does not exist")
-    main = program(module)
+    name, *argv = shlex.split(line)
+    if name not in COMMANDS and importlib.util.find_spec(name) is None:
+        raise AssertionError(f"{name} does not exist")
+    main = program(name)
     sub = main and argv[:1] and re.search(rf"^    {re.escape(argv[0])}\b", help_of(main), re.M)
-    return f"{module} {argv[0]}" if sub else module
+    return f"{name} {argv[0]}" if sub else name
 
 
-def program(module: str):
-    """Returns the `main` function of a command's module or package, or `None` for a script."""
-    if module not in {*lab.COMMANDS, *(known_module for known_module, _ in COMMANDS.values())}:
+def program(name: str):
+    """Returns the `main` function of a command or a module of the lab, or `None` for a script."""
+    if name not in {*lab.COMMANDS, *COMMANDS}:
         return None
+    module = COMMANDS.get(name, (name,))[0]
     with contextlib.suppress(ModuleNotFoundError):
         module = importlib.import_module(f"{module}.__main__").__name__
     return getattr(importlib.import_module(module), "main", None)
@@ -102,8 +100,8 @@ def help_of(main, *argv) -> str:
 def helps() -> dict[tuple[str, ...], str]:
     """Returns a dict mapping (command,) and (command, sub-command) to the help text."""
     texts = {}
-    for name, (module, _) in COMMANDS.items():
-        if main := program(module):
+    for name in COMMANDS:
+        if main := program(name):
             texts[(name,)] = help_of(main)
             for sub in re.findall(r"^    ([a-z][a-z-]*)(?:  |$)", texts[(name,)], re.M):
                 if (text := help_of(main, sub)) not in ("", texts[(name,)]):
@@ -122,9 +120,7 @@ def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
 
     `train RUN` may stand for the sub-command `train` of any command.
     """
-    argv = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
-    names = {module: (name,) for name, (module, _) in COMMANDS.items()}
-    argv[:1] = names.get(argv[0], argv[:1])
+    argv = shlex.split(span.removeprefix("macaron "))
     candidates = []
     for head in helps():
         for name in (head, head[1:]):  # the full command, or the sub-command alone
@@ -166,7 +162,12 @@ def test_the_readme_is_a_page():
 def shown() -> dict[str, str]:
     """Returns a dict mapping each command to the page or recipe that shows the command."""
     texts = {**PAGES, **{name: registry.documentation(name)[0] for name in registry.names()}}
-    return {line: page for page, text in texts.items() for line in commands_in(text)}
+    return {
+        line: page
+        for page, text in texts.items()
+        for line in commands_in(text)
+        if line != key(line)  # the name alone, in a sentence
+    }
 
 
 def test_every_command_is_run_by_the_walk_or_by_a_test(shown, tmp_path):
@@ -205,8 +206,8 @@ def accepted(monkeypatch, capsys):
         monkeypatch.setattr(arguments.Parser, method, stop)
 
     def accepts(line: str) -> bool:
-        module, *argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
-        main = program(module)
+        name, *argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
+        main = program(name)
         if "..." in argv or main is None or main.__module__ != "macaron_tf.cli.arguments":
             return True
         try:
@@ -229,7 +230,7 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
     for file in (ROOT / "experiments" / "results").rglob("*.md"):
         text = file.read_text(encoding="utf-8")
         for line in commands_in(text):
-            assert key(line) and (" " not in line or accepted(line)), (file, line)
+            assert key(line) == line or accepted(line), (file, line)
         assert not [setting for setting in settings_in(text) if not is_setting(setting)], file
 
 
@@ -239,10 +240,10 @@ def test_inline_command_lines_are_accepted(page, accepted):
     for span in inline_code(PAGES[page]):
         lines = command_lines(span) if "..." not in span else []
         for head, argv in lines:
-            module, flags = COMMANDS[head[0]][0], re.findall("--[a-z-]+", " ".join(argv))
+            flags = re.findall("--[a-z-]+", " ".join(argv))
             if not argv or (argv[0][0] == "-" and all(flag in helps()[head] for flag in flags)):
                 break  # the command's name alone, or with flags only
-            if accepted(shlex.join([module, *head[1:], *argv])):
+            if accepted(shlex.join([*head, *argv])):
                 break
         else:
             assert not lines, span
@@ -297,7 +298,7 @@ def test_what_is_wrong_is_found(accepted):
     assert settings_in("`--set\nmodel.x=1` `'data.y=(1, 2)'`") == ["model.x=1", "data.y=(1, 2)"]
     for span in "finetune predict RUN --nope", "translate average RUN RUN":
         [(head, argv)] = command_lines(span)
-        assert not accepted(shlex.join([COMMANDS[head[0]][0], *head[1:], *argv])), span
+        assert not accepted(shlex.join([*head, *argv])), span
 
 
 def test_every_setting_of_a_help_is_one_of_a_recipe():

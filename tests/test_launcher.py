@@ -1,4 +1,4 @@
-"""Tests of the launcher `python -m macaron_tf COMMAND`, with and without optional packages."""
+"""Tests of the launcher of commands, with and without optional packages."""
 
 import importlib
 import importlib.metadata
@@ -13,8 +13,8 @@ import pytest
 
 from macaron_tf import command_names
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.command_names import COMMANDS, PREFIX_VARIABLE, as_typed
-from macaron_tf.errors import CORE, EXTRAS, needs_vocabulary
+from macaron_tf.command_names import COMMANDS
+from macaron_tf.errors import CORE, EXTRAS
 from tests import lab
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
@@ -50,16 +50,11 @@ def test_the_help_lists_commands_that_exist():
 def test_a_command_of_two_words_is_found():
     process = launched("export", "hugging-face", "--help")
     assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith("usage: python -m macaron_tf hugging_face ")
+    assert process.stdout.startswith("usage: macaron hugging_face ")
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "serve"])
-def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(command):
-    process = launched(command, "--help")
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith(f"usage: python -m macaron_tf {command} ")
-    assert f"    python -m macaron_tf {command} " in process.stdout
-    assert "-m experiments" not in process.stdout and "-m export" not in process.stdout
+def test_a_command_s_help_waits_for_no_keras(command):
     code = (
         "import runpy, sys; sys.argv[0] = 'macaron'\n"
         "try: runpy.run_module('macaron_tf', run_name='__main__', alter_sys=False)\n"
@@ -68,6 +63,7 @@ def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(c
     arguments = [sys.executable, "-c", code, command, "--help"]
     shown = subprocess.run(arguments, capture_output=True, text=True).stdout
     assert shown.startswith(f"usage: macaron {command} ") and shown.endswith("False\n")
+    assert f"    macaron {command} " in shown
 
 
 @pytest.mark.parametrize(
@@ -76,34 +72,8 @@ def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(c
 )
 def test_an_unknown_command_is_one_sentence(name, near):
     process = launched(name)
-    message = f"no command is called {name!r}: see python -m macaron_tf --help{near}"
+    message = f"no command is called {name!r}: see macaron --help{near}"
     assert process.returncode == 2 and message in process.stderr
-
-
-@pytest.mark.parametrize("name", ["saved_model", "export.saved_model"])
-def test_a_module_s_name_is_answered_by_the_command(name):
-    process = launched(name)
-    assert process.returncode == 2
-    assert f"no command is called {name!r}: use python -m macaron_tf export\n" in process.stderr
-
-
-def test_messages_name_commands_as_typed(monkeypatch):
-    text = (
-        "give what `python -m experiments.finetune train` wrote to python\n -m export.saved_model"
-    )
-    assert as_typed(text) == text
-    monkeypatch.setenv(PREFIX_VARIABLE, "macaron")
-    assert as_typed(text) == "give what `macaron finetune train` wrote to macaron export"
-    names = "python -m experiments.lab.benchmarks.decoding, python -m experiments.nothing"
-    assert as_typed(names) == names
-
-
-def test_errors_name_commands_as_the_installation_has_them(monkeypatch):
-    assert "`python -m export.keras_model x.keras " in str(needs_vocabulary("x.keras"))
-    monkeypatch.setattr(command_names, "FOLDER", command_names._INSTALLED)  # as in a wheel
-    assert "`macaron keras_model x.keras " in str(needs_vocabulary("x.keras"))
-    monkeypatch.setenv(PREFIX_VARIABLE, "python -m macaron_tf")
-    assert "`python -m macaron_tf keras_model x.keras " in str(needs_vocabulary("x.keras"))
 
 
 def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):

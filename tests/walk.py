@@ -23,6 +23,7 @@ import time
 import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[1]
+MACARON = str(pathlib.Path(sys.executable).with_name("macaron"))
 SHORT = {
     "training.max_steps": 20,
     "training.warmup_steps": 5,
@@ -52,7 +53,7 @@ def write_modules(out: pathlib.Path, text: str) -> list[str]:
 
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
-    """Returns (standard input, arguments of `python -m`, expected exit status) for each command."""
+    """Returns (standard input, arguments of `macaron`, expected exit status) for each command."""
     r, d, short = out / "runs", f"--data-dir {data}", flags()
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
     answer = tune.replace("max_length=32", "validation_examples=64")
@@ -60,108 +61,106 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     pretrained += " gpt gpt2 transformer_xl xlnet t5 bart xlm_clm"
     text = "the story of a man\na woman in the house\n"
     return [
-        ("", "experiments.translate recipes", 0),
-        ("", f"experiments.translate train multi30k_macaron_tiny {r}/m30k {d} {short}", 0),
-        ("", f"experiments.translate average {r}/m30k --last 2", 0),
-        ("", f"experiments.translate evaluate {r}/m30k {d} --split validation[:64]", 0),
-        ("A man is riding a bike.\n", f"experiments.translate translate {r}/m30k", 0),
-        ("", "experiments.pretrain recipes", 0),
-        ("", "experiments.pretrain settings bert_tiny warm", 0),
-        ("", f"experiments.pretrain prepare bert_tiny {out}/corpus {d}", 0),
-        ("", f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}",
-         0),
-        ("", f"experiments.pretrain fill {r}/swish 'the [MASK] of the story'", 0),
-        ("", f"experiments.pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
+        ("", "translate recipes", 0),
+        ("", f"translate train multi30k_macaron_tiny {r}/m30k {d} {short}", 0),
+        ("", f"translate average {r}/m30k --last 2", 0),
+        ("", f"translate evaluate {r}/m30k {d} --split validation[:64]", 0),
+        ("A man is riding a bike.\n", f"translate translate {r}/m30k", 0),
+        ("", "pretrain recipes", 0),
+        ("", "pretrain settings bert_tiny warm", 0),
+        ("", f"pretrain prepare bert_tiny {out}/corpus {d}", 0),
+        ("", f"pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}", 0),
+        ("", f"pretrain fill {r}/swish 'the [MASK] of the story'", 0),
+        ("", f"pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
         *(
-            ("", f"experiments.pretrain train {name}_tiny {r}/{name} {d} {short}", 0)
+            ("", f"pretrain train {name}_tiny {r}/{name} {d} {short}", 0)
             for name in pretrained.split()
         ),
-        ("", f"experiments.pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
-        ("", f"experiments.pretrain fill {r}/bert 'the [MASK] of the story'", 0),
-        ("", f"experiments.translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
-        ("", f"experiments.pretrain train xlm_captions_tiny {r}/captions {d} {short}", 0),
-        ("", f"experiments.translate train multi30k_unsupervised_tiny {r}/u --init {r}/captions "
+        ("", f"pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
+        ("", f"pretrain fill {r}/bert 'the [MASK] of the story'", 0),
+        ("", f"translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
+        ("", f"pretrain train xlm_captions_tiny {r}/captions {d} {short}", 0),
+        ("", f"translate train multi30k_unsupervised_tiny {r}/u --init {r}/captions "
          f"{d} {short}", 0),
-        ("", f"experiments.translate evaluate {r}/u --backward {d} --split validation[:64]", 0),
-        ("", f"experiments.translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
+        ("", f"translate evaluate {r}/u --backward {d} --split validation[:64]", 0),
+        ("", f"translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
          "--set first_stage_steps=5", 0),
         *(
-            ("", f"experiments.pretrain train {recipe} {r}/{name} {d} {short} --set {part}", 0)
+            ("", f"pretrain train {recipe} {r}/{name} {d} {short} --set {part}", 0)
             for recipe, name, part in (
                 ("bert_tiny", "own", "model.block=my_parts:ChannelsFirst"),
                 ("gpt_tiny", "gate", "model.block=my_operator:GateBlock"),
                 ("bert_tiny", "z", "objective=my_objective:WithZLoss"),
             )
         ),
-        ("", f"experiments.translate train multi30k_transformer_tiny {r}/splitting {d} {short} "
+        ("", f"translate train multi30k_transformer_tiny {r}/splitting {d} {short} "
          "--set 'model.scheme=channels/2 width 1, tokens, channels/2 width 1'", 0),
-        ("", f"experiments.look {r}/swish 'a man sleeps' --out {out}/look", 0),
-        ("", "experiments.finetune settings classify table", 0),
-        ("", f"experiments.finetune train classify {r}/mine --source tsv:{out}/mine.tsv "
+        ("", f"look {r}/swish 'a man sleeps' --out {out}/look", 0),
+        ("", "finetune settings classify table", 0),
+        ("", f"finetune train classify {r}/mine --source tsv:{out}/mine.tsv "
          f"--init {r}/swish {tune}", 0),
-        ("", f"experiments.finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
-        ("", f"experiments.finetune evaluate {r}/rte {d}", 0),
-        ("Two men sleep.\tMen sleep.\n", f"experiments.finetune predict {r}/rte", 0),
-        ("", f"experiments.finetune grid cola rte {r}/grid --init {r}/bert {r}/swish "
+        ("", f"finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
+        ("", f"finetune evaluate {r}/rte {d}", 0),
+        ("Two men sleep.\tMen sleep.\n", f"finetune predict {r}/rte", 0),
+        ("", f"finetune grid cola rte {r}/grid --init {r}/bert {r}/swish "
          f"--learning-rates 1e-4 --seeds 1 {tune} {d}", 0),
-        ("", f"experiments.finetune train squad {r}/squad --init {r}/bert {d} {tune} "
+        ("", f"finetune train squad {r}/squad --init {r}/bert {d} {tune} "
          "--set spans.max_question=16", 0),
-        ("", f"experiments.finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
-        ("", f"experiments.finetune baseline rte {d}", 0),
-        ("", f"experiments.generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 "
-         "--max-tokens 8", 0),
-        (text, f"experiments.generate score {r}/gpt2 {out}/lines.txt", 0),
-        ("", f"experiments.few_shot {r}/gpt2 --task rte --shots 0 1 --max-examples 20 {d} "
+        ("", f"finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
+        ("", f"finetune baseline rte {d}", 0),
+        ("", f"generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 --max-tokens 8", 0),
+        (text, f"generate score {r}/gpt2 {out}/lines.txt", 0),
+        ("", f"few_shot {r}/gpt2 --task rte --shots 0 1 --max-examples 20 {d} "
          f"--out {out}/scores", 0),
-        ("", f"experiments.text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
-        ("a fine film\n", f"experiments.text_to_text predict {r}/t5-sst2", 0),
-        ("", f"experiments.text_to_text train sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
+        ("", f"text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
+        ("a fine film\n", f"text_to_text predict {r}/t5-sst2", 0),
+        ("", f"text_to_text train sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
          "--set mixing.limit=8192", 0),
-        ("", f"experiments.pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
-        ("", f"experiments.pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
-        ("", f"experiments.pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),
-        ("", f"experiments.elmo train elmo_tiny {r}/elmo {d} {short}", 0),
-        ("", f"experiments.elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
-        ("", f"experiments.elmo neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
-        ("", f"experiments.finetune train rte {r}/elmo-rte --init {r}/elmo --preset elmo {d} "
+        ("", f"pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
+        ("", f"pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
+        ("", f"pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),
+        ("", f"elmo train elmo_tiny {r}/elmo {d} {short}", 0),
+        ("", f"elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
+        ("", f"elmo neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
+        ("", f"finetune train rte {r}/elmo-rte --init {r}/elmo --preset elmo {d} "
          f"{tune}", 0),
-        ("", f"experiments.embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
-        ("", f"experiments.embed evaluate {r}/sts {d}", 0),
-        ("", f"experiments.embed sts {r}/sts STSb=tfds:glue/stsb {d}", 0),
-        ("", f"experiments.embed encode {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
-        ("", f"experiments.embed search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
-        ("", f"experiments.pretrain train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
+        ("", f"embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
+        ("", f"embed evaluate {r}/sts {d}", 0),
+        ("", f"embed sts {r}/sts STSb=tfds:glue/stsb {d}", 0),
+        ("", f"embed encode {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
+        ("", f"embed search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
+        ("", f"pretrain train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
          "--strategy mirrored --replicas 2", 0),
         *(
-            ("", f"export.saved_model {r}/{name} {out}/served/{name}", 0)
+            ("", f"export {r}/{name} {out}/served/{name}", 0)
             for name in ("m30k", "rte", "squad", "conll", "gpt2", "t5-sst2", "elmo", "sts")
         ),
-        ("", f"experiments.finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
-        ("", f"experiments.compare {out}/compare {d} --seeds 1 {short}", 0),
-        ("", f"experiments.compare {out}/own transformer=gpt_quick "
+        ("", f"finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
+        ("", f"compare {out}/compare {d} --seeds 1 {short}", 0),
+        ("", f"compare {out}/own transformer=gpt_quick "
          "own=gpt_quick:model.block=my_block:Mine --set corpus.sources=homeassistant:en "
          f"--seeds 1 {short}", 0),
-        ("", f"experiments.compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus "
+        ("", f"compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus "
          f"--seeds 1 {short}", 0),
-        ("", f"experiments.compare {out}/schemes "
+        ("", f"compare {out}/schemes "
          "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "
          "macaron=multi30k_macaron_tiny "
          f"--equal parameters --seeds 1 {d} {short} --set average_last=2", 0),
-        ("", f"experiments.compare {out}/tuned bert=rte:init={r}/bert swish=rte:init={r}/swish "
+        ("", f"compare {out}/tuned bert=rte:init={r}/bert swish=rte:init={r}/swish "
          f"--seeds 1 {d} {tune}", 0),
-        ("", f"experiments.compare {out}/compare {d} gpt_quick bert_tiny", 2),
-        ("", f"experiments.translate train multi30k_macaron_tiny {r}/bad {d} "
-         "--set training.clip_norm=abc", 2),
-        ("", f"experiments.pretrain train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),
+        ("", f"compare {out}/compare {d} gpt_quick bert_tiny", 2),
+        ("", f"translate train multi30k_macaron_tiny {r}/bad {d} --set training.clip_norm=abc", 2),
+        ("", f"pretrain train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),
     ]  # fmt: skip
 
 
 def run(line: str, stdin: str, log) -> int:
     """Runs a command with its output in the log; returns the exit status."""
-    log.write(f"\n$ python -m {line}\n")
+    log.write(f"\n$ macaron {line}\n")
     log.flush()
-    command = [sys.executable, "-m", *shlex.split(line)]
-    env = os.environ | {"PYTHONPATH": str(pathlib.Path(log.name).parent)}  # for `write_modules`
+    paths = [str(pathlib.Path(log.name).parent), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for `write_modules`
+    command = [MACARON, *shlex.split(line)]
     return subprocess.run(
         command, input=stdin, text=True, stdout=log, stderr=log, env=env
     ).returncode
@@ -182,14 +181,14 @@ def digest(folder: pathlib.Path) -> str:
 
 def serve(folder: pathlib.Path, log) -> bool:
     """Serves an exported translator and requests one translation; returns whether it succeeded."""
-    command = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
-    command += ["--grpc-port", "0"]
+    command = [MACARON, "serve", str(folder), "--rest-port", "0", "--grpc-port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         ready = server.stdout.readline()
         url = next(word for word in ready.split() if word.startswith("http://"))
-        line = f"experiments.examples.ask_server {folder.name} 'A man is riding.' --url {url}"
-        return run(line, "", log) == 0
+        ask = [sys.executable, "-m", "experiments.examples.ask_server", folder.name]
+        ask += ["A man is riding.", "--url", url]
+        return subprocess.run(ask, stdout=log, stderr=log).returncode == 0
     finally:
         server.terminate()
         server.wait()
@@ -202,9 +201,9 @@ def killed_run_is_equal(out: pathlib.Path, log) -> bool:
     """
     for name, kill in (("whole", False), ("killed", True)):
         run_ = out / "runs" / name
-        line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
+        line = f"pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
         if kill:
-            command = [sys.executable, "-m", *shlex.split(line)]
+            command = [MACARON, *shlex.split(line)]
             child = subprocess.Popen(command, stdout=log, stderr=log)
             while child.poll() is None and not list((run_ / "checkpoints").glob("step-*")):
                 time.sleep(0.01)

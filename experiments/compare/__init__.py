@@ -1,1 +1,1 @@
-"""`python -m experiments.compare`: trains variants on equal data and tests their differences."""
+"""`macaron compare`: trains variants on equal data and tests their differences."""

@@ -1,14 +1,14 @@
 """Compares blocks, splitting schemes, recipes or pre-trained weights on equal data.
 
-    python -m experiments.compare runs/compare --data-dir DIR
-    python -m experiments.compare runs/norms --corpus corpora/mini \\
+    macaron compare runs/compare --data-dir DIR
+    macaron compare runs/norms --corpus corpora/mini \\
         post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
-    python -m experiments.compare runs/best --data-dir DIR --equal parameters time \\
+    macaron compare runs/best --data-dir DIR --equal parameters time \\
         --rates 1e-3 2e-3 4e-3
-    python -m experiments.compare runs/blocks --data-dir DIR \\
+    macaron compare runs/blocks --data-dir DIR \\
         'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' \\
         macaron=multi30k_macaron_tiny --equal parameters
-    python -m experiments.compare runs/sst2 --data-dir DIR \\
+    macaron compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 
 An arm is one of the compared variants. The command trains each arm with several seeds and tests
@@ -41,7 +41,7 @@ from experiments import command_line as cli
 from macaron_tf.cli import arguments
 
 main = cli.single_program(
-    "experiments.compare",
+    "macaron compare",
     __doc__,
     "experiments.compare.comparison:run",
     cli.STUDY,

@@ -18,7 +18,6 @@ from experiments.compare.arms import Arm, Trainer
 from experiments.compare.choices import Timing, Tuning
 from experiments.recipe import Recipe
 from experiments.versions import versions
-from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
 
 # Settings that determine which batches arms read, and how many.
@@ -119,7 +118,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
         "tuning": [dataclasses.asdict(tuning) for tuning in study.tunings],
         "tuning_seeds": study.tuning_seeds if study.tunings else [],
     }
-    studies.write(out, "compare", "compare", options, _title(study), lines, **record)
+    studies.write(out, "compare", options, _title(study), lines, **record)
     is_near_chance = bool(_arms_at_chance(study, chance_level))
     print(f"next: {_next_command(study, verdicts, is_near_chance, options)}")
 
@@ -516,5 +515,5 @@ def _repeated_command(
         is_replaced = argument == flag != "--set" or (is_replaced and not argument.startswith("-"))
         if not is_replaced:
             arguments.append(out if out and argument == options.out else argument)
-    line = shlex.join(["python", "-m", "experiments.compare", *arguments, flag, *values])
-    return as_typed(f"{line}  # {reason}")
+    line = shlex.join(["macaron", "compare", *arguments, flag, *values])
+    return f"{line}  # {reason}"

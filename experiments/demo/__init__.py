@@ -1,1 +1,1 @@
-"""`python -m experiments.demo`: trains, evaluates and serves a small translation model."""
+"""`macaron demo`: trains, evaluates and serves a small translation model."""

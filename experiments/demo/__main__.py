@@ -8,7 +8,7 @@ request over REST. To resume an interrupted demo, give the same command again.
 from experiments import command_line as cli
 
 main = cli.single_program(
-    "experiments.demo",
+    "macaron demo",
     __doc__,
     "experiments.demo.stages:run",
     cli.local_path_argument(

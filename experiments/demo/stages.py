@@ -13,7 +13,6 @@ from experiments import registry
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
-from macaron_tf.command_names import as_typed
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
@@ -47,21 +46,19 @@ def run(options: argparse.Namespace) -> None:
 
     _stage(3, "export: a SavedModel whose inputs and outputs are text")
     served = path / "served"
-    _command("export.saved_model", str(path), str(served))
+    _command("export", str(path), str(served))
 
     _stage(4, "serve: the REST API of TensorFlow Serving")
     _serve(served)
 
     print(
-        as_typed(
-            f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
-            f"  . .venv/bin/activate                   activates the project's environment\n"
-            f'  echo "{OTHER_SENTENCE}" | python -m experiments.translate translate {path}\n'
-            f"  python -m export.serve {served}        starts the server\n"
-            f"  tensorboard --logdir {path}            shows curves and sample translations\n"
-            f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
-            f"  python -m experiments.translate --help   explains other recipes and your own data"
-        )
+        f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
+        f"  . .venv/bin/activate                   activates the project's environment\n"
+        f'  echo "{OTHER_SENTENCE}" | macaron translate translate {path}\n'
+        f"  macaron serve {served}        starts the server\n"
+        f"  tensorboard --logdir {path}            shows curves and sample translations\n"
+        f"  macaron demo --run runs/french --set data.target_language=fr\n"
+        f"  macaron translate --help   explains other recipes and your own data"
     )
 
 
@@ -69,10 +66,10 @@ def _stage(number: int, text: str) -> None:
     print(f"\n[{number}/4] {text}", flush=True)
 
 
-def _command(module: str, *arguments: str) -> None:
+def _command(name: str, *arguments: str) -> None:
     """Runs a command of `export` in a subprocess, since `experiments` must not import `export`."""
-    if subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
-        raise UserError(f"`python -m {module}` failed: read the error message above")
+    if subprocess.run([sys.executable, "-m", "macaron_tf", name, *arguments]).returncode:
+        raise UserError(f"`macaron {name}` failed: read the error message above")
 
 
 def _score(run: TranslationRun) -> None:
@@ -90,7 +87,7 @@ def _score(run: TranslationRun) -> None:
 
 def _serve(served: pathlib.Path) -> None:
     """Starts the server in a subprocess, sends a sentence to the server, and stops the server."""
-    command = [sys.executable, "-m", "export.serve", str(served), "--name", "demo"]
+    command = [sys.executable, "-m", "macaron_tf", "serve", str(served), "--name", "demo"]
     command += ["--rest-port", "0", "--grpc-port", "0"]
     log = served.parent / "server.log"
     with log.open("w") as stderr:

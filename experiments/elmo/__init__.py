@@ -1,1 +1,1 @@
-"""`python -m experiments.elmo`: trains ELMo and applies its word vectors."""
+"""`macaron elmo`: trains ELMo and applies its word vectors."""

@@ -1,21 +1,21 @@
 """Trains ELMo, a bidirectional language model, and applies its contextual word vectors.
 
-    python -m experiments.elmo train elmo_tiny runs/elmo --data-dir DIR
-    python -m experiments.elmo evaluate runs/elmo --data-dir DIR
-    python -m experiments.elmo embed runs/elmo --input lines.txt --output vectors.npz
-    python -m experiments.elmo neighbours runs/elmo play --in "He made a play ." --data-dir DIR
-    python -m experiments.elmo tag runs/elmo runs/elmo-conll --data-dir DIR
-    python -m experiments.finetune train sst2 OUT --init runs/elmo --preset elmo --data-dir DIR
+    macaron elmo train elmo_tiny runs/elmo --data-dir DIR
+    macaron elmo evaluate runs/elmo --data-dir DIR
+    macaron elmo embed runs/elmo --input lines.txt --output vectors.npz
+    macaron elmo neighbours runs/elmo play --in "He made a play ." --data-dir DIR
+    macaron elmo tag runs/elmo runs/elmo-conll --data-dir DIR
+    macaron finetune train sst2 OUT --init runs/elmo --preset elmo --data-dir DIR
 
 To resume an interrupted `train` or `tag`, give the same command again. `tag` trains named entity
 taggers on CoNLL-2003, with and without ELMo's vectors, and prints the F1 of each tagger. For other
-tasks, use `experiments.finetune`.
+tasks, use `macaron finetune`.
 """
 
 from experiments import command_line as cli
 
 main = cli.program(
-    "experiments.elmo",
+    "macaron elmo",
     __doc__,
     cli.command(
         "train",

@@ -71,7 +71,7 @@ class ElmoRecipe(Recipe):
     """
 
     kind = "elmo"
-    command = "python -m experiments.elmo"
+    command = "macaron elmo"
 
     sources: tuple[str, ...]
     vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000

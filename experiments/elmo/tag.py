@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> None:
     record = {"elmo": str(elmo_run.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: F1 of named entity recognition on {options.split}"
     lines = [*_table(rows), f"The best epoch is the epoch with the greatest F1 on {_VALIDATION}."]
-    studies.write(out, "tagging", "elmo", options, title, lines, figure=False, **record)
+    studies.write(out, "tagging", options, title, lines, figure=False, **record)
 
 
 def _table(rows: list[dict]) -> list[str]:

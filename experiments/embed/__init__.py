@@ -1,1 +1,1 @@
-"""`python -m experiments.embed`: trains, evaluates and applies sentence encoders."""
+"""`macaron embed`: trains, evaluates and applies sentence encoders."""

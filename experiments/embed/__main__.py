@@ -1,11 +1,11 @@
 """Trains and applies sentence encoders (Sentence-BERT).
 
-    python -m experiments.embed train stsb runs/sts --init runs/bert --data-dir DIR
-    python -m experiments.embed evaluate runs/sts --data-dir DIR
-    python -m experiments.embed evaluate hugging-face:DIR --task stsb --data-dir DIR
-    python -m experiments.embed sts runs/sts STSb=tfds:glue/stsb SICK-R=tsv:sick.tsv --data-dir DIR
-    python -m experiments.embed encode runs/sts --input lines.txt --output vectors.npy
-    python -m experiments.embed search runs/sts --corpus lines.txt --query "a man sleeps"
+    macaron embed train stsb runs/sts --init runs/bert --data-dir DIR
+    macaron embed evaluate runs/sts --data-dir DIR
+    macaron embed evaluate hugging-face:DIR --task stsb --data-dir DIR
+    macaron embed sts runs/sts STSb=tfds:glue/stsb SICK-R=tsv:sick.tsv --data-dir DIR
+    macaron embed encode runs/sts --input lines.txt --output vectors.npy
+    macaron embed search runs/sts --corpus lines.txt --query "a man sleeps"
 
 To resume an interrupted `train`, give the same command again. Without --query, `search` reads
 queries from stdin, one per line.
@@ -83,7 +83,7 @@ _ENCODER = cli.together(
 )
 
 main = cli.program(
-    "experiments.embed",
+    "macaron embed",
     __doc__,
     cli.command(
         "train",

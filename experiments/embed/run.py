@@ -53,7 +53,7 @@ class EmbeddingRecipe(EpochRecipe):
     """
 
     kind = "embedding"
-    command = "python -m experiments.embed"
+    command = "macaron embed"
     by_argument: ClassVar = {**EpochRecipe.by_argument, "objective": "--objective"}
 
     objective: Literal["softmax", "cosine", "triplet"]

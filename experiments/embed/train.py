@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     run = EmbeddingRun(path, recipe, vocabulary, data_dir=options.data_dir)
     result = train_examples(run, train_data, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
-    steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
+    steps += (f"macaron export {{run}} served/{path.name}",)
     best = "best validation {metric} {score:.4f} at step {step:,}"
     report(result, recipe, options, *steps, best=best)
 

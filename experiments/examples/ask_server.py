@@ -1,10 +1,10 @@
 # %% [markdown]
 """Asks a served model for answers over HTTP.
 
-    python -m export.serve served/NAME &
+    macaron serve served/NAME &
     python -m experiments.examples.ask_server NAME "a line" "another line"
 
-The server is `export.serve` or TensorFlow Serving, whose paths are the same. The script needs
+The server is `macaron serve` or TensorFlow Serving, whose paths are the same. The script needs
 only the package requests. A model with several inputs, such as a question and a
 context, takes a dict for each instance: `{"question": "Who?", "context": "Ann saw a cat."}`.
 """

@@ -1,1 +1,1 @@
-"""`python -m experiments.few_shot`: zero-shot and few-shot evaluation of language models."""
+"""`macaron few_shot`: zero-shot and few-shot evaluation of language models."""

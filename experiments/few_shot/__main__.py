@@ -1,9 +1,9 @@
 """Evaluates language models zero-shot and few-shot, without gradient updates.
 
-    python -m experiments.few_shot runs/gpt2 --task sst2 rte --shots 0 1 4 16 --seeds 1 2 3 \\
+    macaron few_shot runs/gpt2 --task sst2 rte --shots 0 1 4 16 --seeds 1 2 3 \\
         --data-dir DIR --out scores
-    python -m experiments.few_shot runs/gpt2 --task lambada:dev.txt.gz --shots 0 --out scores
-    python -m experiments.few_shot runs/small runs/large --task sst2 --calibrate \\
+    macaron few_shot runs/gpt2 --task lambada:dev.txt.gz --shots 0 --out scores
+    macaron few_shot runs/small runs/large --task sst2 --calibrate \\
         --data-dir DIR --out scores
 
 As in Brown et al. 2020 (GPT-3), a prompt consists of K shots (solved examples) and a question. The
@@ -26,14 +26,14 @@ _FORMS = """tasks:
 
 lm-evaluation-harness has prompts for other tasks.
 
-RUN is a run of `python -m experiments.pretrain` with the objective causal_language. RUN@CHECKPOINT
+RUN is a run of `macaron pretrain` with the objective causal_language. RUN@CHECKPOINT
 names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
 prompt is longer than the model allows, the command leaves out examples. The table shows the mean
 number of examples in a prompt.
 """
 
 main = cli.single_program(
-    "experiments.few_shot",
+    "macaron few_shot",
     __doc__,
     "experiments.few_shot.evaluate:run",
     cli.extra("studies"),

@@ -1,1 +1,1 @@
-"""`python -m experiments.finetune`: fine-tunes and evaluates pre-trained models."""
+"""`macaron finetune`: fine-tunes and evaluates pre-trained models."""

@@ -1,15 +1,15 @@
 """Fine-tunes pre-trained models on tasks, evaluates them, and writes files for the GLUE server.
 
-    python -m experiments.finetune train rte runs/rte --init runs/bert --data-dir DIR
-    python -m experiments.finetune train classify runs/mine --source tsv:mine.tsv --init runs/bert
-    python -m experiments.finetune evaluate runs/rte
-    echo "Two men sleep.<TAB>Men sleep." | python -m experiments.finetune predict runs/rte
-    python -m experiments.finetune train squad runs/squad --init runs/bert --preset bert
-    echo "Who sleeps?<TAB>Two men sleep." | python -m experiments.finetune predict runs/squad
-    echo "Ann Lee saw Rome ." | python -m experiments.finetune predict runs/conll2003
-    python -m experiments.finetune grid cola rte stsb runs/grid --init runs/bert runs/macaron \\
+    macaron finetune train rte runs/rte --init runs/bert --data-dir DIR
+    macaron finetune train classify runs/mine --source tsv:mine.tsv --init runs/bert
+    macaron finetune evaluate runs/rte
+    echo "Two men sleep.<TAB>Men sleep." | macaron finetune predict runs/rte
+    macaron finetune train squad runs/squad --init runs/bert --preset bert
+    echo "Who sleeps?<TAB>Two men sleep." | macaron finetune predict runs/squad
+    echo "Ann Lee saw Rome ." | macaron finetune predict runs/conll2003
+    macaron finetune grid cola rte stsb runs/grid --init runs/bert runs/macaron \\
         --learning-rates 5e-5 3e-5 --batch-sizes 16 32 --seeds 1 2 3 --data-dir DIR
-    python -m experiments.finetune submit runs/cola runs/rte glue/ --data-dir DIR
+    macaron finetune submit runs/cola runs/rte glue/ --data-dir DIR
 
 To resume an interrupted `train` or `grid`, give the same command again.
 """
@@ -132,7 +132,7 @@ def print_tasks(options: argparse.Namespace) -> None:
 
 
 main = cli.program(
-    "experiments.finetune",
+    "macaron finetune",
     __doc__,
     cli.command(
         "train",

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import os
 import re
-import shlex
 import statistics
 import sys
 from collections.abc import Iterator
@@ -168,7 +167,7 @@ def run(options: argparse.Namespace) -> None:
         data[task] = TaskData(task_definition, options.source, options.tfds, table_settings)
     cells, out = list(_cells(options, inits, data)), storage.as_path(options.out)
     record = {
-        "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
+        "command": options.line,
         "preset": options.preset,
         "tasks": options.tasks,
         "models": list(inits),

@@ -107,7 +107,7 @@ class FinetuningRecipe(EpochRecipe):
     """
 
     kind = "finetuning"
-    command = "python -m experiments.finetune"
+    command = "macaron finetune"
     configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
     by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
         ("languages", "words.elmo", "words.max_characters"), "--init"

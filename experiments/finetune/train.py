@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> None:
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
-        steps.append(f"python -m export.saved_model {{run}} served/{path.name}")
+        steps.append(f"macaron export {{run}} served/{path.name}")
     metrics = result_of(path, result).metrics
     best = "best validation scores at step {step:,}: " + metrics_line(metrics)
     level = data.chance_level()

@@ -1,1 +1,1 @@
-"""`python -m experiments.generate`: generates and scores text with a pre-trained model."""
+"""`macaron generate`: generates and scores text with a pre-trained model."""

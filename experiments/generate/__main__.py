@@ -1,23 +1,23 @@
 """Generates text with a pre-trained model, and scores text.
 
-    python -m experiments.generate complete runs/gpt2 "The story of"
-    python -m experiments.generate complete runs/gpt2 --temperature 0 < beginnings.txt
-    python -m experiments.generate sample runs/gpt2 --samples 3 --top-p 0.9 --seed 7
-    python -m experiments.generate score runs/gpt2 book.txt
+    macaron generate complete runs/gpt2 "The story of"
+    macaron generate complete runs/gpt2 --temperature 0 < beginnings.txt
+    macaron generate sample runs/gpt2 --samples 3 --top-p 0.9 --seed 7
+    macaron generate score runs/gpt2 book.txt
 
 The command prints text token by token. The same run, text, settings and seed give the same output.
 Sample k uses the seed SEED + k, where SEED is the value of --seed and k is 0 for the first sample.
-`export.saved_model` exports a model that generates the same text.
+`macaron export` exports a model that generates the same text.
 """
 
 from experiments import command_line as cli
 
 _FORMS = """RUN has one of three forms:
-  a run of `python -m experiments.pretrain` with one of these objectives:
+  a run of `macaron pretrain` with one of these objectives:
     causal_language, segment_language   the model, a GPT or Transformer-XL, continues the prompt
     span_corruption, denoising          the model, a T5 or BART, generates an output for a prompt in
                                         which [MASK] marks a gap to fill
-  a run of `python -m experiments.text_to_text`, which generates the outputs of its task
+  a run of `macaron text_to_text`, which generates the outputs of its task
   hugging-face:DIR, a folder with a GPT, GPT-2, Llama, T5 or BART and its tokenizer
 
 Generation stops at the end token, after --max-tokens tokens, or at the last position of the model,
@@ -54,7 +54,7 @@ _SAMPLING = cli.together(
 )
 
 main = cli.program(
-    "experiments.generate",
+    "macaron generate",
     __doc__,
     cli.command(
         "complete",

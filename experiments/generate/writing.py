@@ -57,7 +57,7 @@ def open_model(
     if not kind and causal and objective.encoder_decoder:
         raise UserError(
             f"{path} is an encoder-decoder, which cannot score texts: give a GPT, GPT-2 or Llama, "
-            f"or generate answers with `python -m experiments.generate complete {path}`"
+            f"or generate answers with `macaron generate complete {path}`"
         )
     can_generate = objective.causal or (objective.encoder_decoder and not causal)
     if not can_generate and not model.answers:
@@ -111,8 +111,8 @@ def _generates_no_text(
     )
     return UserError(
         f"{path} was not trained to continue text: give a run with the objective "
-        "causal_language, such as a run of the recipe gpt2_tiny, or use the model with `python -m "
-        f"experiments.{command} {path}`"
+        "causal_language, such as a run of the recipe gpt2_tiny, or use the model with "
+        f"`macaron {command} {path}`"
     )
 
 

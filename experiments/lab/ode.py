@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
                     }
                 )
     title = "Local errors of splitting schemes"
-    studies.write(out, options.name, "lab.ode", options, title, _report(rows), rows=rows)
+    studies.write(out, options.name, options, title, _report(rows), rows=rows)
     studies.mean_curves(
         _panels(rows), out / f"{options.name}.png", "step size", "local error", True, True
     )
@@ -295,7 +295,7 @@ def _panels(rows: list[dict]) -> dict:
 
 
 main = cli.single_program(
-    "experiments.lab.ode",
+    "python -m experiments.lab.ode",
     __doc__,
     "experiments.lab.ode:run",
     cli.path_argument(

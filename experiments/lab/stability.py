@@ -4,12 +4,12 @@
         --init 'bert_rab=study/curves/bert_rab_tiny-{seed}' \\
         'swish_rnn=study/curves/swish_rnn_tiny-{seed}'
 
-`experiments.compare` reproduces figure 4 and table 2 of the paper:
+`macaron compare` reproduces figure 4 and table 2 of the paper:
 
-    python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
-    python -m experiments.compare study/curves --corpus corpora/mini \\
+    macaron pretrain prepare bert_tiny corpora/mini --data-dir DIR
+    macaron compare study/curves --corpus corpora/mini \\
         bert_tiny bert_rab_tiny swish_rnn_tiny macaron_bert_tiny
-    python -m experiments.compare study/steps bert_rab_tiny \\
+    macaron compare study/steps bert_rab_tiny \\
         'k1=swish_rnn_tiny:model.rnn_step_sizes=(1,)' \\
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
         'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)' \\
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
         if not all(SEED in init for init in options.init):
             report += ["", _ABOUT_SINGLE_RUNS]
     title = "Score against learning rate"
-    studies.write(out, "stability", "lab.stability", options, title, report, combinations=cells)
+    studies.write(out, "stability", options, title, report, combinations=cells)
 
 
 def _fine_tune(
@@ -173,7 +173,7 @@ def _verdict_table(
 
 
 main = cli.single_program(
-    "experiments.lab.stability",
+    "python -m experiments.lab.stability",
     __doc__,
     "experiments.lab.stability:run",
     cli.STUDY,

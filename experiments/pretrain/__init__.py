@@ -1,1 +1,1 @@
-"""`python -m experiments.pretrain`: pre-trains encoders, language models and encoder-decoders."""
+"""`macaron pretrain`: pre-trains encoders, language models and encoder-decoders."""

@@ -1,17 +1,17 @@
 """Pre-trains encoders, language models and encoder-decoders.
 
-    python -m experiments.pretrain train bert_tiny runs/bert --data-dir DIR
-    python -m experiments.pretrain fill runs/bert "the [MASK] of the story"
+    macaron pretrain train bert_tiny runs/bert --data-dir DIR
+    macaron pretrain fill runs/bert "the [MASK] of the story"
 
 To prepare a corpus once and share it between several runs:
 
-    python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
-    python -m experiments.pretrain train swish_rnn_tiny runs/swish --corpus corpora/mini
-    python -m experiments.pretrain evaluate runs/swish --corpus corpora/mini
+    macaron pretrain prepare bert_tiny corpora/mini --data-dir DIR
+    macaron pretrain train swish_rnn_tiny runs/swish --corpus corpora/mini
+    macaron pretrain evaluate runs/swish --corpus corpora/mini
 
 To continue pre-training of a published model on your own text:
 
-    python -m experiments.pretrain train bert_base runs/law --init hugging-face:bert-base-uncased \\
+    macaron pretrain train bert_base runs/law --init hugging-face:bert-base-uncased \\
         --set corpus.sources=text:law/*.txt
 
 To resume an interrupted `prepare` or `train`, give the same command again.
@@ -33,7 +33,7 @@ text:FILE,FILE, tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR or homeassistan
 """
 
 main = cli.program(
-    "experiments.pretrain",
+    "macaron pretrain",
     __doc__,
     cli.command(
         "vocabulary",

@@ -110,7 +110,7 @@ class PretrainingRecipe(Recipe):
     """
 
     kind = "pretraining"
-    command = "python -m experiments.pretrain"
+    command = "macaron pretrain"
     may_change = (*MAY_CHANGE, "validation_batches")
     by_argument: ClassVar = {"init": "--init"}
 

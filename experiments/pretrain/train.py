@@ -80,9 +80,9 @@ def run(options: argparse.Namespace) -> None:
         options.callbacks,
     )
     command = "text_to_text" if recipe.builtin_objective.encoder_decoder else "finetune"
-    next_commands = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
+    next_commands = [f"macaron {command} train sst2 {{run}}-sst2 --init {{run}}"]
     if recipe.builtin_objective.causal:
-        next_commands.append('python -m experiments.generate complete {run} "The story of"')
+        next_commands.append('macaron generate complete {run} "The story of"')
     elif recipe.builtin_objective.fills_masks:
         next_commands.append('{me} fill {run} "the [MASK] of the story"')
     report(result, recipe, options, *next_commands, "tensorboard --logdir {run}")

@@ -112,8 +112,8 @@ def multi30k_transformer_tiny() -> TranslationRecipe:
 def multi30k_xlm_tiny() -> TranslationRecipe:
     """Returns a recipe for Multi30k English-German that starts from a pre-trained tiny XLM.
 
-        python -m experiments.pretrain train xlm_tiny runs/xlm
-        python -m experiments.translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
+        macaron pretrain train xlm_tiny runs/xlm
+        macaron translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
             --data-dir DIR
 
     The recipe follows Conneau and Lample 2019, section 4.3. The token embeddings, the language
@@ -150,10 +150,10 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 def multi30k_unsupervised_tiny() -> TranslationRecipe:
     """Returns a recipe for unsupervised translation on Multi30k in both directions.
 
-        python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
-        python -m experiments.translate train multi30k_unsupervised_tiny runs/unsupervised \\
+        macaron pretrain train xlm_captions_tiny runs/captions --data-dir DIR
+        macaron translate train multi30k_unsupervised_tiny runs/unsupervised \\
             --init runs/captions --data-dir DIR
-        python -m experiments.translate evaluate runs/unsupervised --backward --data-dir DIR
+        macaron translate evaluate runs/unsupervised --backward --data-dir DIR
 
     The recipe follows Conneau and Lample 2019, section 4.2. Encoder and decoder are initialized
     from a tiny pre-trained XLM. Both process both languages, English and German, which language
@@ -185,8 +185,8 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
 def multi30k_bart_tiny() -> TranslationRecipe:
     """Returns a recipe for Multi30k German-English with a tiny BART and a new source encoder.
 
-        python -m experiments.pretrain train bart_tiny runs/bart --data-dir DIR
-        python -m experiments.translate train multi30k_bart_tiny runs/m30k-bart --init runs/bart \\
+        macaron pretrain train bart_tiny runs/bart --data-dir DIR
+        macaron translate train multi30k_bart_tiny runs/m30k-bart --init runs/bart \\
             --data-dir DIR
 
     The recipe follows Lewis et al. 2020, section 3.4. A randomly initialized encoder with a German

@@ -1,1 +1,1 @@
-"""`python -m experiments.tcn`: compares a TCN with recurrent models on sequence tasks."""
+"""`macaron tcn`: compares a TCN with recurrent models on sequence tasks."""

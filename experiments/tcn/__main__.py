@@ -1,16 +1,16 @@
 """Compares a temporal convolutional network (TCN) with recurrent networks of equal size.
 
-    python -m experiments.tcn train jsb out/jsb --data music/JSB_Chorales.mat
-    python -m experiments.tcn train nottingham out/nottingham --data music/Nottingham.mat
-    python -m experiments.tcn train adding out/adding
-    python -m experiments.tcn train copy_memory out/copy
-    python -m experiments.tcn train ptb_words out/words --data ptb
-    python -m experiments.tcn train ptb_characters out/characters --data ptb
-    python -m experiments.tcn train wikitext out/wikitext --data-dir DIR
-    python -m experiments.tcn train lambada out/lambada --data lambada --data-dir DIR
-    python -m experiments.tcn train mnist out/mnist --data-dir DIR
-    python -m experiments.tcn train permuted_mnist out/permuted --data-dir DIR
-    python -m experiments.tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
+    macaron tcn train jsb out/jsb --data music/JSB_Chorales.mat
+    macaron tcn train nottingham out/nottingham --data music/Nottingham.mat
+    macaron tcn train adding out/adding
+    macaron tcn train copy_memory out/copy
+    macaron tcn train ptb_words out/words --data ptb
+    macaron tcn train ptb_characters out/characters --data ptb
+    macaron tcn train wikitext out/wikitext --data-dir DIR
+    macaron tcn train lambada out/lambada --data lambada --data-dir DIR
+    macaron tcn train mnist out/mnist --data-dir DIR
+    macaron tcn train permuted_mnist out/permuted --data-dir DIR
+    macaron tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
 
 The word `train` may be left out. The recurrent networks are the LSTM, GRU and RNN layers of Keras,
 with nearly as many parameters as the TCN. The command writes OUT/TASK.md, OUT/TASK.json and
@@ -22,7 +22,7 @@ The recipe of TASK is `tcn_TASK`.
 from experiments import command_line as cli
 
 main = cli.program(
-    "experiments.tcn",
+    "macaron tcn",
     __doc__,
     cli.command(
         "train",

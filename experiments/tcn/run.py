@@ -32,7 +32,7 @@ class SequenceRecipe(Recipe):
     """
 
     kind = "sequence"
-    command = "python -m experiments.tcn"
+    command = "macaron tcn"
 
     task: Annotated[str, OneOf(tuple(TASKS))]
     batch_size: Count = 32

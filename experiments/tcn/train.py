@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
             "",
             "The data have no test split, so the table shows only the best validation result.",
         ]
-    studies.write(out, base.task, "tcn", options, task.title, lines, rows=rows)
+    studies.write(out, base.task, options, task.title, lines, rows=rows)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{base.task}.png"
     studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")

@@ -1,13 +1,13 @@
 """Fine-tunes T5 and BART on text-to-text tasks.
 
-    python -m experiments.text_to_text train sst2 runs/t5-sst2 --init runs/t5 --data-dir DIR
-    python -m experiments.text_to_text evaluate runs/t5-sst2 --data-dir DIR
-    echo "a fine film" | python -m experiments.text_to_text predict runs/t5-sst2
+    macaron text_to_text train sst2 runs/t5-sst2 --init runs/t5 --data-dir DIR
+    macaron text_to_text evaluate runs/t5-sst2 --data-dir DIR
+    echo "a fine film" | macaron text_to_text predict runs/t5-sst2
 
 To train one model on several tasks, or a model for summarization:
 
-    python -m experiments.text_to_text train sst2+cola+rte runs/t5-all --init runs/t5 --data-dir DIR
-    python -m experiments.text_to_text train summarization runs/subjects --init runs/bart \\
+    macaron text_to_text train sst2+cola+rte runs/t5-all --init runs/t5 --data-dir DIR
+    macaron text_to_text train summarization runs/subjects --init runs/bart \\
         --data-dir DIR
 
 To resume an interrupted `train`, give the same command again.
@@ -34,7 +34,7 @@ with the name of a task, as in "sst2 sentence: ...", unless --task names one tas
 sources of examples:
   For GLUE and SuperGLUE, --source is tfds:NAME or a table, such as tsv:FILE. The header of a TSV
   file names the columns of the task and `label`. For squad, --source is tfds:NAME or squad:FILE.
-  For summarization and translation, --source is a source of text pairs; `experiments.translate
+  For summarization and translation, --source is a source of text pairs; `macaron translate
   train --help` lists the forms. The name of a file must contain {split}, which stands for train or
   validation. --set fields="('en','de')" names the two fields in a dataset of TensorFlow Datasets.
 """
@@ -47,7 +47,7 @@ _INIT = cli.path_argument(
 )
 
 main = cli.program(
-    "experiments.text_to_text",
+    "macaron text_to_text",
     __doc__,
     cli.command(
         "train",

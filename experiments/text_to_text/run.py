@@ -47,7 +47,7 @@ class TextRecipe(Recipe):
         init: location of the pre-trained model, such as the folder of a pre-training run.
         starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
             Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
-            of `experiments.pretrain`.
+            of `macaron pretrain`.
         sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         max_source, max_target: maximum number of tokens in a source or target, including EOS and
             [CLS]. Longer texts are truncated.
@@ -59,7 +59,7 @@ class TextRecipe(Recipe):
     """
 
     kind = "text_to_text"
-    command = "python -m experiments.text_to_text"
+    command = "macaron text_to_text"
     may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
     by_argument: typing.ClassVar = {
         "task": "TASK",

@@ -1,1 +1,1 @@
-"""`python -m experiments.translate`: trains, evaluates and applies translation models."""
+"""`macaron translate`: trains, evaluates and applies translation models."""

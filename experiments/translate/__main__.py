@@ -1,14 +1,14 @@
 """Trains and evaluates translation models, and translates text.
 
-    python -m experiments.translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
-    python -m experiments.translate average runs/m30k
-    python -m experiments.translate evaluate runs/m30k --checkpoint average
-    echo "A man is riding a bike." | python -m experiments.translate translate runs/m30k
+    macaron translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
+    macaron translate average runs/m30k
+    macaron translate evaluate runs/m30k --checkpoint average
+    echo "A man is riding a bike." | macaron translate translate runs/m30k
 
 To start from a pre-trained language model (`runs/xlm`) or encoder-decoder (`runs/bart`):
 
-    python -m experiments.translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
-    python -m experiments.translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
+    macaron translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
+    macaron translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
 
 To resume an interrupted `train`, give the same command again.
 """
@@ -48,7 +48,7 @@ _RUN = cli.together(
 )
 
 main = cli.program(
-    "experiments.translate",
+    "macaron translate",
     __doc__,
     cli.command(
         "train",

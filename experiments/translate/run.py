@@ -124,7 +124,7 @@ class TranslationRecipe(Recipe):
     """
 
     kind = "translation"
-    command = "python -m experiments.translate"
+    command = "macaron translate"
     may_change = (
         *MAY_CHANGE,
         "average_last",

@@ -11,12 +11,12 @@ import functools
 import os
 import pkgutil
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.I)
@@ -39,26 +39,22 @@ class _Layout(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Argument parser that keeps the line breaks of its description and epilog."""
 
-    def __init__(self, *, prog: str = "", **options):
-        super().__init__(prog=as_typed(prog), formatter_class=_Layout, **options)
-
-    def format_help(self) -> str:
-        """Returns the help text, with commands in the form that the user types; see `as_typed`."""
-        return as_typed(super().format_help())
+    def __init__(self, **options):
+        super().__init__(formatter_class=_Layout, **options)
 
 
 def program(
-    module: str,
+    name: str,
     text: str,
     *commands: Command,
     epilog: str = "",
     default: str | None = None,
     prepare: Prepare | None = None,
 ) -> Callable[..., int]:
-    """Builds the `main` function of `python -m MODULE COMMAND ...`.
+    """Builds the `main` function of a program with sub-commands.
 
     Args:
-        module: full name of the module.
+        name: the program as the user types it, such as "macaron translate".
         text: help text with examples.
         commands: commands of the program; see `command`.
         epilog: text at the end of each command's help, such as a list of accepted data sources.
@@ -71,34 +67,34 @@ def program(
         The function `main(arguments=None)`, which returns the exit status (see
         `exit_on_user_error`). `None` means the arguments in `sys.argv`.
     """
-    parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
+    parser = Parser(prog=name, description=text, epilog=epilog)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
-    for name, help_, run, parts in commands:
-        _add_parts(add(name, help=help_, description=help_, epilog=epilog), run, parts)
+    for command_name, help_, run, parts in commands:
+        _add_parts(add(command_name, help=help_, description=help_, epilog=epilog), run, parts)
     recognized = {"-h", "--help", *(name for name, *_ in commands)}
 
     def with_default(argv: list[str]) -> list[str]:
         return argv if not default or not argv or argv[0] in recognized else [default, *argv]
 
-    return _main(lambda argv: parser.parse_args(with_default(argv)), prepare)
+    return _main(name, lambda argv: parser.parse_args(with_default(argv)), prepare)
 
 
 def single_program(
-    module: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
+    name: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """Builds the `main` function of `python -m MODULE`, without subcommands.
+    """Builds the `main` function of a program without sub-commands.
 
     Args:
-        module: see `program`.
+        name: see `program`.
         text: see `program`.
         run: see `command`.
         parts: see `command`.
         epilog: text at the end of the help.
         prepare: see `program`.
     """
-    parser = Parser(prog=f"python -m {module}", description=text, epilog=epilog)
+    parser = Parser(prog=name, description=text, epilog=epilog)
     _add_parts(parser, run, parts)
-    return _main(parser.parse_intermixed_args, prepare, functools.partial(_end_lists, parser))
+    return _main(name, parser.parse_intermixed_args, prepare, functools.partial(_end_lists, parser))
 
 
 def _end_lists(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
@@ -132,6 +128,7 @@ def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...
 
 
 def _main(
+    name: str,
     parse: Callable[[list[str]], argparse.Namespace],
     prepare: Prepare | None,
     arrange: Callable[[list[str]], list[str]] = list,
@@ -141,10 +138,10 @@ def _main(
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
         argv = arrange(sys.argv[1:] if arguments is None else arguments)
         options = parse(argv)
-        options.arguments = argv
+        options.arguments, options.line = argv, shlex.join([*name.split(), *argv])
         if output := vars(options).get("output"):
-            for name in filter(None, vars(options).get("files") or [vars(options).get("input")]):
-                if os.path.realpath(name) == os.path.realpath(output):
+            for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
+                if os.path.realpath(file) == os.path.realpath(output):
                     raise UserError(f"--output {output} is also the input: give another file")
         if prepare:
             prepare(options, arguments is None)

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from macaron_tf.command_names import as_typed
 from macaron_tf.errors import (
     CORE,
     UserError,
@@ -220,7 +219,7 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
 def _print_error(sentence: object) -> int:
     # The sentence may quote user input with line breaks or a terminal's colour codes.
     characters = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
-    print(as_typed(f"error: {''.join(characters)}"), file=sys.stderr)
+    print(f"error: {''.join(characters)}", file=sys.stderr)
     return 2
 
 

@@ -211,7 +211,7 @@ def _picklable(error: Exception) -> Exception:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        copy = UserError(error)
+        copy = UserError(str(error))
         if not isinstance(error, UserError):
             copy = RuntimeError(f"{type(error).__name__}: {error}")
         for note in error.__notes__:

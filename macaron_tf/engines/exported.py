@@ -153,8 +153,8 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     folders.pop(None, None)
     if not folders:
         raise UserError(
-            f"{folder} contains no exported model: check the path, or export a model with `python "
-            "-m export.saved_model`"
+            f"{folder} contains no exported model: check the path, or export a model with `macaron "
+            "export`"
         )
     if version is not None and version not in folders:
         versions = ", ".join(map(str, sorted(folders)))

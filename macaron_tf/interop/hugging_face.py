@@ -56,7 +56,7 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
         description += f" with {type(model.config).__name__}"
     raise UserError(
         f"{description} has no counterpart in Hugging Face's transformers: save the model in "
-        "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"
+        "macaron_tf's own format, or export a SavedModel by `macaron export`"
     )
 
 

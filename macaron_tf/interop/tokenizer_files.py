@@ -49,7 +49,7 @@ def tokenizer_files(
             return write(vocabulary, hugging_face_ids, max_length, has_segments)
     raise UserError(
         f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
-        "tokenizers: export a SavedModel by `python -m export.saved_model`, which includes the "
+        "tokenizers: export a SavedModel by `macaron export`, which includes the "
         "tokenizer"
     )
 
@@ -212,8 +212,8 @@ def unigram_files(
     if (order < 0).any():
         raise UserError(
             f"the vocabulary has no token for the Hugging Face id {np.flatnonzero(order < 0)[0]}, "
-            "but a SentencePiece file cannot skip ids: export a SavedModel by `python -m "
-            "export.saved_model`, which includes the tokenizer"
+            "but a SentencePiece file cannot skip ids: export a SavedModel by `macaron "
+            "export`, which includes the tokenizer"
         )
     pieces = [pieces[token_id] for token_id in order]
     token_ids = {name: token_id for token_id, (name, _) in enumerate(pieces)}
@@ -328,8 +328,8 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
         raise UserError(
             "the vocabulary normalizes punctuation by Moses' rules, which Hugging Face's "
             "tokenizers do not support: train a translator with --set "
-            "data.normalization.punctuation=False, or export a SavedModel by `python -m "
-            "export.saved_model`, which includes the tokenizer"
+            "data.normalization.punctuation=False, or export a SavedModel by `macaron "
+            "export`, which includes the tokenizer"
         )
     steps = []
     if vocabulary.fold_accents:

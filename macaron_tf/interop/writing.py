@@ -241,5 +241,5 @@ def find_family(
     )
     raise UserError(
         f"{reason} has no counterpart in Hugging Face's {nearest}{nor}{further}: save the model in "
-        "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"
+        "macaron_tf's own format, or export a SavedModel by `macaron export`"
     )

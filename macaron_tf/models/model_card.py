@@ -41,12 +41,12 @@ _HUB_DATASETS = {
 USE_OF_EXPORT = """## Use
 
 This folder is a version of a SavedModel. `macaron serve MODEL` serves the model over REST and gRPC,
-where MODEL is the parent folder (in a checkout: `python -m export.serve MODEL`). TensorFlow Serving
+where MODEL is the parent folder (in a checkout: `macaron serve MODEL`). TensorFlow Serving
 can also serve the model. A program that loads this folder needs tensorflow and tensorflow_text.
 """
 _COMMANDS = """\
 `macaron export DIR OUT` writes the model as a SavedModel. In a checkout, the command is
-`python -m export.saved_model DIR OUT`. With `--init DIR`, the training commands start from these
+`macaron export DIR OUT`. With `--init DIR`, the training commands start from these
 weights.
 """
 

@@ -366,7 +366,7 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
             )
         noun, command = "tagger", ""
         if task != "tag":
-            noun, command = "classifier", ", or with --labels in `python -m export.keras_model`"
+            noun, command = "classifier", ", or with --labels in `macaron keras_model`"
         raise UserError(
             f"{where} is a {noun} of {num_outputs} classes, but has {count} class "
             f"{plural('name', count)}: give {num_outputs} names, with "

@@ -255,7 +255,6 @@ def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init"], ["commit", "--allow-empty", "-m", "a"]):
         subprocess.run([*git, *words], check=True, capture_output=True)
-    monkeypatch.setenv("MACARON_TF_COMMAND", "macaron")
     record, text, said = compared("--seeds", "1", "2")
     assert record["your_commit"] == versions.commit(tmp_path / "own") != record["commit"]
     assert f"; your own files at commit {record['your_commit']}.\n" in text
@@ -332,7 +331,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     assert compare(arguments) == 0
     assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
     said = capsys.readouterr().out
-    assert f"next: python -m experiments.compare {tmp_path}-longer bert_tiny" in said
+    assert f"next: macaron compare {tmp_path}-longer bert_tiny" in said
     assert said.endswith(" --set training.max_steps=8  # to leave the chance level\n")
     assert said.rpartition("next: ")[2].count("training.max_steps=") == 1
     text = (tmp_path / "compare.md").read_text()

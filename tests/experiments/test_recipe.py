@@ -401,9 +401,7 @@ def test_model_options_in_any_order_and_form_are_the_same():
 
 
 def test_a_recipe_of_another_kind_says_its_command():
-    with pytest.raises(
-        UserError, match="kind 'pretraining', which .*: use python -m experiments.pretrain"
-    ):
+    with pytest.raises(UserError, match="kind 'pretraining', which .*: use macaron pretrain"):
         registry.load("bert_tiny", TranslationRecipe)
     with pytest.raises(UserError, match="is the recipe of a pretraining run"):
         recipe_from_json(TranslationRecipe, registry.load("bert_tiny").to_json(), "a file")

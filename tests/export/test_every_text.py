@@ -97,7 +97,7 @@ class Kind:
             stands for a text that the run refuses or truncates.
         columns: names of the text inputs.
         inputs: further inputs, equal for each row.
-        keras: name of the type whose network `export.keras_model` exports, followed by flags.
+        keras: name of the type whose network `macaron keras_model` exports, followed by flags.
     """
 
     vocabulary: str

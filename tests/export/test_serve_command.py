@@ -1,4 +1,4 @@
-"""Tests of `python -m export.serve` as a process: readiness, errors and shutdown."""
+"""Tests of `macaron serve` as a process: readiness, errors and shutdown."""
 
 import contextlib
 import gc
@@ -151,7 +151,7 @@ def test_an_unknown_flag_is_refused_with_a_usage(capsys):
     with pytest.raises(SystemExit) as caught:
         serve.parse_arguments(["out", "--speed", "9"])
     assert caught.value.code == 2
-    assert "usage: python -m export.serve" in capsys.readouterr().err
+    assert "usage: macaron serve" in capsys.readouterr().err
 
 
 def test_the_deployment_files_are_what_the_container_reads():

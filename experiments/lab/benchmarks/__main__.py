@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 main = cli.single_program(
-    "experiments.lab.benchmarks",
+    "python -m experiments.lab.benchmarks",
     __doc__,
     "experiments.lab.benchmarks.__main__:run",
     cli.argument(

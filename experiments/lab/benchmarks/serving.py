@@ -17,13 +17,13 @@ Before the timing, the benchmark checks that the answers agree. The SavedModel s
 called in this process, by one client and by several clients.
 
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
-SavedModel compiled by XLA (`export.keras_model --compile`).
+SavedModel compiled by XLA (`macaron keras_model --compile`).
 
-With `--run`, the benchmark times only a run of `experiments.finetune`, exported in float32, in
+With `--run`, the benchmark times only a run of `macaron finetune`, exported in float32, in
 bfloat16 and in LiteRT. It also reports the accuracy on the validation split.
 
 With `--served`, the benchmark times only a folder of exported versions: in this process, and over
-HTTP in `export.serve` with default settings, by one client and then by `--clients` clients.
+HTTP in `macaron serve` with default settings, by one client and then by `--clients` clients.
 """
 
 import argparse
@@ -121,13 +121,13 @@ command = Benchmark(
     count("--new-tokens", "number of tokens in each translation", 24, minimum=2),
     path_argument(
         "--run",
-        "folder of a run of `experiments.finetune` on a task that classifies single texts; the "
+        "folder of a run of `macaron finetune` on a task that classifies single texts; the "
         "benchmark then times only this run (default: time models with random weights)",
     ),
     path_argument(
         "--served OUT",
         "folder of an exported model; the benchmark then times only this model, in this process "
-        "and in `export.serve` (default: time models with random weights)",
+        "and in `macaron serve` (default: time models with random weights)",
     ),
 )
 
@@ -324,7 +324,7 @@ def _exported(
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: str) -> Answer:
-    """Exports a network by `export.keras_model`, and loads the SavedModel.
+    """Exports a network by `macaron keras_model`, and loads the SavedModel.
 
     The command reads the network from a .keras file, which the function writes first.
 
@@ -333,7 +333,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: s
         vocabulary: vocabulary of the network.
         folder: folder for the .keras file and the export.
         output: name of the model output with the answers.
-        arguments: further arguments of `export.keras_model`.
+        arguments: further arguments of `macaron keras_model`.
 
     Returns:
         A function from lines to answers, which calls the SavedModel.
@@ -564,7 +564,7 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
 
 @contextlib.contextmanager
 def over_http(folder: str) -> Iterator[Callable[[Sequence[str]], dict]]:
-    """Starts `export.serve`, and yields a function from lines to the outputs of the model."""
+    """Starts `macaron serve`, and yields a function from lines to the outputs of the model."""
     arguments = ["-m", "export.serve", folder, "--name", "model"]
     arguments += ["--rest-port", "0", "--grpc-port", "0"]
     process = subprocess.Popen(

@@ -3,7 +3,7 @@
     python -m experiments.lab.benchmarks.soak --minutes 2                # short
     python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
 
-The test runs `python -m export.serve` in a process of its own on 127.0.0.1. The model returns each
+The test runs `macaron serve` in a process of its own on 127.0.0.1. The model returns each
 text in upper case, with the prefix "even:" or "odd:" for the parity of the model version. Clients
 send requests over REST and gRPC and check every answer. Other clients send malformed requests.
 Meanwhile, the test adds new versions and deletes random versions. Some new versions are damaged or
@@ -467,7 +467,7 @@ def run(options: argparse.Namespace) -> int:
         flags = ["--rest-port", "0", "--grpc-port", "0", "--host", HOST, "--poll-seconds", "0.2"]
         with log.open("w") as errors:
             server = subprocess.Popen(
-                [sys.executable, "-m", "export.serve", str(folder), *flags],
+                [sys.executable, "-m", "macaron_tf", "serve", str(folder), *flags],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -506,7 +506,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 main = single_program(
-    "experiments.lab.benchmarks.soak",
+    "python -m experiments.lab.benchmarks.soak",
     __doc__,
     "experiments.lab.benchmarks.soak:run",
     count(

@@ -39,7 +39,7 @@ _PRETRAINING = cli.together(
 )
 
 main = cli.program(
-    "experiments.lab.slides",
+    "python -m experiments.lab.slides",
     __doc__,
     cli.command(
         "encoders",

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     title = "Pooling and concatenation in Sentence-BERT"
     text = "Spearman correlation (times 100) of cosine similarity with the STS-B development scores"
     lines = [f"{text}. Number of seeds: {len(options.seeds)}.", "", *studies.table(head, lines)]
-    studies.write(out, "sentences", "lab.slides", options, title, lines, figure=False, rows=rows)
+    studies.write(out, "sentences", options, title, lines, figure=False, rows=rows)
 
 
 def _train_and_score(

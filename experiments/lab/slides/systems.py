@@ -178,7 +178,13 @@ class Study:
         """Writes the report to OUT/NAME.md and the results to OUT/NAME.json."""
         rows = {"comparisons": self.rows}
         studies.write(
-            self.out, name, "lab.slides", self.options, title, self.lines[1:], figure=False, **rows
+            self.out,
+            name,
+            self.options,
+            title,
+            self.lines[1:],
+            figure=False,
+            **rows,
         )
 
 

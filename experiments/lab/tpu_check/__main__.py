@@ -32,7 +32,7 @@ recipe of base size takes 1 to 2 minutes and 6 GB of memory.
 from experiments import command_line as cli
 
 main = cli.single_program(
-    "experiments.lab.tpu_check",
+    "python -m experiments.lab.tpu_check",
     __doc__,
     "experiments.lab.tpu_check.check:run",
     cli.argument(

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.recipe:
         raise UserError(
-            "no recipe is given: give a recipe, such as bert_base (`python -m experiments.pretrain "
+            "no recipe is given: give a recipe, such as bert_base (`macaron pretrain "
             "recipes` lists the recipes for pre-training)"
         )
     options.topology = options.topology or ["v4:2x2x1"]
