@@ -32,17 +32,12 @@ STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 ENGINES = ("tensorflow", "jax")
 
 
-def _prepare(options: argparse.Namespace, is_process: bool) -> None:
+def _prepare(options: argparse.Namespace) -> None:
     """Checks the arguments that several commands share, and sets derived attributes of `options`.
 
     A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
     `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
     `options.callbacks`, a `Callbacks`, or `None` if neither `--callback` nor `--profile` is set.
-
-    Args:
-        options: parsed options of the command.
-        is_process: whether the options come from the command line of this process. If so, a command
-            with `DEVICES` also calls `limit_memory`, unless the engine is JAX.
     """
     values = vars(options)
     if extra := values.get("extra"):
@@ -66,7 +61,6 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         options.tfds = Tfds(options.data_dir, options.download, options.trust_code)
     if values.get("uses_devices"):
         from macaron_tf.distribution import make_strategy
-        from macaron_tf.distribution.device_memory import limit_memory
 
         # With JAX, TensorFlow only reads the data and must not reserve GPUs.
         strategy = "cpu" if engine == "jax" else options.strategy
@@ -77,8 +71,6 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
             if options.strategy:
                 _join_workers()
             use_mesh(mesh and parse_mesh(mesh))
-        elif is_process:
-            limit_memory()
     if values.get("uses_callbacks"):
         options.callbacks = None
         if options.callback or options.profile:

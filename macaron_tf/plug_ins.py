@@ -23,7 +23,6 @@ import pathlib
 import sys
 import threading
 import types
-import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,18 +38,6 @@ _LOOKUP_ERRORS = (ImportError, ValueError, AttributeError, OSError, RuntimeError
 def is_import_path(name: str) -> bool:
     """Returns whether a name has the form `package.module:Name` or `FILE.py[:Name]`."""
     return ":" in name or name.endswith(".py")
-
-
-def python_name(import_path: str) -> str:
-    """Returns a name with its identifiers in the Unicode form of Python's own names, NFKC.
-
-    Otherwise `mine:Café`, whose é may be one character or two, would be two names that print alike.
-    The path of a `FILE.py` is returned unchanged.
-    """
-    name, colon, attribute = import_path.partition(":")
-    if not name.endswith(".py"):
-        name = unicodedata.normalize("NFKC", name)
-    return name + colon + unicodedata.normalize("NFKC", attribute)
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
@@ -89,7 +76,7 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
         UserError: the module or object does not exist, the import fails, the object has another
             type, or `trust_code` is needed.
     """
-    name, _, attribute = python_name(import_path).partition(":")
+    name, _, attribute = import_path.partition(":")
     if not (trust_code or is_imported(import_path, base)):
         raise UserError(
             f"{import_path!r} was read from a file and would run the code of the module {name}: if "
@@ -121,7 +108,7 @@ def is_imported(import_path: str, base: type | None = None) -> bool:
     A function counts only if `find` has returned it before: a file that names `shutil:rmtree` must
     not have it called, although many programs import `shutil`.
     """
-    name, _, attribute = python_name(import_path).partition(":")
+    name, _, attribute = import_path.partition(":")
     module = _files.get(_path_of(name)) if name.endswith(".py") else sys.modules.get(name)
     if module is None:
         return False
@@ -229,11 +216,6 @@ def import_module(name: str) -> types.ModuleType:
             raise UserError(f"there is no file {name}: check the path")
         module, load = _files.get(file), lambda: _import_file(file)
     else:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(
-                f"{name!r} is not a module name: write package.module:Name with names of letters, "
-                "digits and underscores"
-            )
         module, load = sys.modules.get(name), lambda: _import_name(name)
     if module is None:
         if origin := origin_of(name):
@@ -253,28 +235,24 @@ def _import_name(name: str) -> types.ModuleType:
         raise UserError(
             f"{name} cannot be imported, because there is no module {error.name!r}: run the "
             "command in the folder that contains the module, or add that folder to PYTHONPATH"
-            + ("" if name.isascii() else " (Python expects the name of the file in the form NFKC)")
         ) from error
 
 
 def _import_file(file: pathlib.Path) -> types.ModuleType:
     with _files_lock:
-        return _files.get(file) or _execute_file(file)
-
-
-def _execute_file(file: pathlib.Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look up their module in sys.modules.
-    registered = sys.modules.setdefault(file.stem, module)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        if registered is module:
-            del sys.modules[file.stem]
-        raise
-    _files[file] = module
-    return module
+        if file not in _files:
+            spec = importlib.util.spec_from_file_location(file.stem, file)
+            module = importlib.util.module_from_spec(spec)
+            # Dataclasses look up their module in sys.modules.
+            registered = sys.modules.setdefault(file.stem, module)
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                if registered is module:
+                    del sys.modules[file.stem]
+                raise
+            _files[file] = module
+        return _files[file]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_import_path, parse_call, python_name
+from macaron_tf.plug_ins import find, is_import_path, parse_call
 
 INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
 Count = Annotated[int, Ge(1), INT32]
@@ -192,9 +192,6 @@ def _convert(value, hint, trust_code: bool):
         return tuple(_convert(item, Any, trust_code) for item in value) if is_list else value
     if origin is Annotated:
         value = _convert(value, arguments[0], trust_code)
-        if any(isinstance(constraint, OneOf) and constraint.base for constraint in arguments[1:]):
-            name, bracket, call_arguments = value.partition("(")
-            value = python_name(name) + bracket + call_arguments
         if all(_satisfies(value, constraint, trust_code) for constraint in arguments[1:]):
             return value
     elif origin in (types.UnionType, typing.Union):

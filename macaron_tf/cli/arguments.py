@@ -25,8 +25,8 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.I)
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
 # A command's name, its help text, its function (as `module:function`), and its arguments.
 Command = tuple[str, str, str, tuple[Part, ...]]
-# Completes the parsed options. The second argument tells whether the options are from sys.argv.
-Prepare = Callable[[argparse.Namespace, bool], None]
+# Completes the parsed options.
+Prepare = Callable[[argparse.Namespace], None]
 
 
 class _Layout(argparse.RawDescriptionHelpFormatter):
@@ -144,7 +144,7 @@ def _main(
                 if os.path.realpath(file) == os.path.realpath(output):
                     raise UserError(f"--output {output} is also the input: give another file")
         if prepare:
-            prepare(options, arguments is None)
+            prepare(options)
         return pkgutil.resolve_name(options.function)(options)
 
     return main

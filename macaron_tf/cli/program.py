@@ -5,13 +5,13 @@ before any other import. `exit_on_user_error` decorates the `main` function of e
 """
 
 import contextlib
+import errno
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import io
 import os
-import re
 import signal
 import sys
 import time
@@ -27,9 +27,9 @@ from macaron_tf.errors import (
 )
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-_NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
 INTERRUPTED = 130  # exit status that a shell reports for a process killed by SIGINT
 BROKEN_PIPE = 141  # exit status that a shell reports for a process killed by SIGPIPE
+_IO_ERRORS = (errno.EIO, errno.EISDIR, errno.ENOSPC)
 _MAX_LINE = 1 << 26  # maximum number of bytes in a line of input; a long book has 4 MB
 
 
@@ -60,33 +60,11 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__.loader = module.__loader__ = loader = self._loader
         hidden_modules = [name for name in self._OPTIONAL if name not in sys.modules]
         sys.modules.update(dict.fromkeys(hidden_modules))  # an entry of None makes an import fail
-        is_silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
         try:
-            with _without_notes() if is_silent else contextlib.nullcontext():
-                loader.exec_module(module)
+            loader.exec_module(module)
         finally:
             for name in hidden_modules:
                 sys.modules.pop(name, None)
-
-
-@contextlib.contextmanager
-def _without_notes() -> Iterator[None]:
-    """Removes TensorFlow's startup messages from standard error within the `with` block.
-
-    TensorFlow 2.21 logs these messages during its import, whatever the log level is. All other text
-    on standard error is printed at the end of the block.
-    """
-    saved_stderr = _ctrl_c.stderr = os.dup(2)
-    with open(os.memfd_create("stderr"), "r+b") as captured:
-        os.dup2(captured.fileno(), 2)
-        try:
-            yield
-        finally:
-            _ctrl_c.stderr = os.dup2(saved_stderr, 2)
-            os.close(saved_stderr)
-            captured.seek(0)
-            with contextlib.suppress(OSError):
-                os.write(2, b"".join(line for line in captured if not _NOTE.match(line)))
 
 
 def lean_imports() -> None:
@@ -126,7 +104,6 @@ class _CtrlC:
     running = False  # whether `main` runs
     received = False
     ended = False  # whether `main` has ended
-    stderr = 2  # file descriptor of stderr, which `_without_notes` changes temporarily
     _is_repeated = Repeats()
 
     def __call__(self, signal_number, frame):
@@ -137,7 +114,7 @@ class _CtrlC:
         if self.running and not repeated:
             return
         # Not print, because the signal may have interrupted another print.
-        os.write(self.stderr, b"" if self.received or self.ended else b"interrupted\n")
+        os.write(2, b"" if self.received or self.ended else b"interrupted\n")
         os._exit(INTERRUPTED)
 
 
@@ -158,7 +135,7 @@ def begin_command() -> None:
         )
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
-    _reserve_descriptors()
+    _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
 
@@ -178,8 +155,7 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
       message is printed to stderr. All other errors are raised unchanged.
     - For Ctrl-C, the status is 130. For a closed output pipe, the status is 141.
 
-    A call without arguments also opens the standard streams as UTF-8, and turns failures of these
-    streams into `UserError`s; see `_open_streams`.
+    A call without arguments also makes the standard streams UTF-8; see `_as_process`.
     """
 
     @functools.wraps(main)
@@ -232,14 +208,14 @@ def _print_interrupted() -> int:
 
 
 def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
-    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8.
-
-    If Python decodes arguments and file names by the encoding of a locale such as C or Latin-1, the
-    process starts again in Python's UTF-8 mode.
-    """
-    if sys.getfilesystemencoding() != "utf-8":
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-    _open_streams()
+    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "surrogateescape"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):  # not a stream that a notebook has set
+            stream.reconfigure(encoding="utf-8", errors=errors)
     for number, argument in enumerate(sys.argv[1:], 1):
         if argument != argument.encode("utf-8", "replace").decode():
             raise UserError(f"argument {number} is not UTF-8: encode {argument!a} in UTF-8")
@@ -248,104 +224,34 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
             return main(*args, **kwargs)
         finally:
             sys.stdout.flush()
+    except OSError as error:
+        # An error of a named file has a filename, and a closed pipe has its own status.
+        if error.filename or isinstance(error, BrokenPipeError) or error.errno not in _IO_ERRORS:
+            raise
+        _discard_output()
+        raise UserError(
+            f"standard input or output failed ({error.strerror}): redirect it elsewhere"
+        ) from error
     except UserError:
         _discard_output()
         raise
 
 
-def _reserve_descriptors() -> None:
-    """Opens /dev/null for each file descriptor from 0 to 2 that is closed.
+def _open_closed_streams() -> None:
+    """Opens /dev/null for each standard stream that is closed.
 
     Otherwise the next opened file would become a standard stream.
     """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-
-
-class _Input(io.FileIO):
-    """Standard input stream that raises a `UserError` if reading fails."""
-
-    def readinto(self, buffer):
-        try:
-            return super().readinto(buffer)
-        except OSError as error:
-            raise UserError(
-                f"standard input cannot be read ({error.strerror}): give a file instead"
-            ) from error
-
-
-class _Output(io.FileIO):
-    """Standard output stream that raises a `UserError` if writing fails.
-
-    A closed pipe still raises a BrokenPipeError.
-    """
-
-    def write(self, data):
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise UserError(
-                f"standard output cannot be written ({error.strerror}): redirect it elsewhere"
-            ) from error
-
-
-class _Errors(io.FileIO):
-    """Standard error stream that ignores write errors."""
-
-    def write(self, data):
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
-
-
-class _Closed(io.RawIOBase):
-    """Replacement for a closed standard input, which raises a `UserError` when it is read."""
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer):
-        raise UserError("standard input is closed: give a file, or text as an argument")
-
-
-def _open_streams() -> None:
-    """Replaces the standard streams with UTF-8 streams, except streams that a notebook has set.
-
-    If standard output is closed, this function raises a `UserError`. If standard input is closed,
-    reading it raises a `UserError`. If standard error is closed, its text is discarded.
-    """
-    if sys.stderr is sys.__stderr__:
-        raw = _Errors(2, "w", closefd=False)
-        sys.stderr = _text(io.BufferedWriter(raw), "backslashreplace", line_buffering=True)
-    if sys.stdout is None:
-        raise UserError("standard output is closed: redirect it to a file or to /dev/null")
-    if sys.stdout is sys.__stdout__:
-        sys.stdout.flush()
-        write_through, line_buffering = sys.stdout.write_through, sys.stdout.line_buffering
-        raw = _Output(1, "w", closefd=False)
-        sys.stdout = _text(
-            io.BufferedWriter(raw),
-            write_through=write_through,
-            line_buffering=write_through or line_buffering,
-        )
-    if sys.stdin is sys.__stdin__:
-        raw = _Closed() if sys.stdin is None else _Input(0, "r", closefd=False)
-        sys.stdin = _text(io.BufferedReader(raw))
-
-
-def _text(buffer, errors: str = "surrogateescape", **options) -> io.TextIOWrapper:
-    return io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, **options)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
 
 
 def _discard_output() -> None:
     """Flushes the standard output. If writing fails, discards the buffer and raises no error."""
     try:
         sys.stdout.flush()
-    except (UserError, OSError):
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -11,13 +11,10 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.buckets import Batch, Buckets, in_parts
-from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.settings import Count, Settings
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 _POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
-# Minimum number of examples at which `plan` returns freed memory to the system
-_MANY_EXAMPLES = 1 << 18
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -303,10 +300,7 @@ class BucketBatches(Batches):
 
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
         if rng is None or self._draw is None:
-            planned = self.buckets.plan(self.row_lengths, rng)
-            if len(self) >= _MANY_EXAMPLES:
-                return_freed_memory()
-            return planned
+            return self.buckets.plan(self.row_lengths, rng)
         # Drawn examples may fill more or fewer batches, but every epoch needs `steps_per_epoch`.
         lengths, batches = self.row_lengths, []
         while len(batches) < self.steps_per_epoch:

@@ -16,7 +16,6 @@ from macaron_tf.data.processes import Processes
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
-from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
@@ -122,7 +121,6 @@ def prepare(
             _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
             # Mapping the shards again frees the pages that were read for the fingerprint.
             tokens = open_tokens(folder)
-            return_freed_memory()
     if not tokens:
         raise UserError(
             f"files in {folder} were damaged right after they were written: set MACARON_TF_CACHE "
@@ -138,7 +136,6 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
     """
     for leftover in folder.glob(".tmp-*"):  # files of a killed process
         leftover.unlink(missing_ok=True)
-    return_freed_memory()  # a vocabulary may just have been trained on the lines of the corpus
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:
 

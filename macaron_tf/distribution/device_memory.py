@@ -3,7 +3,6 @@
 import contextlib
 import pathlib
 import re
-import resource
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -38,22 +37,6 @@ def peak_memory() -> int | None:
     """
     match = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
     return int(match[1]) * 1024 if match else None
-
-
-def limit_memory() -> None:
-    """Limits the data memory of this process to the machine's main memory plus swap.
-
-    If the process's control group has a lower memory limit, that limit is used. If the process uses
-    a GPU or a TPU, nothing is limited. An allocation beyond the limit raises an error. Without a
-    limit, Linux may grant the allocation, and kill the process later, when the process uses the
-    memory and none is left.
-    """
-    machine_memory = _machine_memory("MemTotal", "SwapTotal")
-    on_accelerator = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
-    if machine_memory is not None and not on_accelerator:
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-        if hard_limit == resource.RLIM_INFINITY or machine_memory < hard_limit:
-            resource.setrlimit(resource.RLIMIT_DATA, (machine_memory, hard_limit))
 
 
 def _machine_memory(*entries: str) -> int | None:

@@ -18,7 +18,6 @@ import numpy as np
 
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, needed
-from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
@@ -78,13 +77,12 @@ class LiteNetwork:
         self.inputs: Mapping[str, list[int]] = record["inputs"]
         threads = threads or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         try:
-            with silenced():
-                self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
-                self._interpreter.allocate_tensors()  # XNNPACK prints a notice
-                self._runners = {
-                    length: self._interpreter.get_signature_runner(signature_of(length))
-                    for length in self.lengths
-                }
+            self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
+            self._interpreter.allocate_tensors()
+            self._runners = {
+                length: self._interpreter.get_signature_runner(signature_of(length))
+                for length in self.lengths
+            }
         except (ValueError, RuntimeError) as error:
             raise UserError(f"{folder / NETWORK} is damaged ({error}): {mend}") from error
         self._lock = threading.Lock()

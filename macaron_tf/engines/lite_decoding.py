@@ -30,7 +30,6 @@ from macaron_tf.engines.graph import under_policy
 from macaron_tf.engines.lite import DECODER, save_max_rows_to
 from macaron_tf.engines.lite_writer import ROWS, lite_file
 from macaron_tf.errors import UserError, needed
-from macaron_tf.io.noise import silenced
 from macaron_tf.io.paths import read_json
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
@@ -290,10 +289,9 @@ class LiteDecoder:
         try:
             is_small = (folder / DECODER).stat().st_size < 2**22
             threads = threads or (1 if is_small else min(len(os.sched_getaffinity(0)), 4))
-            with silenced():  # XNNPACK prints a notice
-                self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
-                self._interpreter.allocate_tensors()
-                runner = self._interpreter.get_signature_runner(_DECODE)
+            self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
+            self._interpreter.allocate_tensors()
+            runner = self._interpreter.get_signature_runner(_DECODE)
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"{folder / DECODER} is damaged ({error}): {mend}") from error
         details = runner.get_input_details()

@@ -13,7 +13,6 @@ from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, sig
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.io.noise import silenced
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
@@ -92,8 +91,7 @@ def lite_file(
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         try:
-            with silenced():
-                return converter.convert()
+            return converter.convert()
         except Exception as error:  # ConverterError or others
             raise UserError(
                 f"LiteRT cannot convert this network ({first_line(error):.200}): omit with_lite "

@@ -9,8 +9,6 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
-from macaron_tf.io.noise import silenced
-
 STEPS = ("prepare", "conclude")  # signatures to run before and after another engine's network
 
 
@@ -34,7 +32,7 @@ class SessionModel:
 
     def __init__(self, path: str | os.PathLike):
         graph, self._calls = tf.Graph(), {}
-        with graph.as_default(), silenced():
+        with graph.as_default():
             self._session = tf.compat.v1.Session(graph=graph)
             try:
                 meta = tf.compat.v1.saved_model.loader.load(

@@ -20,7 +20,7 @@ from macaron_tf.interop.writing import HuggingFaceFolder
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.model_card import hub_card
+from macaron_tf.models.model_card import CardFacts, python_block
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
@@ -33,6 +33,13 @@ _FOLDERS = (
     (TwoStreamModel, EncoderConfig, two_stream_folder),
     (EncoderDecoder, EncoderDecoderConfig, sequence_folder),
 )
+
+_GENERATE = """inputs = tokenizer("A text", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
+_GENERATORS = ("text-generation", "translation", "text2text-generation")
+_COMMANDS = """`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf. With
+`--init hugging-face:DIR`, macaron_tf's training commands start from these weights.
+"""
 
 
 def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -79,16 +86,7 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
     folder = hugging_face_folder(model)
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.tokenizer, **folder.files}
-    files[checkpoints.CARD] = hub_card(
-        model.card_facts,
-        folder.library,
-        folder.pipeline,
-        folder.auto_class or folder.config["architectures"][0],
-        folder.notes,
-        code=bool(folder.auto_class),
-        tokenizer=bool(folder.tokenizer),
-        location=location,
-    ).encode()
+    files[checkpoints.CARD] = _card(model.card_facts, folder, location).encode()
 
     def write(directory: epath.Path) -> None:
         require_disk_space(directory, (), state.values())
@@ -100,3 +98,27 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
             print(f"note: {note}", file=sys.stderr)
 
     return write
+
+
+def _card(facts: CardFacts, folder: HuggingFaceFolder, location: str) -> str:
+    """Returns the README.md of a folder that transformers or sentence-transformers opens."""
+    class_name = folder.auto_class or folder.config["architectures"][0]
+    package = folder.library.replace("-", "_")
+    arguments = f'"{location}"{", trust_remote_code=True" if folder.auto_class else ""}'
+    if package == "sentence_transformers":
+        lines = [f"model = {package}.SentenceTransformer({arguments})"]
+        lines.append('vectors = model.encode(["A text."])')
+    else:
+        lines = [f"model = {package}.{class_name}.from_pretrained({arguments})"]
+        if folder.tokenizer:
+            lines.append(f'tokenizer = {package}.AutoTokenizer.from_pretrained("{location}")')
+            lines += [_GENERATE] if folder.pipeline in _GENERATORS else []
+    remarks = "\n".join(f"- {note}" for note in folder.notes)
+    return facts.card(
+        folder.library,
+        folder.pipeline,
+        f"A `{class_name}` trained with macaron_tf.\n",
+        f"## Use\n\n{python_block(f'import {package}', *lines)}",
+        _COMMANDS,
+        f"## Notes\n\n{remarks}\n" if remarks else "",
+    )

@@ -31,7 +31,7 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
 
     Only classes that are already imported count. Modules of installed packages are not copied. In
     the returned record, `FILE.py:Name` becomes `FILE:Name`. The function prints a note on stderr
-    for each copy, and a warning if the files of a module are not found.
+    for each copy.
 
     Args:
         folder: folder of the saved model.
@@ -45,13 +45,7 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         module, _, name = import_path.partition(":")
         if module.endswith(".py"):
             names[import_path] = f"{pathlib.Path(module).stem}:{name}"
-        files |= (module_files := _files_of(import_path))
-        if not module_files and not _is_installed(plug_ins.origin_of(import_path)):
-            print(
-                f"warning: the model is saved without the source files of {import_path}, so it can "
-                "only be loaded where Python finds this module",
-                file=sys.stderr,
-            )
+        files |= _files_of(import_path)
     for name, file in files.items():
         copy = folder / CODE / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -68,12 +62,7 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def offer_code(folder: epath.Path) -> None:
-    """Makes the modules in `folder/code`, if there are any, importable in this process.
-
-    Raises:
-        UserError: the folder is in a bucket, or Python would import another module of the same name
-            instead.
-    """
+    """Makes the modules in `folder/code`, if there are any, importable in this process."""
     code = folder / CODE
     if not code.is_dir():
         return
@@ -83,17 +72,13 @@ def offer_code(folder: epath.Path) -> None:
     for file in sorted(code.rglob("*.py")):
         name = ".".join(file.relative_to(code).with_suffix("").parts).removesuffix(".__init__")
         origin = plug_ins.origin_of(name)
-        if origin and not _equal(origin, file):
+        if origin and pathlib.Path(origin).read_bytes() != file.read_bytes():
             raise UserError(
                 f"{folder} contains its own module {name}, but Python imports {origin} instead: "
                 "load the folder in a new process and in another working directory"
             )
     if str(code) not in sys.path:
         sys.path.append(str(code))
-
-
-def _equal(origin: str, file: pathlib.Path) -> bool:
-    return storage.is_file(origin) and storage.read_bytes(origin) == storage.read_bytes(file)
 
 
 def _is_installed(origin: str | None) -> bool:
@@ -120,10 +105,8 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     if not is_own or not origin or not origin.endswith(".py"):
         return {}
     file = pathlib.Path(origin).resolve()
-    if name.endswith(".py"):
-        root, name = file.parent, file.stem
-    else:
-        root = file.parents[name.count(".") + (file.name == "__init__.py")]
+    name = file.stem if name.endswith(".py") else name
+    root = file.parents[name.count(".") + (file.name == "__init__.py")]
     files, queue = {}, [name]
     while queue:
         parts = queue.pop().split(".")

@@ -3,7 +3,6 @@
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, TypeVar
 
@@ -13,33 +12,14 @@ import rich.progress
 Item = TypeVar("Item")
 _PATIENCE = 5  # seconds before a terminal shows the bar
 _SECONDS = 30  # seconds between lines of text in other outputs
-_REFRESH = 0.5  # seconds between updates of the bar
-
-
-class _Rate(rich.progress.ProgressColumn):
-    """Column that shows units per second, once the rate is known."""
-
-    def __init__(self, unit: str):
-        super().__init__()
-        self._unit = unit
-
-    def render(self, task: rich.progress.Task) -> str:
-        return f"{task.speed:,.0f} {self._unit}/s" if task.speed else ""
-
-
-class _Elapsed(rich.progress.ProgressColumn):
-    """Column that shows the time since the start."""
-
-    def render(self, task: rich.progress.Task) -> str:
-        return f"{clock(task.elapsed or 0)} elapsed"
+_CHUNK = 256  # number of items that `over` counts at once, because counting takes 4 microseconds
 
 
 class Progress:
     """Context manager that shows the progress of long work on standard error.
 
-    After 5 seconds, a terminal shows a bar with the rate and the remaining time. If the total is
-    unknown, the terminal shows a spinner with the elapsed time. Any other output gets a line of
-    text every 30 seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
+    After 5 seconds, a terminal shows rich's bar. Any other output gets a line of text every 30
+    seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
 
     Args:
         title: name of the work, such as "tokenizing".
@@ -50,23 +30,30 @@ class Progress:
     _outermost: ClassVar[object] = None
 
     def __init__(self, title: str = "", unit: str = "", total: int | None = None):
-        self._stream = sys.stderr
-        self._title, self._unit, self._total = title, unit, total
-        self._done, self._text = 0, ""
-        self._bar: rich.progress.Progress | None = None
-        self._ended, self._lock = threading.Event(), threading.Lock()
+        counted = (
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn(unit + " {task.fields[text]}"),
+            rich.progress.TimeRemainingColumn(),
+        )
+        self._bar = rich.progress.Progress(
+            rich.progress.SpinnerColumn(),
+            rich.progress.TextColumn("{task.description}"),
+            *(counted if unit else ()),
+            rich.progress.TimeElapsedColumn(),
+            console=rich.console.Console(file=sys.stderr),
+            refresh_per_second=2,
+        )
+        self._unit, self._ended = unit, threading.Event()
+        self._task = self._bar.add_task(title, start=False, total=total, text="")
+        # A thread, because a single long call, such as a compilation, never calls `advance`.
+        self._thread = threading.Thread(target=self._show, daemon=True)
 
     def __enter__(self) -> "Progress":
-        self._began = time.monotonic()
+        self._bar.start_task(self._task)
         if Progress._outermost is None:
             Progress._outermost = self
-            terminal = self._stream.isatty()
-            self._next = self._began + (_PATIENCE if terminal else _SECONDS)
-            self._show = self._show_bar if terminal else self._print_line
-            # A thread, because a single long call, such as a compilation, never calls `advance`.
-            threading.Thread(target=self._watch, daemon=True).start()
-        else:
-            self._next = float("inf")
+            self._thread.start()
         return self
 
     def __exit__(self, *exception) -> None:
@@ -74,14 +61,12 @@ class Progress:
 
     def end(self) -> None:
         """Ends the display before the end of the `with` block. Further calls do nothing."""
-        self._show_if_due()
-        with self._lock:
-            if Progress._outermost is self:
-                Progress._outermost = None
-            if self._bar and not self._ended.is_set():
-                self._show_bar()
-                self._bar.stop()
+        if Progress._outermost is self:
+            Progress._outermost = None
             self._ended.set()
+            self._thread.join()
+            if self._bar.live.is_started:
+                self._bar.stop()
 
     def advance(self, count: int = 1, text: str = "") -> None:
         """Adds finished units to the count.
@@ -90,68 +75,31 @@ class Progress:
             count: number of finished units.
             text: new text beside the count. "" keeps the previous text.
         """
-        self._done += count
-        self._text = text or self._text
-        self._show_if_due()
+        self._bar.update(self._task, advance=count, **({"text": text} if text else {}))
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items, and counts each item as a finished unit."""
-        for item in items:
+        for number, item in enumerate(items, 1):
             yield item
-            self.advance()
+            if number % _CHUNK == 0:
+                self.advance(_CHUNK)
 
-    def _watch(self) -> None:
-        while not self._ended.wait(_REFRESH):
-            self._show_if_due()
-
-    def _show_if_due(self) -> None:
-        if time.monotonic() < self._next:
-            return
-        with self._lock:
-            if time.monotonic() >= self._next and not self._ended.is_set():
-                self._show()
-                self._next = time.monotonic() + (_REFRESH if self._bar else _SECONDS)
-
-    def _show_bar(self) -> None:
-        if self._bar is None:
-            self._bar = self._new_bar()
-            self._bar.start()
-        self._bar.update(self._task, completed=self._done, description=self._text)
-
-    def _new_bar(self) -> rich.progress.Progress:
-        columns = [rich.progress.TextColumn(self._title)] if self._title else []
-        if self._total:
-            columns += [rich.progress.BarColumn()]
+    def _show(self) -> None:
+        if sys.stderr.isatty():
+            if not self._ended.wait(_PATIENCE):
+                self._bar.start()
         else:
-            columns = [rich.progress.SpinnerColumn(), *columns]
-        if self._unit:
-            of = "/{task.total:,.0f}" if self._total else ""
-            columns += [
-                rich.progress.TextColumn("{task.completed:,.0f}" + f"{of} {self._unit}"),
-                rich.progress.TextColumn("{task.description}"),
-                _Rate(self._unit),
-            ]
-        columns.append(rich.progress.TimeRemainingColumn() if self._total else _Elapsed())
-        bar = rich.progress.Progress(
-            *columns, console=rich.console.Console(file=self._stream), refresh_per_second=2
-        )
-        self._task = bar.add_task(self._text, total=self._total, completed=self._done)
-        bar.tasks[0].start_time = bar.get_time() - (time.monotonic() - self._began)
-        return bar
+            while not self._ended.wait(_SECONDS):
+                print(self._line(), file=sys.stderr, flush=True)
 
-    def _print_line(self) -> None:
-        elapsed = time.monotonic() - self._began
-        parts = [self._title] if self._title else []
-        if self._unit:
-            of = f" of {self._total:,}" if self._total else ""
-            parts += [f"{self._done:,}{of} {self._unit}", *filter(None, [self._text])]
-        if self._total and self._done:
-            parts.append(
-                f"{clock(elapsed)}, {clock(elapsed * (self._total / self._done - 1))} left"
-            )
-        else:
-            parts.append(f"{clock(elapsed)} elapsed")
-        print("  ".join(parts), file=self._stream, flush=True)
+    def _line(self) -> str:
+        [task] = self._bar.tasks
+        total = f" of {task.total:,.0f}" if task.total else ""
+        count = f"{task.completed:,.0f}{total} {self._unit}" if self._unit else ""
+        left = task.time_remaining
+        times = f"{clock(task.elapsed or 0)} elapsed"
+        times += f", {clock(left)} left" if left is not None and task.total else ""
+        return "  ".join(filter(None, [task.description, count, task.fields["text"], times]))
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:

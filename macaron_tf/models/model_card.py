@@ -10,24 +10,13 @@ import keras
 
 from macaron_tf.models.base import Model
 
-# Metric names of this library and of the Hugging Face Hub.
-_HUB_METRICS = {
-    "accuracy": "accuracy",
-    "f1": "f1",
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "exact_match": "exact_match",
-    "bleu": "bleu",
-    "perplexity": "perplexity",
-}
-# Names of datasets in TensorFlow Datasets or of tasks, and the names on the Hugging Face Hub.
-_HUB_DATASETS = {
-    **dict.fromkeys(
-        ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
-        "nyu-mll/glue",
-    ),
-    **dict.fromkeys(("super_glue", "boolq", "multirc"), "aps/super_glue"),
+# Metric names of this library, and their names on the Hugging Face Hub.
+_HUB_METRICS = {name: name for name in ("accuracy", "f1", "exact_match", "bleu", "perplexity")}
+_HUB_METRICS |= {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+# Names of tasks and of datasets in TensorFlow Datasets, and their names on the Hugging Face Hub.
+_GLUE = ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+_HUB_DATASETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
+    "boolq": "aps/super_glue",
     "conll2003": "eriktks/conll2003",
     "multi30k": "bentrevett/multi30k",
     "snli": "stanfordnlp/snli",
@@ -36,18 +25,13 @@ _HUB_DATASETS = {
     "squad2": "rajpurkar/squad_v2",
     "imdb_reviews": "stanfordnlp/imdb",
     "wikipedia": "wikimedia/wikipedia",
-    "pg19": "deepmind/pg19",
 }
-USE_OF_EXPORT = """## Use
-
-This folder is a version of a SavedModel. `macaron serve MODEL` serves the model over REST and gRPC,
-where MODEL is the parent folder (in a checkout: `macaron serve MODEL`). TensorFlow Serving
-can also serve the model. A program that loads this folder needs tensorflow and tensorflow_text.
+USE_OF_EXPORT = """This folder is a version of a SavedModel. `macaron serve MODEL` serves the model
+over REST, where MODEL is the parent folder. TensorFlow Serving can also serve the model. A program
+that loads this folder needs tensorflow and tensorflow_text.
 """
-_COMMANDS = """\
-`macaron export DIR OUT` writes the model as a SavedModel. In a checkout, the command is
-`macaron export DIR OUT`. With `--init DIR`, the training commands start from these
-weights.
+_COMMANDS = """`macaron export DIR OUT` writes the model as a SavedModel. With `--init DIR`, the
+training commands start from these weights.
 """
 
 
@@ -61,100 +45,67 @@ class CardFacts:
         recipe: recipe of the training run (see `Pretrained`).
         results: results of the training run (see `Pretrained`).
         license: license of the weights (see `Pretrained`).
-        unlisted: names of recipe settings that the card omits. A name that ends with "." means a
-            whole section.
+        unlisted: names of recipe settings that the card omits, or beginnings of such names.
         pipeline: name of the task on the Hugging Face Hub. "" means no task.
     """
 
     name: str
-    languages: Iterable[str] = ()
-    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    license: str = ""
-    unlisted: tuple[str, ...] = ()
-    pipeline: str = ""
+    languages: Iterable[str]
+    recipe: Mapping[str, Any]
+    results: Mapping[str, Any]
+    license: str
+    unlisted: tuple[str, ...]
+    pipeline: str
 
-    def header(self, **fields: Any) -> str:
-        """Returns the YAML header that model hubs read.
-
-        Args:
-            fields: additional fields, which come first. Empty fields are omitted.
-        """
-        scores = {**self.results.get("scores", {}), "validation": self.results.get("metrics", {})}
-        metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
-        fields |= {
-            "license": self.license,
-            "language": [*self.languages],
-            "datasets": self._datasets(),
-            "metrics": [_HUB_METRICS[metric] for metric in metrics if metric in _HUB_METRICS],
-        }
-        return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
-
-    def _datasets(self) -> list[str]:
-        """Returns the names of the recipe's datasets on the Hugging Face Hub.
-
-        Datasets without an entry in `_HUB_DATASETS` are omitted.
-        """
-        text = " ".join(str(value) for _, value in _leaves(self.recipe))
-        names = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
-        return [*dict.fromkeys(_HUB_DATASETS[name] for name in names if name in _HUB_DATASETS)]
-
-    def training_sections(self) -> Iterator[str]:
-        """Yields the card's sections with the training settings and the results.
-
-        A section without rows is "".
-        """
-        omitted = ("kind", "model_options", *self.unlisted)
-        sections = tuple(name for name in omitted if name.endswith("."))
-        yield _table(
-            "Training",
-            ("setting", "value"),
-            (
-                row
-                for row in _leaves(self.recipe)
-                if row[0] not in omitted and not row[0].startswith(sections)
-            ),
-        )
+    def card(self, library: str, pipeline: str, *sections: str, tags: tuple[str, ...] = ()) -> str:
+        """Returns the text of a README.md: YAML header, title, `sections`, training and results."""
         measured = {f"validation, step {self.results.get('step')}": self.results.get("metrics", {})}
         measured |= self.results.get("scores", {})
-        rows = (
-            (title, *metric) for title, metrics in measured.items() for metric in _leaves(metrics)
-        )
-        yield _table("Results", ("text", "metric", "value"), rows)
+        rows = [(title, *leaf) for title, metrics in measured.items() for leaf in _leaves(metrics)]
+        metrics = [path.rpartition(".")[2] for _, path, _ in rows]
+        data = [*re.findall(r"tfds:(\w+)", str(self.recipe)), str(self.recipe.get("task"))]
+        fields = {
+            "library_name": library,
+            "pipeline_tag": pipeline,
+            "tags": ["macaron_tf", *tags],
+            "license": self.license,
+            "language": [*self.languages],
+            "datasets": [*dict.fromkeys(_HUB_DATASETS[n] for n in data if n in _HUB_DATASETS)],
+            "metrics": [*dict.fromkeys(_HUB_METRICS[n] for n in metrics if n in _HUB_METRICS)],
+        }
+        omitted = ("kind", "model_options", *self.unlisted)
+        settings = [leaf for leaf in _leaves(self.recipe) if not leaf[0].startswith(omitted)]
+        parts = ["\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])]
+        parts += [f"# {self.name}\n", *sections, _table("Training", "setting value", settings)]
+        return "\n".join(filter(None, [*parts, _table("Results", "text metric value", rows)]))
 
 
 def model_card(
     facts: CardFacts, network: keras.Model, vocabulary_size: int | None, use: str
 ) -> str:
-    """Returns the text of a README.md for a network.
-
-    Args:
-        facts: facts of the model card.
-        network: the network.
-        vocabulary_size: vocabulary size. `None` means that the model has no vocabulary.
-        use: section about usage, from `use_of_folder` or `USE_OF_EXPORT`.
-    """
-    class_name, weights = type(network).__name__, network.count_params()
-    vocabulary = (
-        "without a vocabulary"
-        if vocabulary_size is None
-        else f"with a vocabulary of {vocabulary_size:,} pieces"
-    )
-    sections = [
-        facts.header(
-            library_name="keras", pipeline_tag=facts.pipeline, tags=["macaron_tf", class_name]
-        ),
-        f"# {facts.name}\n\nNetwork: `{class_name}`, {weights:,} weights, {vocabulary}.\n",
-        use,
-    ]
+    """Returns the text of a README.md for a network, with the section `use` about its usage."""
+    class_name, size = type(network).__name__, vocabulary_size
+    vocabulary = "no vocabulary" if size is None else f"a vocabulary of {size:,} pieces"
+    rows = []
     if isinstance(network, Model):
-        rows = [row for row in _changed_fields(network.config) if row[0] not in network.unread()]
-        sections.append(_table("Model", ("setting", "value"), rows))
-    return "\n".join(filter(None, [*sections, *facts.training_sections()]))
+        config = network.config
+        rows = [
+            (field.name, getattr(config, field.name))
+            for field in dataclasses.fields(config)
+            if getattr(config, field.name) != field.default and field.name not in network.unread()
+        ]
+    return facts.card(
+        "keras",
+        facts.pipeline,
+        f"Network: `{class_name}`, {network.count_params():,} weights, with {vocabulary}.\n",
+        f"## Use\n\n{use}",
+        _table("Model", "setting value", rows),
+        tags=(class_name,),
+    )
 
 
 def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
-    """Returns the card's section on how to use a folder that `save_pretrained` wrote.
+    """Returns a card's text on how to use a folder that `save_pretrained` wrote.
 
     Args:
         location: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
@@ -164,102 +115,22 @@ def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ())
     """
     trust_argument = ", trust_code=True" if code else ""
     arguments = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
-    lines = [
-        "```python",
-        "import macaron_tf\n",
-        f'model = macaron_tf.load("{location}"{trust_argument})',
-        f"model.predict({arguments})" if arguments else "model.network, model.vocabulary",
-        "```\n",
-    ]
+    call = f"model.predict({arguments})" if arguments else "model.network, model.vocabulary"
+    load = f'model = macaron_tf.load("{location}"{trust_argument})'
     files = ", ".join(f"`{file}`" for file in code)
     note = f"The network needs {files}. `trust_code=True` runs this code, so read the code first.\n"
-    return "\n".join(["## Use\n", *lines, *([note] if files else []), _COMMANDS])
+    return (
+        python_block("import macaron_tf", load, call) + (f"\n{note}" if files else "") + _COMMANDS
+    )
 
 
-# Python code that runs a transformers model, by the name of the task on the Hugging Face Hub.
-_FORWARD_CODE = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
-_GENERATE_CODE = (
-    'inputs = tokenizer("A text", return_tensors="pt")\n'
-    "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"
-)
-_CODE_OF_PIPELINES = {
-    **dict.fromkeys(("text-generation", "translation", "text2text-generation"), _GENERATE_CODE),
-    "question-answering": (
-        'inputs = tokenizer("A question?", "A context.", return_tensors="pt")\n'
-        "outputs = model(**inputs)"
-    ),
-    "multiple-choice": (
-        'texts, ends = ["A text."] * 2, ["One end.", "Another."]\n'
-        'inputs = tokenizer(texts, ends, return_tensors="pt", padding=True)\n'
-        "outputs = model(**{name: rows[None] for name, rows in inputs.items()})"
-    ),
-}
-
-
-def hub_card(
-    facts: CardFacts,
-    library: str,
-    pipeline: str,
-    class_name: str,
-    notes: Iterable[str] = (),
-    code: bool = False,
-    tokenizer: bool = True,
-    location: str = "DIR",
-) -> str:
-    """Returns the README.md of a model in Hugging Face's format.
-
-    Args:
-        facts: facts of the model card.
-        library: name of the library that opens the folder.
-        pipeline: name of the task on the Hugging Face Hub. "" means no task.
-        class_name: name of the model class in transformers, such as `BertForMaskedLM`.
-        notes: sentences about parts of the model that were left out or added.
-        code: whether the folder contains the model class as Python code.
-        tokenizer: whether the folder contains a tokenizer.
-        location: the folder, or `OWNER/NAME` on the Hugging Face Hub.
-    """
-    trust_argument = ", trust_remote_code=True" if code else ""
-    lines = [
-        "import transformers\n",
-        f'model = transformers.{class_name}.from_pretrained("{location}"{trust_argument})',
-    ]
-    if tokenizer:
-        lines.append(f'tokenizer = transformers.AutoTokenizer.from_pretrained("{location}")')
-        lines.append(_CODE_OF_PIPELINES.get(pipeline, _FORWARD_CODE))
-    if library == "sentence-transformers":
-        lines = [
-            "import sentence_transformers\n",
-            f'model = sentence_transformers.SentenceTransformer("{location}"{trust_argument})',
-            'vectors = model.encode(["A text."])',
-        ]
-    remarks = "\n".join(f"- {note}" for note in notes)
-    sections = [
-        facts.header(library_name=library, pipeline_tag=pipeline, tags=["macaron_tf"]),
-        f"# {facts.name}\n\nA `{class_name}` trained with macaron_tf.\n",
-        "\n".join(["## Use\n", "```python", *lines, "```\n"]),
-        '`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf. With\n'
-        "`--init hugging-face:DIR`, macaron_tf's training commands start from these weights.\n",
-        f"## Notes\n\n{remarks}\n" if remarks else "",
-        *facts.training_sections(),
-    ]
-    return "\n".join(filter(None, sections))
-
-
-def _changed_fields(config) -> Iterator[tuple[str, Any]]:
-    """Yields names and values of the configuration fields that differ from their defaults.
-
-    Fields without a default are included.
-    """
-    for field in dataclasses.fields(config):
-        if (value := getattr(config, field.name)) != field.default:
-            yield field.name, value
+def python_block(imports: str, *lines: str) -> str:
+    """Returns Python code for a card."""
+    return "\n".join(["```python", f"{imports}\n", *lines, "```\n"])
 
 
 def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields dotted paths and values of nested settings.
-
-    Values that are `None` or empty are skipped.
-    """
+    """Yields dotted paths and values of nested settings, without `None` and empty values."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}{name}.")
@@ -267,16 +138,16 @@ def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield f"{path}{name}", value
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
-    """Returns a card section that contains a Markdown table, or "" if there are no rows."""
+def _table(title: str, columns: str, rows: Iterable[tuple]) -> str:
+    """Returns a section that contains a Markdown table, or "" if there are no rows."""
     lines = [[_text(cell).replace("|", "\\|") for cell in row] for row in rows]
     if not lines:
         return ""
-    lines = [[*columns], ["---"] * len([*columns]), *lines]
+    lines = [columns.split(), ["---"] * len(columns.split()), *lines]
     return "\n".join([f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     """Formats a value in one line. Floats are rounded to five significant digits."""
     if isinstance(value, float):
         return f"{value:.5g}"

@@ -15,7 +15,6 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
@@ -317,8 +316,6 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
             f"SentencePiece cannot train the vocabulary ({message.strip()}): change the "
             "vocabulary's settings"
         ) from error
-    finally:
-        return_freed_memory()
     return model.getvalue()
 
 

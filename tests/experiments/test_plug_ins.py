@@ -22,12 +22,11 @@ from experiments.tcn.__main__ import main as tcn
 from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.run import TranslationRecipe
 from export.saved_model import main as export
-from macaron_tf.data.sources.readers import documents, read_pairs
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
-from macaron_tf.pretrained import Pretrained
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.tasks import outputs_of, validations
 
@@ -212,8 +211,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
         ("stranger.parts:documents", "is not a subclass of .*Block"),
         ("stranger.needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
         ("stranger.broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
-        (":X", "'' is not a module name"),
-        ("a b:X", "'a b' is not a module name"),
+        ("a b:X", "because there is no module 'a b'"),
         ("stranger", "block='stranger' must be one of 'transformer'"),
     ],
 )
@@ -301,30 +299,6 @@ def test_blocks_of_ones_own_fit_decoders_too(outside):
     recipe = registry.load("demo", TranslationRecipe, [f"model.block={OWN}"])
     network = build(recipe.model, vocab_size=20, block=recipe.model_config().block)
     assert type(network.decoder.blocks[0]).__module__ == "stranger.parts"
-
-
-@pytest.mark.parametrize("written", ["Bloc\u00e9", "Bloce\u0301", "\uff22loc\u00e9"])
-@pytest.mark.parametrize("named", ["Bloc\u00e9", "Bloce\u0301", "\uff22loc\u00e9"])
-def test_names_that_print_alike_are_one_name(written, named, outside):
-    """Python keeps identifiers in NFKC, however the file and the command write them."""
-    text = "from macaron_tf.layers import TransformerBlock\n"
-    text += (
-        f"class {written}(TransformerBlock):\n    pass\ndef caf{written}(split):\n    yield 'a'\n"
-    )
-    (outside / "stranger" / "caf\u00e9.py").write_text(text)
-    for module in ("stranger.caf\u00e9", "stranger.cafe\u0301"):
-        recipe = registry.load("bert_tiny", settings=[f"model.block={module}:{named}"])
-        expected = "stranger.caf\u00e9:Bloc\u00e9"
-        assert dict(recipe.model_options)["block"] == recipe.model_config().block == expected
-        assert build("bert_tiny", vocab_size=9, block=f"{module}:{named}").config.block == expected
-        trusted = Tfds(trust_code=True)
-        assert [*documents(f"python:{module}:caf{named}", tfds=trusted)] == ["a"]
-    model = Pretrained(build("bert_tiny", vocab_size=9, block=f"{module}:{named}"))
-    model.save_pretrained("saved")
-    assert macaron_tf.load("saved").network.config.block == expected
-    with pytest.raises(UserError, match="no module 'th\u00e9': .* of the file in the form NFKC"):
-        (outside / "the\u0301.py").write_text(text)
-        build("bert_tiny", vocab_size=9, block="th\u00e9:Bloc")
 
 
 def test_sources_of_ones_own(outside, capsys):

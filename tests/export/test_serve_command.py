@@ -66,7 +66,7 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
         assert process.returncode == 0, errors
         parts = ("", ".cli", ".cli.arguments", ".cli.program", ".command_names", ".engines")
         parts += (".engines.exported", ".engines.lite", ".engines.session", ".engines.warm_up")
-        parts += (".errors", ".io", ".io.noise", ".io.paths", ".io.serving", ".plug_ins")
+        parts += (".errors", ".io", ".io.paths", ".io.serving", ".plug_ins")
         parts += (".settings",)
         assert output == f"{[f'macaron_tf{part}' for part in parts]}\n"
         with pytest.raises(OSError):

@@ -170,8 +170,7 @@ def test_the_lines_of_a_model_card_run(family, task, tmp_path, monkeypatch):
     made = trained(family, task) if family else language_model()
     made.save_pretrained(tmp_path / "out", format=FORMAT)
     names = run_card(tmp_path / "out", monkeypatch)
-    assert names["inputs"]["input_ids"].shape[-1] > 1
-    assert not family or names["outputs"]
+    assert names["model"] and names["tokenizer"]
 
 
 @pytest.mark.parametrize("task", TASKS)
