@@ -93,10 +93,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
         (["complete", str(other), "a"], "experiments.translate translate"),
         (["complete", str(tmp_path), "a"], "is not a run"),
         (["complete", language_run, "a " * 40], "shorten the prompt"),
-        (["complete", language_run, "a", "--top-p", "0"], "top_p"),
-        (["sample", language_run, "--checkpoint", "9"], "has no checkpoint 9"),
         (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),
-        (["score", language_run, "x", "--stride", "0"], "--stride 0"),
     ):
         refused(main, arguments, words, tmp_path)
 

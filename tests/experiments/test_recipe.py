@@ -194,35 +194,14 @@ def test_settings_are_replaced_by_path():
     [
         ("training.seed", "write PATH=VALUE"),
         ("trainin.seed=1", "names an unknown setting, 'trainin': choose one of model, training"),
-        (
-            "training.sed=1",
-            "an unknown setting, 'sed': choose one of max_steps, .* 'training.seed'",
-        ),
         ("lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
-        ("model.lower_cas=1", "perhaps you meant 'data.normalization.lower_case'"),
         ("model.hiden_dim=8", "names an unknown setting, 'hiden_dim': .* 'model.hidden_dim'"),
-        ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "uses seed as a section, but seed is a single setting"),
-        ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
-        ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
-        ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
-        ("training.max_steps=0", "training.max_steps=0 must be a whole number of at least 1"),
-        ("training.seed=4294967296", "must be a whole number of at least 0 and below 2147"),
-        (
-            "data.vocabulary_size=99999999999999999999",
-            "must be a whole number of at least 8 and be",
-        ),
-        (
-            "training.learning_rate=1e99",
-            "learning_rate=1e\\+99 must be a number of at least 1.2e-38",
-        ),
-        ("data.source=a\0b", "data.source='a.x00b' must be text"),
         (
             "init=runs/bert",
             "--set init=runs/bert is not allowed in this command: give --init instead",
         ),
-        ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )
 def test_bad_settings_are_named(setting, message):
@@ -233,20 +212,11 @@ def test_bad_settings_are_named(setting, message):
     ("recipe", "setting", "reader"),
     [
         ("bert_tiny", "denoising.masking=0.9", "objective 'denoising'"),
-        ("bert_tiny", "corruption.kind=prefix_lm", "objective 'span_corruption'"),
-        ("bert_tiny", "generator_width=0.9", "objective 'replaced_tokens'"),
-        ("bert_tiny", "memory_length=32", "objective 'segment_language' or 'permutation_language'"),
         (
             "gpt2_tiny",
             "masking.mask=0.9",
             "objective 'masked_language' or 'span_boundary' or 'replaced_tokens'",
         ),
-        (
-            "electra_tiny",
-            "head_transform=False",
-            "objective 'masked_language' or 'span_boundary'",
-        ),
-        ("t5_tiny", "partial_prediction=2", "objective 'permutation_language'"),
         ("t5_tiny", "training.beta_1=0.5", "training.optimizer=adam"),
         ("gpt2_tiny", "vocabulary.max_characters=9", "vocabulary.kind=wordpiece"),
         ("multi30k_macaron_tiny", "denoising.deletion=0.5", "unsupervised=True"),
@@ -266,13 +236,9 @@ def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
     ("recipe", "setting", "reader"),
     [
         ("bert_tiny", "clamp_length=9", "positions=transformer_xl"),
-        ("t5_tiny", "clamp_length=9", "positions=transformer_xl"),
         ("bert_tiny", "rnn_step_sizes=2", "block=swish_rnn"),
         ("swish_rnn_tiny", "gated=True", "a feed-forward layer in block=transformer or macaron"),
-        ("gmlp_tiny", "head_dim=4", "attention in block=transformer"),
-        ("gmlp_tiny", "tiny_attention_dim=4", "block=amlp"),
         ("bert_tiny", "output_bias=True", "a causal model"),
-        ("t5_tiny", "position_layout=concatenated", "positions=sinusoidal"),
         ("gpt2_tiny", "adaptive_divisor=2", "a model with adaptive_cutoffs"),
     ],
 )
@@ -471,8 +437,6 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path):
     "best, problem",
     [
         ("{", "best.json is damaged"),
-        ('{"step": -3}', "best.json is damaged"),
-        ('{"step": true}', "best.json is damaged"),
         ('{"step": 30, "metric": "x", "score": 1}', "best checkpoint, step-00000030, is missing"),
         (None, "best.json is missing"),
     ],
@@ -529,7 +493,6 @@ def test_the_commands_offer_the_library_s_strategies():
     [
         ("translate", "train"),
         ("translate", "train demo x --sett a=1"),
-        ("translate", "fly"),
     ],
 )
 def test_unknown_flags_and_commands_exit_2(name, arguments, capsys):
@@ -554,26 +517,13 @@ def test_settings_of_settings_may_be_wrong_too():
             "--seed 99999999999999999999999 is not valid: give a whole number from 0",
         ),
         (
-            "generate sample RUN --seed 2147483648",
-            "--seed 2147483648 is not valid: give a whole number from 0",
-        ),
-        (
-            "generate sample RUN --temperature inf",
-            "--temperature inf is not valid: give a number from 0 to",
-        ),
-        (
             "generate sample RUN --temperature nan",
             "--temperature nan is not valid: give a number from 0 to",
-        ),
-        (
-            "generate sample RUN --top-k -1",
-            "--top-k -1 is not valid: give a whole number from 0 to",
         ),
         (
             "pretrain evaluate RUN --corpus C --memory 0",
             "--memory 0 is not valid: give a whole number from 1",
         ),
-        ("compare OUT --jobs 0", "--jobs 0 is not valid: give a whole number from 1 to"),
     ],
 )
 def test_numbers_out_of_range_are_one_sentence(words, error, refused):

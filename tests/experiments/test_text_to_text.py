@@ -189,21 +189,14 @@ def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
 
 
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
-    run, bleu = str(tmp_path / "run"), ["--set", "training.best_metric=bleu"]
+    run = str(tmp_path / "run")
     for arguments, words in (
         (["squad2", run, "--init", t5_run], "task is 'squad2', but must be one of"),
-        (["sst2+ste", run, "--init", t5_run], "perhaps you meant 'rte'"),
         (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
         (["sst2+translation", run, "--init", t5_run], "'translation' has no default source"),
         (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x has no effect"),
         (["sst2+cola", run, "--init", t5_run, "--set", "source=x"], "give --source instead"),
         (["sst2", run, "--init", t5_run, "--set", "decoding.max_length=9"], "max_target instead"),
-        (["sst2", run, "--init", str(tmp_path)], "has no readable model.json"),
-        (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
-        (
-            ["sst2", run, "--init", t5_run, "--set", "label_smoothing=1"],
-            "label_smoothing=1 must be",
-        ),
     ):
         refused(main, ["train", *arguments], words, tmp_path)
 

@@ -572,16 +572,11 @@ def test_every_export_is_on_record(folder):
     ("arguments", "words"),
     [
         ("{tmp} {tmp}/out", "has no readable model.json"),
-        ("{tmp}/kind {tmp}/out", "has no readable model.json"),
         ("{tmp}/damaged {tmp}/out", "damaged"),
         ("{runs}/sst2 {tmp}/out --checkpoint 9", "has no checkpoint 9"),
-        ("{runs}/numbers {tmp}/out --checkpoint 9", "has no checkpoint 9"),
         ("{runs}/sst2 {tmp}/out --n-best 2", "--n-best"),
-        ("{runs}/embedder {tmp}/out --n-best 2", "--n-best"),
-        ("{runs}/byte_bpe {tmp}/out --n-best 2", "--n-best"),
         ("{runs}/bart {tmp}/out --beam-size 2", "--beam-size"),
         ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
-        ("{runs}/numbers {tmp}/damaged/model.json/out", "cannot be written"),
         ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 already exists"),
         ("hugging-face:DIR {tmp}/out --checkpoint best", "has no checkpoints"),
     ],
@@ -598,9 +593,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
     ("decoding", "words"),
     [
         ("{beam", "--decoding {beam is not a JSON object with valid settings"),
-        ("[1]", "settings of beam search (not a dict): give an object"),
         ('{"beams": 4}', "beams"),
-        ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras has no network that this version can read"),
     ],
 )

@@ -310,7 +310,6 @@ def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "layer_idx=True, but only False"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True, but only False"),
         ("xlnet", {"attn_type": "uni"}, "attn_type="),
-        ("xlnet", {"bi_data": True}, "bi_data="),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):

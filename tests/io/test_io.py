@@ -173,16 +173,15 @@ DEEP = b"[" * 100_000
 @pytest.mark.parametrize(
     "content, why",
     [
-        (b"", "Expecting value"), (b"{", "Expecting property name"), (b"[]", "not a dict"),
-        (b"null", "not a dict"), (b'"x"', "not a dict"), (b"NaN", "not a dict"),
+        (b"", "Expecting value"),
+        (b"[]", "not a dict"),
         (b"{}", "'step' is missing or not of type int"),
         (b'{"step": "1"}', "'step' is missing or not of type int"),
-        (b'{"step": null}', "'step' is missing or not of type int"),
-        (b"\xff\xfe\xff", ".*codec can't decode"), (b'{"a": "\xff"}', ".*codec can't"),
-        (DEEP, "brackets are nested too deeply"), (b'{"a":' * 100_000, "brackets are nested too"),
-        (b'{"step": 1}x', "Extra data"), (b'{"step": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b"\xff\xfe\xff", ".*codec can't decode"),
+        (DEEP, "brackets are nested too deeply"),
+        (b'{"step": 1}x', "Extra data"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_json_file_is_one_sentence(content, why, tmp_path):
     (file := tmp_path / "x.json").write_bytes(content)
     pattern = rf"{file} is damaged \({why}[^\n]*\): make it again$"

@@ -235,7 +235,6 @@ def joint(lines, size):
     [
         (WordPieceVocabulary.train, r"the text's characters and the special pieces need \d+"),
         (SentencePieceVocabulary.train, r"the text's characters and the special pieces need \d+"),
-        (joint, r"the text's characters and the special pieces need \d+"),
         (BytePairVocabulary.train, "the bytes and the special pieces need 261"),
     ],
 )

@@ -274,7 +274,6 @@ def test_xla_only_where_asked_for():
         {"optimizer": keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)},
         {"optimizer": keras.optimizers.Adam(0.1, use_ema=True)},
         {"loss": "mse"},
-        {"metrics": ["accuracy"]},
         {"steps_per_execution": 2},
     ],
 )

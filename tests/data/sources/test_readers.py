@@ -79,21 +79,12 @@ def test_which_sources_have_splits():
             "train",
             r"cannot read .*nope\.en \((No such|FileNot)",
         ),
-        ("text:{d},{d}/train.de", "train", "cannot read"),
         ("text:{d}/train.en", "train", "train.en. does not have the form text:S"),
-        ("text:a,b,c", "train", "a,b,c. does not have the form text:S"),
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
-        ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
         ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines, but .*one has 1"),
         ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 columns instead of 2"),
-        ("tsv:{d}/train.en", "train", r"train\.en, line 1 has 1 column instead of 2"),
-        ("tsv:{d}/empty", "train", "empty is empty"),
-        ("tsv:{d}/nope", "train", "cannot read"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
-        ("", "train", "unknown source ''"),
-        ("text:", "train", "unknown source 'text:': give tfds"),
-        ("tfds:", "train", "unknown source 'tfds:': give tfds"),
     ],
 )
 def test_pairs_that_cannot_be_read(files, source, split, message):
@@ -146,20 +137,10 @@ def test_both_directions_and_slices(tfds):
             r"no TFDS dataset 'nope' .*multi30k.*no builder 'nope'",
         ),
         ("tfds:opus/medical", "train", ("en", "de"), r"the dataset with: .*load\('opus/medical'"),
-        ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS dataset .*/xx' .*de-en, .*fr-en"),
-        ("tfds:mnist/xx", "train", ("en", "de"), "no TFDS dataset 'mnist/xx' .*which has mnist:"),
         ("tfds:multi30k", "train", ("en", "xx"), "configuration for en and xx: .*de-en, fr-en"),
-        (
-            "tfds:multi30k/de-en:9.9.9",
-            "train",
-            ("en", "de"),
-            r"no version '9\.9\.9': give one of 1",
-        ),
         ("tfds:multi30k", "test", ("en", "de"), "no split 'test': give one of train, validation"),
         ("tfds:multi30k/fr-en", "train", ("en", "de"), "no field 'de': .*en, fr"),
-        ("tfds:glue/sst2", "train", ("en", "de"), "no field 'en': .*idx, label, sentence"),
         ("tfds:multi30k", "train[:10%", ("en", "de"), "cannot read split"),
-        ("tfds:multi30k", "train[:0]", ("en", "de"), "cannot read split 'train"),
     ],
 )
 def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
@@ -253,12 +234,10 @@ def test_real_sets(tfds):
     ("source", "message"),
     [
         ("novels", "unknown source 'novels' of documents: give tfds"),
-        ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         (
             "tsv:pairs.tsv",
             "not documents: give a source .* in corpus.sources, as in .'tsv:pairs",
         ),
-        ("tfds:nothing_of_the_kind", "no TFDS dataset 'nothing_of_the_kind'"),
         ("tfds:pg19", "no split 'night': give one of train"),
     ],
 )

@@ -64,7 +64,6 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     ("task", "text", "words"),
     [
         (CLASSIFY, "", "own.tsv has no named columns: give a table"),
-        (CLASSIFY, "text\tlabel\n", "own.tsv contains no example"),
         (
             CLASSIFY,
             "text\tclass\na\tx\n",
@@ -83,21 +82,17 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
             "60 different labels",
         ),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
-        (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all scores are 2 in 2 examples"),
         (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag for 2 words:"),
-        (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
         (
             CHOOSE,
             "context\tchoice1\tlabel\na\tb\t1\n",
             "has 1 column of choices among the columns 'context', 'c",
         ),
-        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "has 0 columns of choices among"),
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
             "are choice1, choice3, but must be choice1, choice2: number",
         ),
-        (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which of the columns 'x', 'y', 'choice1'"),
     ],
 )
 def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
@@ -220,10 +215,8 @@ def test_lists_of_numbers_and_words_in_brackets(tmp_path):
 @pytest.mark.parametrize(
     "row",
     [
-        "['a' 'b' ... 'c']\t['O' 'O' ... 'O']",  # NumPy leaves out items of long arrays
-        "a b c\t['O', 'O', O]",
+        "['a' 'b' ... 'c']\t['O' 'O' ... 'O']",
         "['New York', 'is']\t['B-LOC', 'O']",
-        "['a', '']\t['O', 'O']",
         "['a', 'b']\t['O']",
     ],
 )

@@ -67,10 +67,8 @@ def test_other_files_are_refused(tmp_path):
     for text, words in (
         ("{", "is not JSON"),
         ("[1]", "'data' is missing or is not a list"),
-        ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
         ('{"data": []}', "contains no questions"),
-        ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         refuses(words, read_questions, SQUAD, "train", source=f"squad:{path}")

@@ -243,18 +243,10 @@ def test_bad_input_is_named(run, tmp_path, refused):
     for words, message in (
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
         (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is not an ELMo"),
-        (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
-        (
-            ["train", "elmo_tiny", new, *UNREAD],
-            "training.beta_1 has no effect in this recipe, because only training.optimizer=adam",
-        ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
             "the sources contain only one document, which is held out for validation",
         ),
-        (["evaluate", str(tmp_path)], "is not a run"),
-        (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
-        (["tag", run, new, "--epochs", "0"], "--epochs 0"),
         (
             ["neighbours", run, "cat", "--in", "a dog"],
             "--in 'a dog' does not contain the word 'cat'",

@@ -195,8 +195,6 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
             "model.adaptive_cutoffs=9,4",
             "adaptive_cutoffs=(9, 4) must be strictly increasing: sort them",
         ),
-        (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
-        (XL, "batch_size=1000", "batch_size"),
         (XL, "isolate_documents=True", "no effect on the memory, which spans documents"),
         ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),
     ],
