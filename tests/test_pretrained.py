@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.loading import locate
 from macaron_tf.pretrained import USAGE, Pretrained
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
@@ -277,12 +276,6 @@ def write_shards(directory: pathlib.Path) -> dict[str, str]:
     return shards
 
 
-def test_a_checkpoint_without_a_name_is_refused(tmp_path):
-    refuses("run@ has no checkpoint after the @: add a name", locate, f"{tmp_path}/run@")
-    (tmp_path / "run@").mkdir()  # an existing folder of that name
-    assert locate(f"{tmp_path}/run@").checkpoint is None
-
-
 def test_weights_in_several_files_are_read(bert, tmp_path):
     directory = tmp_path / "bert"
     shards = write_shards(directory)
@@ -326,9 +319,3 @@ def test_a_hubs_model_is_loaded(hub, bert, saved, tmp_path):
         loaded = macaron_tf.load(f"hub:owner/{name}")
         check_same(bert, loaded)
         assert loaded.name == name
-
-
-def test_a_hub_without_a_network_or_a_client_is_one_sentence(hub, monkeypatch):
-    refuses("hub:owner/none cannot be downloaded .*: check the", macaron_tf.load, "hub:owner/none")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refuses(r"pip install -e '.*\[interop\]'", macaron_tf.load, "hub:owner/other")

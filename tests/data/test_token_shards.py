@@ -54,16 +54,6 @@ def test_damage_is_noticed(tokens, tmp_path, name, damage):
     assert load_tokens(tmp_path / "a") is not None
 
 
-def test_unwritable_place(tokens, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    refuses(
-        "cannot write .*file/a.tokens \\(.*\\): make room or set MACARON_TF_CACHE to",
-        save_tokens,
-        tmp_path / "file" / "a",
-        tokens,
-    )
-
-
 @pytest.fixture
 def few_files():
     """Limits this process to 20 more open files; yields the limit."""

@@ -287,17 +287,6 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
     assert len(list(tmp_path.glob("cache/tokens/*"))) == 2
 
 
-def test_bad_input_after_some_shards(build, shards, toy_pairs, tmp_path):
-    write(tmp_path, toy_pairs)
-    with open(tmp_path / "all.tsv", "ab") as file:
-        file.write(b"gr\xfcn\tgreen\n")
-    refuses(r"all\.tsv, line 301 is not UTF-8 \(byte 0xfc\)", build, processes=1)
-    write(tmp_path, toy_pairs)
-    with open(tmp_path / "all.tsv", "ab") as file:
-        file.write(b"the end is mis")
-    refuses(r"all\.tsv, line 301 has 1 column instead of 2", build, processes=1)
-
-
 def test_a_full_disk(build, shards, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
@@ -328,16 +317,6 @@ def test_another_process_is_waited_for(build, tmp_path):
         lock.release()
         data, count = second.result()
     assert count == 1 and data.fingerprint() == first.fingerprint()
-
-
-@pytest.mark.slow
-def test_processes_make_the_same_bytes(build, shards, tmp_path):
-    build(processes=1, cleaning=CleaningConfig(deduplicate=True))
-    whole = bytes_of(tmp_path)
-    (folder,) = tmp_path.glob("cache/tokens/*")
-    shutil.rmtree(folder)
-    build(processes=2, cleaning=CleaningConfig(deduplicate=True))
-    assert bytes_of(tmp_path) == whole
 
 
 def test_real_corpus_is_batched_well(real_pairs, real_vocabulary):

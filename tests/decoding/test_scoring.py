@@ -11,7 +11,6 @@ from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
-from tests.harness import refuses
 from tests.toys.decoding import SPACED, TEXT, language_model, llama_2
 
 
@@ -64,15 +63,6 @@ def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
             expected += table[place, shown[place]]
         done, begin = begin + len(shown), begin + step
     np.testing.assert_allclose(found.log_probs.sum(), expected, rtol=1e-4)
-
-
-def test_what_cannot_be_scored_is_refused(network, vocabulary):
-    scorer = TextScorer(network, vocabulary, window=6)
-    for pairs, words in (([([5], [])], "0 tokens"), ([([], [5] * 6)], "6 tokens")):
-        refuses(words, scorer.score, pairs)
-    refuses("text to score has no words", scorer.text_ids, " \n")
-    refuses("stride=6", scorer.score_text, scorer.text_ids(TEXT), 6)
-    refuses("window=1 leaves no room", TextScorer, network, vocabulary, window=1)
 
 
 def bytes_like(pattern: str) -> BytePairVocabulary:

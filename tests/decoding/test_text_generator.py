@@ -8,7 +8,6 @@ from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
-from tests.harness import refuses
 from tests.toys.decoding import greedy, language_model, shaken
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
@@ -111,8 +110,3 @@ def test_several_ends_and_a_stream_says_the_same(kind, model, vocabulary):
         served = Continuation(cut).serve(*map(tf.constant, ([text], [0.0], [0], [1.0], [1], [8])))
         assert served["completion"].numpy()[0].decode() == found.text
         assert served["tokens"].numpy()[0] == found.length
-
-
-def test_a_text_beyond_the_positions_is_refused(model, vocabulary):
-    generator = SequenceGenerator(model, vocabulary, longest=4)
-    refuses("shorten the prompt", generator.row, "the cat sat on the mat .")

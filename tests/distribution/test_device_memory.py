@@ -49,12 +49,6 @@ def test_another_error_of_an_initializer_is_not_about_memory(initializer, messag
     assert not isinstance(caught.value, UserError)
 
 
-@pytest.mark.parametrize("shape", [(2**31, 2**31, 4), (2**64, 2)])
-def test_a_shape_beyond_what_tensorflow_counts_is_too_large(shape):
-    with pytest.raises(UserError, match="at least 2\\^63 bytes"), refuse_oversize():
-        keras.Variable("zeros", shape=shape)
-
-
 def test_values_are_those_without_the_check():
     def build():
         layer = keras.layers.Dense(8, kernel_initializer=keras.initializers.GlorotNormal(3))

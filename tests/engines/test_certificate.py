@@ -164,20 +164,6 @@ def test_a_network_that_fails_is_no_text_that_is_refused(
     refuses(f"cannot compute its outputs .*{FAILURES[fails]}", classifier.export, tmp_path / "out")
 
 
-def test_a_decoder_that_fails_is_no_text_that_is_refused(tmp_path, monkeypatch):
-    pytest.importorskip("ai_edge_litert")
-    writer = MODELS["writes"]()
-    prefill = writer.network.prefill
-
-    def fails(*arguments):
-        if tf.executing_eagerly():  # not while the decoder is converted
-            asserts()
-        return prefill(*arguments)
-
-    monkeypatch.setattr(writer.network, "prefill", fails)
-    refuses("cannot compute its outputs", writer.export, tmp_path / "out", lite="fp32")
-
-
 @pytest.mark.quick
 def test_the_command_shows_the_table(classifier, tmp_path, capsys):
     classifier.save_pretrained(tmp_path / "saved")

@@ -14,7 +14,6 @@ from macaron_tf.loading import load
 from macaron_tf.models import (
     Elmo,
     EncoderClassifier,
-    EncoderDecoder,
     EncoderTagger,
     LanguageModel,
     PretrainingEncoder,
@@ -191,24 +190,6 @@ def test_gaps_are_filled_with_as_many_pieces_as_asked():
     refuses(r"a text has no \[MASK\]", model.predict, "a")
     for top in (0, -1, 1.5):
         refuses(f"top={top} must be", model.predict, "[MASK]", top=top)
-
-
-def test_what_a_kind_cannot_do_is_a_sentence(classifier):
-    refuses("cannot stream its answers", classifier.stream, "a")
-    refuses("cannot score texts", classifier.score, "a")
-    plain = Pretrained(tf.keras.Sequential(), vocabulary=WORDS, name="plain")
-    refuses("is a Sequential, which makes no predictions from texts", plain.predict, "a")
-
-
-@pytest.mark.parametrize(
-    "damaged", [{"task": 1}, {"task": {**PAIR, "kind": "spam"}, "limits": {"max_length": 9}}, "x"]
-)
-def test_a_damaged_description_is_a_sentence(classifier, damaged):
-    forged = dataclasses.replace(classifier, labelled=damaged)
-    refuses("made/model.json is damaged", forged.predict, "a")
-    pair = loaded(EncoderDecoder, "transformer_tiny", decoding={"beam": 3})
-    with pytest.raises(UserError, match="is damaged"):
-        pair.task  # noqa: B018
 
 
 def test_an_export_in_bfloat16_leaves_the_model_as_it_was(classifier, tmp_path):

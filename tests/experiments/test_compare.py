@@ -4,7 +4,6 @@ Fast tests use fake commands, and slow tests train on toy languages.
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import math
@@ -74,13 +73,6 @@ def test_arms_may_stand_behind_any_flag(line, monkeypatch):
     assert (options.out, options.arms) == ("out", ["a", "b"])
     assert options.equal == ["parameters", "time"]
     assert (options.rates, options.seeds) == ([1e-3, 2.0], [4])
-
-
-@pytest.mark.parametrize("words", ["--equal a", "--rates a", "--rates 1e-3 0x", "--seeds 1 -1"])
-def test_values_out_of_range_are_no_arms(words, capsys):
-    with contextlib.suppress(SystemExit):
-        assert compare(["out", "a", "b", *words.split()]) == 2
-    assert "error: " in capsys.readouterr().err
 
 
 pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
@@ -259,18 +251,6 @@ def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_
     assert record["your_commit"] == versions.commit(tmp_path / "own") != record["commit"]
     assert f"; your own files at commit {record['your_commit']}.\n" in text
     assert text.splitlines()[2].startswith("`macaron compare ") and "next: macaron compare" in said
-
-
-def test_a_validation_alone_and_guessing_are_drawn(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(studies, "write_figure", lambda figure, path: drawn.extend(figure.axes))
-    panels = {"loss": {"one": {4: [1.0, 2.0]}, "many": {2: [2.0], 4: [1.0]}}}
-    studies.mean_curves(panels, tmp_path / "a.png", "x", "y", levels={"loss": (6.2, "guessing")})
-    one, many = (container.lines[0] for container in drawn[0].containers)
-    assert one.get_marker() == "o" and many.get_marker() in ("None", None)
-    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == [
-        "guessing", "one", "many",
-    ]  # fmt: skip
 
 
 def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch):

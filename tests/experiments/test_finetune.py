@@ -23,7 +23,7 @@ from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.tasks import Limits, labelled
+from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
@@ -236,11 +236,6 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     refused(main, lost, "outputs NaN because its training diverged", tmp_path)
 
 
-def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, refused):
-    arguments = ["submit", toy_run, tmp_path / "glue", "--data-dir", tfds_dir]
-    refused(main, arguments, "glue/sst2 has no split 'test'", tmp_path)
-
-
 def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, ran):
     output = tmp_path / "baseline.json"
     arguments = ["baseline", "sst2", "--source", f"tsv:{toy}/{{split}}.tsv"]
@@ -286,13 +281,6 @@ def test_a_diverged_models_outputs_score_nan():
     metrics = measure(get_task("mnli"), outputs, dict.fromkeys(outputs, examples))
     assert np.isnan(metrics["score"]) and np.isnan(metrics["accuracy"])
     assert metrics["validation_mismatched_accuracy"] == 1
-
-
-def test_a_pair_needs_its_tab():
-    rte = labelled(get_task("rte"))
-    assert rte.columns(["a b\tc", "\t"]) == [["a b", ""], ["c", ""]]
-    with pytest.raises(UserError, match="line 6 has 1 column, but must have 2"):
-        rte.columns(["a\tb", "a"], 5)
 
 
 def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):

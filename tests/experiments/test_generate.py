@@ -98,14 +98,6 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
         refused(main, arguments, words, tmp_path)
 
 
-def test_a_masked_model_is_sent_to_fill(language_run, tmp_path):
-    shutil.copytree(language_run, tmp_path, dirs_exist_ok=True)
-    model = json.loads(pathlib.Path(language_run, "model.json").read_text())
-    model["usage"]["objective"] = "masked_language"
-    (tmp_path / "model.json").write_text(json.dumps(model))
-    refuses("pretrain fill", open_model, tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["iid_spans", "mass_style", "prefix_lm"])
 def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, refused):
     recipe = registry.load("t5_tiny", PretrainingRecipe, [f"corruption.kind={kind}"])

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from experiments.embed import run as embedding
-from experiments.epochs import read_init
 from experiments.few_shot import __main__ as few_shot
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.run import FinetuningRun
@@ -140,16 +139,6 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
     assert losses and max(losses) < 50
     task = FinetuningRun.open(run).load_labelled_task()
     assert np.isfinite(outputs_of(task, ["the wheel"], ["he"])).all()
-
-
-@pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])
-def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
-    if family == "xlm":
-        make(family, "Model", tmp_path)
-    else:
-        language_models.make(family, tmp_path)
-    with pytest.raises(UserError, match="has no tokenizer that macaron_tf can read"):
-        read_init(f"hugging-face:{tmp_path}")
 
 
 TEXT, TOKENS = "hello well, the wheel", 12

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 
 import filelock
 import pytest
@@ -114,16 +113,6 @@ def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, mo
     assert embed(words) == 2
     assert "another process is training in" in capsys.readouterr().err
     assert (run / "recipe.json").read_text() == "{}"
-
-
-def test_a_folder_that_is_gone_does_not_hide_the_error(toy, tmp_path, monkeypatch, refused):
-    def lost(run, *_, **__):
-        shutil.rmtree(run.path)
-        raise UserError("permission denied")
-
-    monkeypatch.setattr(train_run.Run, "write", lost)
-    words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
-    refused(embed, words, "permission denied", tmp_path)
 
 
 def test_emulated_bfloat16_is_said(toy, tmp_path, monkeypatch, capsys):

@@ -23,7 +23,6 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.translate.run import TranslationRun
-from export import keras_model
 from export.saved_model import main
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
@@ -352,17 +351,6 @@ def test_controls_out_of_range_are_refused(folder):
             serve(**given)
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(folder, tmp_path, refused):
-    network = macaron_tf.load(folder / "sst2").network
-    network.save(tmp_path / "sst2.keras")
-    words = [tmp_path / "sst2.keras", folder / "byte_bpe" / "vocabulary", tmp_path / "out"]
-    refused(
-        keras_model.main,
-        [*words, "--labels", "no", "yes"],
-        "give the vocabulary with",
-    )
-
-
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     run = TextRun.open(folder / "bart")
     network, ended = run.load_network(), 0
@@ -587,19 +575,6 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
         (tmp_path / name / "model.json").write_text(record)
     asked = [part.format(tmp=tmp_path, runs=folder) for part in arguments.split()]
     refused(main, asked, words, tmp_path, folder / "served")
-
-
-@pytest.mark.parametrize(
-    ("decoding", "words"),
-    [
-        ("{beam", "--decoding {beam is not a JSON object with valid settings"),
-        ('{"beams": 4}', "beams"),
-        ("{}", "nowhere.keras has no network that this version can read"),
-    ],
-)
-def test_a_bad_keras_model_is_one_sentence(decoding, words, tmp_path, refused):
-    places = [str(tmp_path / name) for name in ("nowhere.keras", "vocabulary", "out")]
-    refused(keras_model.main, [*places, "--decoding", decoding], words, tmp_path)
 
 
 @pytest.mark.slow

@@ -232,19 +232,6 @@ def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
     refuses(reason, import_encoder_decoder, {}, {**config, **changes})
 
 
-def test_a_wrong_directory_is_one_sentence(tmp_path):
-    for change, reason in (
-        (lambda: None, r"no config\.json"),
-        (lambda: marian().config.save_pretrained(tmp_path), "contains no weights"),
-        (
-            lambda: transformers.BertConfig().save_pretrained(tmp_path),
-            "only t5, bart, marian, pegasus can",
-        ),
-    ):
-        change()
-        refuses(reason, read_encoder_decoder, tmp_path)
-
-
 FORCED = functools.partial(bart_directory, forced_bos_token_id=0)
 
 

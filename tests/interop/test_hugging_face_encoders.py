@@ -6,7 +6,6 @@ A sentence-transformers folder adds pooling, normalization and a maximum length.
 import dataclasses
 import json
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -332,20 +331,6 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
         refuses(reason, read_encoder, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("package", "file", "installed"),
-    [
-        ("safetensors", "model.safetensors", r"(-e )?'[^']*\[interop\]'"),
-        ("torch", "pytorch_model.bin", "torch"),
-    ],
-)
-def test_a_missing_package_is_named(package, file, installed, tmp_path, monkeypatch):
-    toys.write_bert(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / file)
-    monkeypatch.setitem(sys.modules, package, None)
-    refuses(f"pip install {installed}", read_encoder, tmp_path)
-
-
 def read_sentence(directory, **changes):
     toys.write_modules(toys.write_bert(directory), **changes)
     return read_sentence_transformer(directory)
@@ -391,19 +376,6 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
 )
 def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
     refuses(reason, read_sentence, tmp_path, **changes)
-
-
-def test_missing_files_of_modules_are_named(tmp_path):
-    read_sentence(tmp_path)
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more/modules.json").write_text('[{"path": 1}]')
-    refuses("each with a path", read_encoder, tmp_path / "more")
-    for file, reason in (
-        ("1_Pooling/config.json", r"1_Pooling/config\.json, which sets the pooling, is missing"),
-        ("modules.json", r"because it has no modules\.json"),
-    ):
-        (tmp_path / file).unlink()
-        refuses(reason, read_sentence_transformer, tmp_path)
 
 
 RELEASED = {  # ModernBERT base's fields before transformers 5

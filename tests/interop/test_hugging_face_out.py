@@ -1,9 +1,7 @@
 """Encoders are saved as Hugging Face folders without PyTorch, atomically, and read again."""
 
-import dataclasses
 import json
 
-import keras
 import numpy as np
 import pytest
 
@@ -17,8 +15,6 @@ from macaron_tf.models import (
     PretrainingEncoder,
     SiameseEncoder,
 )
-from macaron_tf.pretrained import Pretrained
-from macaron_tf.text.byte_pairs import CharacterPairVocabulary
 from tests.harness import numpy_of, refuses
 from tests.toys.hugging_face import BATCH, FORMAT, WORDS, write_bert, written
 from tests.toys.hugging_face import ROWS as IDS
@@ -151,14 +147,6 @@ def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):
     made = model(EncoderClassifier(config(**options), 2))
     refuses(reason, made.save_pretrained, tmp_path / "out", FORMAT)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_plain_network_and_gpt_s_vocabulary_are_refused(tmp_path):
-    plain = Pretrained(keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)]))
-    refuses("^Sequential has no counterpart", plain.save_pretrained, tmp_path / "out", FORMAT)
-    made = model(PretrainingEncoder(config()))
-    made = dataclasses.replace(made, vocabulary=CharacterPairVocabulary(["a", "b"], []))
-    refuses("has no counterpart among", made.save_pretrained, tmp_path / "out", FORMAT)
 
 
 def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):

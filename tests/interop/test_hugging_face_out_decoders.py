@@ -1,6 +1,5 @@
 """Tests of GPT-2, GPT, T5, BART, MarianMT and Pegasus models saved as Hugging Face folders."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -17,8 +16,6 @@ from macaron_tf.models import (
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text import PairVocabulary
-from macaron_tf.text.byte_pairs import MosesPairVocabulary
 from tests.harness import float32_sum_error, numpy_of, refuses
 from tests.toys.decoders import (
     LLAMA,
@@ -26,7 +23,6 @@ from tests.toys.decoders import (
     byte_pairs,
     language_model,
     random,
-    sentencepiece,
     sequence_model,
 )
 from tests.toys.hugging_face import FORMAT, written
@@ -258,16 +254,6 @@ def test_weights_beyond_the_configuration_are_refused(tmp_path):
 
     location = rewritten(sequence_model("denoiser"), tmp_path / "out", "", change)
     refuses(r"encoder.layers.2.* has no counterpart in the BART", macaron_tf.load, location)
-
-
-def test_two_vocabularies_and_xlm_s_are_refused(tmp_path):
-    made, own = sequence_model("pre-norm"), sentencepiece(False, "bpe")
-    made = dataclasses.replace(made, vocabulary=PairVocabulary(own, own))
-    refuses("has no counterpart among", made.save_pretrained, tmp_path / "out", FORMAT)
-    for made in (sequence_model("pre-norm"), language_model()):
-        made = dataclasses.replace(made, vocabulary=MosesPairVocabulary(["a", "b"], []))
-        reason = r"'moses_bpe' \(XLM\) has a counterpart only among"
-        refuses(reason, made.save_pretrained, tmp_path / "out", FORMAT)
 
 
 def test_an_unknown_model_type_is_named(tmp_path):

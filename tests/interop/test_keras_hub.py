@@ -1,9 +1,7 @@
 """Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
 import dataclasses
-import importlib
 import json
-import sys
 
 import keras
 import numpy as np
@@ -408,14 +406,3 @@ def test_other_vocabularies_and_networks_are_refused():
     refuses("head without a dense layer", task_of, Pretrained(xlm))
     modern = PretrainingEncoder(macaron_tf.models.catalog.config("modern_bert_tiny", vocab_size=8))
     refuses("needs a head without biases", task_of, modern)
-
-
-def test_the_package_is_optional(monkeypatch):
-    """Without KerasHub, importing `macaron_tf.interop.keras_hub` fails and names the package."""
-    monkeypatch.setitem(sys.modules, "keras_hub", None)
-    monkeypatch.delitem(sys.modules, "macaron_tf.interop.keras_hub")
-    refuses(
-        r"pip install -e '.*\[keras-hub\]'",
-        importlib.import_module,
-        "macaron_tf.interop.keras_hub",
-    )

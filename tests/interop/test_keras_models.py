@@ -215,29 +215,6 @@ def test_a_preset_of_gpt2_agrees(tmp_path):
     check_equal(numpy_of(read.network(np.array([ours])))[..., real], logits[..., read.ids[real]])
 
 
-def test_a_damaged_preset_is_one_sentence(backbone, tmp_path):
-    backbone.save_to_preset(str(tmp_path))
-    tokenizer().save_to_preset(str(tmp_path))
-    (tmp_path / "model.weights.h5").write_bytes(b"half")
-    refuses("cannot be read", interop.read_keras_hub, tmp_path)
-
-
-def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
-    config = tmp_path / "config.json"
-    for change, reason in (
-        (lambda: None, r"no config\.json"),
-        (lambda: config.write_text('{"class_name": "T5Backbone"}'), r"no model\.weights\.h5"),
-        ((tmp_path / "model.weights.h5").touch, "T5Backbone', but only BertBackbone"),
-        (lambda: config.write_text('{"class_name": "BertBackbone"}'), r"lacks tokenizer\.json"),
-        (
-            lambda: tokenizer(lowercase=False, strip_accents=True).save_to_preset(str(tmp_path)),
-            "strip_accents=True, but only False",
-        ),
-    ):
-        change()
-        refuses(reason, interop.read_keras_hub, tmp_path)
-
-
 class KerasHubModel:
     """An encoder-decoder of KerasHub layers with random weights."""
 

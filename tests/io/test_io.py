@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from macaron_tf import errors
 from macaron_tf.cli.program import exit_on_user_error
-from macaron_tf.data import service
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
@@ -149,24 +148,6 @@ def test_other_stores_are_one_sentence(path):
     refuses(f"{sentence}$", errors.check_path, path, 1)
 
 
-@pytest.mark.parametrize(
-    "argument",
-    ["runs/x", "/a/b", "gs://b", "gs://b/x", "tsv:/abs/x.tsv", "text:a,b", "NAME=gs://b/x", "12:30",
-     "hugging-face:/models/bert", "hub:owner/name", "python:m:f", "tfds:glue/sst2:1.0.0", "a:/b",
-     "translation:en-az:tfds:x"],
-)  # fmt: skip
-def test_arguments_that_stay_as_they_are(argument):
-    assert errors.check_path(argument) == argument
-    if "gs:" in argument:
-        refuses("give a local path$", errors.check_path, argument, True)
-
-
-def test_a_home_that_no_shell_replaced(monkeypatch):
-    """A path's "~" becomes the home folder, because bash does not expand `--out=~/x`."""
-    monkeypatch.setenv("HOME", "/home/me")
-    assert errors.check_path("~/x") == "/home/me/x"
-
-
 DEEP = b"[" * 100_000
 
 
@@ -195,28 +176,6 @@ def test_a_json_file(tmp_path, disk_or_bucket):
     assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
     refuses(r"damaged \(not a list\): restore it", storage.read_json, file, list)
     refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (ValueError(), "ValueError"),
-        (tf.errors.InternalError(None, None, ""), "InternalError"),
-        (ValueError("\n a\nb"), "a"),
-    ],
-)
-def test_the_first_line_of_an_error_without_a_text_is_its_class(error, line):
-    assert errors.first_line(error) == storage.reason(error) == line
-    named = tf.errors.InternalError(None, None, "{{node x}} ")
-    assert service._first_line(named) == "InternalError"
-
-
-def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
-    monkeypatch.setenv("MACARON_TF_CACHE", bucket)
-    refuses("ram://.* is not a supported path: give a local path$", files.cache_directory)
-    for value in ("gs:/b/cache", "s3://b/cache", "hdfs://b/cache"):
-        monkeypatch.setenv("MACARON_TF_CACHE", value)
-        refuses(f"{value} is not a supported path: give a local path$", files.cache_directory)
 
 
 @pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])

@@ -8,7 +8,7 @@ import tensorflow as tf
 from macaron_tf.kernels import NAMES, implementation_scope, swish_gate
 from macaron_tf.kernels import swish_recurrence as _swish_recurrence
 from macaron_tf.kernels.choice import select_implementation
-from tests.harness import numpy_of, rejects
+from tests.harness import numpy_of
 from tests.toys.swish import (
     FORMS,
     LENGTHS,
@@ -186,16 +186,3 @@ def test_the_place_decides_which_one_runs():
     note()
     assert seen[:3] == ["xla", "xla", "scan"]
     assert seen[3] in ("native", "loop")
-
-
-def test_bad_arguments_are_named():
-    x, alpha, beta = plain(3)
-    rejects("step_size=0", swish_recurrence, x, alpha, beta, 0)
-    with pytest.raises(ValueError, match="'fast' must be one of 'auto', 'stock', 'scan'"):
-        swish_recurrence(x, alpha, beta, implementation="fast")
-    rejects("'relu' must be one of 'gelu'", swish_gate, x, alpha, beta, alpha, beta, gate="relu")
-    with (
-        pytest.raises(ValueError, match="'fast' must be one of 'auto', 'scan'"),
-        implementation_scope("fast"),
-    ):
-        pass

@@ -9,7 +9,6 @@ from macaron_tf.layers import (
     MultiHeadAttention,
     RelativePositionBias,
     SwishRNNBlock,
-    TransformerBlock,
 )
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.relative_attention import RelativeAttention, Segment, align_with_keys
@@ -100,13 +99,6 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
             start += count
         np.testing.assert_allclose(np.concatenate(found, axis=1), whole, atol=1e-6)
         assert cache[0].shape[3] == min(length, window)
-
-
-def test_a_window_is_of_attention_over_the_text_itself():
-    message = "window=3 cannot be combined with cross=True"
-    rejects(message, MultiHeadAttention, 2, cross=True, window=3)
-    rejects("window=-1 is negative", MultiHeadAttention, 2, causal=True, window=-1)
-    rejects("set cross=False, window=0", RelativeAttention, 2, causal=True, window=3)
 
 
 def test_masks_of_every_rank_say_the_same():
@@ -415,9 +407,3 @@ def test_u_and_v_are_shared_where_asked():
         return stack_of("macaron", 3, shared_biases=shared).count_params()
 
     assert count(False) - count(True) == 2 * 2 * D  # u and v of two more layers
-
-
-def test_a_block_without_such_attention_keeps_no_memory():
-    block = TransformerBlock(**SIZES, causal=True)
-    block(normal(1, 3, D))
-    rejects("positions='transformer_xl'", block.init_memory, 1, 4)

@@ -297,11 +297,3 @@ def test_the_arguments_come_back():
     assert (copy.width, copy.name, copy.inner.width, copy.inner.name) == (6, "outside", 1, "within")
     assert copy.initializer.stddev == 0.5 and copy.compute_dtype == "bfloat16"
     assert copy.activation is keras.activations.gelu
-
-
-def test_arguments_without_a_name_are_refused():
-    with pytest.raises(TypeError, match=r"Nameless.__init__ takes \*args"):
-
-        class Nameless(Base):
-            def __init__(self, *args, **kwargs):
-                super().__init__(*args, **kwargs)

@@ -49,11 +49,6 @@ def test_it_follows_the_equations_at_any_positions():
     check_layer(rotary(), x)
 
 
-def test_odd_heads_and_uneven_groups_are_refused():
-    rejects("head_dim=3 is odd", RotaryAttention(2, 3).build, (1, T, 6))
-    rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
-
-
 class Fading(MultiHeadAttention):
     """Attention with its own rotation, whose scores fall by 0.1 per position of distance."""
 
@@ -110,9 +105,3 @@ def test_a_block_with_another_attention_refuses_rotary_positions():
     other = type("OtherBlock", (FadingBlock,), {"attention": FeedForward})
     sentence = "attention of block OtherBlock is FeedForward, but must be a subclass of"
     rejects(sentence, other, num_heads=2, feed_forward_dim=8)
-
-
-def test_a_growing_window_asks_for_positions():
-    attention = randomized(Fading(2, causal=True, window=3), (1, 4, 6))
-    cache = attention.init_cache(1, 1, None)
-    rejects("context.positions is None", attention.mix, normal(1, 6), Context(), cache)

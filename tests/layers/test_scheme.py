@@ -252,13 +252,6 @@ def test_every_block_takes_a_scheme(name):
     assert [kind for kind, _ in layer.sublayers] == ["channels", "tokens", "channels", "tokens"]
 
 
-def test_channels_that_are_no_feed_forward_take_no_activation():
-    for scheme in ("tokens, channels with relu", "channels/2 with relu, tokens, channels/2"):
-        MacaronBlock(**OPTIONS, scheme=scheme)
-        with pytest.raises(SettingError, match="SwishRNNBlock takes none: remove"):
-            block_class("swish_rnn")(**OPTIONS, scheme=scheme)
-
-
 @pytest.mark.parametrize(
     ("scheme", "extra"),
     [

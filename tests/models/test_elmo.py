@@ -10,8 +10,8 @@ from scipy.special import expit as sigmoid
 
 from macaron_tf import models
 from macaron_tf.layers import ProjectedLSTM
-from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
-from tests.harness import built, normal, numpy_of, rejects, softmax, twin_of, weights_of
+from macaron_tf.models import Elmo, ElmoConfig, WordTagger
+from tests.harness import built, normal, numpy_of, softmax, twin_of, weights_of
 from tests.toys.systems import ELMO, TAGGER, words
 from tests.toys.systems import drawn_elmo as drawn
 
@@ -212,10 +212,6 @@ def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
     monkeypatch.setattr(model, "lstm", lambda x, mask: masks.append(mask) or lstm(x, mask=mask))
     np.testing.assert_allclose(numpy_of(model(characters))[:2], alone, atol=1e-6)
     assert numpy_of(masks[0]).sum(axis=1).tolist() == [7, 4, 1] and masks[0][2, 0]
-
-
-def test_words_must_be_equally_wide():
-    rejects("set max_characters=8", WordTaggerConfig, ELMO, num_tags=4)
 
 
 READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)

@@ -11,7 +11,7 @@ from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.training.optimizer import Adafactor
 from macaron_tf.variables import spec_of
-from tests.harness import built, ids, int8_error, normal, numpy_of, rejects
+from tests.harness import built, ids, int8_error, normal, numpy_of
 
 V = 40
 SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
@@ -105,20 +105,3 @@ def test_a_generator_shares_its_fewer_heads_of_keys():
     config = catalog.config("bert_tiny", **{**ROTARY, "num_heads": 12, "hidden_dim": 96})
     generator = generator_config(config)
     assert (generator.num_heads, generator.num_kv_heads) == (3, 1)
-
-
-def test_other_kinds_of_positions_exclude_rotary_ones():
-    build = catalog.build
-    rejects(
-        "rotary' and relative_bias='shared' are mutually exclusive",
-        catalog.config,
-        "t5_tiny",
-        positions="rotary",
-    )
-    for name, option, reader in (
-        ("t5_tiny", {"rotary_base": 100.0}, "only positions=rotary uses this setting"),
-        ("transformer_xl_tiny", {"num_kv_heads": 2}, "only attention in block=transformer"),
-        ("gmlp_tiny", {"positions": "rotary"}, "only attention in block=transformer"),
-    ):
-        sentence = f"{next(iter(option))} has no effect in this network, because {reader}"
-        rejects(sentence, build, name, **option)

@@ -8,7 +8,7 @@ from macaron_tf.layers import RotaryAttention
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.layers.rotary import frequencies
 from macaron_tf.models import Encoder, PretrainingEncoder, catalog
-from tests.harness import built, check_saved, ids, int8_error, numpy_of, rejects
+from tests.harness import built, check_saved, ids, int8_error, numpy_of
 
 V = 40
 SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
@@ -98,20 +98,6 @@ def test_layers_that_share_their_weights_leave_the_first_out():
     kinds = [[*map(id, block.mixers())] for block in blocks]
     assert kinds[1] == kinds[3] and kinds[2] == kinds[4]
     assert kinds[0] not in kinds[1:]
-
-
-def test_bad_settings_are_named():
-    rejects("first_norm=False needs norm='pre'", config, norm="post")
-    rejects("norm_type='unbiased' always has a scale", config, affine=False)
-    rejects("rotary_dim=6 is more than head_dim=4", config, rotary_dim=6)
-    rejects("make rotary_dim even", config, rotary_dim=3)
-    for scaling in ((1.0, 2.0), (8.0, 4.0, 4.0, 32.0)):
-        rejects("give .factor,., or .factor, low, high, length.", config, rotary_scaling=scaling)
-    unread = (
-        "local_rotary_base has no effect in this network, because only positions=rotary with "
-        "attention_windows"
-    )
-    rejects(unread, catalog.build, "llama_tiny", local_rotary_base=10.0)
 
 
 def test_a_part_of_a_head_turns_and_slowed_angles_are_llama_3_s():

@@ -149,12 +149,6 @@ def test_a_memory_is_kept_but_where_a_text_begins():
         assert not numpy_of(held)[0].any() and numpy_of(held)[1].any()
 
 
-def test_what_cannot_be_is_refused():
-    rejects("positions='transformer_xl'", SegmentLanguageModel, tiny(causal=True), 4)
-    rejects("memory_length=0", SegmentLanguageModel, tiny(**XL), 0)
-    rejects("cannot be combined with block='gmlp'", tiny, block="gmlp", **XL)
-
-
 L = 7
 
 

@@ -340,14 +340,3 @@ def test_vectors_are_float32_under_every_policy():
     vectors = model({"token_ids": pairs()})
     assert vectors.dtype == "float32"
     assert keras.backend.standardize_dtype(model.encoder.compute_dtype) == "bfloat16"
-
-
-def test_bad_arguments_are_named():
-    for text in ("u,w", "", "u,u", "u;v"):
-        with pytest.raises(
-            ValueError, match=r"concatenation='.*give one or more of u, v, \|u-v\|, u\*v, each"
-        ):
-            models.SiameseEncoder(SENTENCES, concatenation=text)
-    with pytest.raises(ValueError, match="num_classes is 0, so the model cannot score pairs"):
-        built(models.SiameseEncoder, SENTENCES).pair_logits(normal(1, 16), normal(1, 16))
-    rejects("mode='sum'", models.SiameseEncoder, SENTENCES, "sum")

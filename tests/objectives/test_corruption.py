@@ -339,7 +339,3 @@ def test_noise_leaves_a_token_and_the_end():
     for row in batch["noised_source"].numpy():
         assert row.shape == (9,) and row[row != 0][-1] == EOS and (row == EOS).sum() == 1
     assert batch["noised_source"].numpy().all(axis=1).any()
-
-
-def test_bad_shares_are_named():
-    refuses("so there is no noise", denoising.DenoisingConfig, infilling=0, shuffling=0)

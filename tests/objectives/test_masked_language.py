@@ -179,12 +179,6 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
     assert set(objective.metric_names) <= set(metrics_from_sums({**found, "updates": 1.0}))
 
 
-def test_masks_that_are_no_spans_are_refused():
-    [batch] = toy.batches(SpanBoundaryObjective(), MaskingConfig(), [9])
-    with pytest.raises(ValueError, match='set masking.choice to "spans"'):
-        SpanBoundaryObjective()(built(models.PretrainingEncoder, toy.tiny()), batch, training=False)
-
-
 ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
 
 

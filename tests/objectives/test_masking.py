@@ -11,7 +11,7 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
-from tests.harness import refuses, rejects
+from tests.harness import rejects
 from tests.toys import objectives as toy
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
@@ -278,23 +278,12 @@ def test_static_masks_of_every_choice_come_in_any_batch():
             np.testing.assert_array_equal(whole[name], np.concatenate([one[name] for one in alone]))
 
 
-def test_static_masks_want_numbers_of_rows():
-    dataset = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(2, 64)})
-    with pytest.raises(ValueError, match="lack epoch and row_number, which static"):
-        OBJECTIVE.dataset(dataset, MaskingConfig(duplicates=10), toy.VOCABULARY, 0)
-
-
 def test_rounding_errors_mask_no_token_more():
     config = MaskingConfig(rate=0.07, round_up=True)  # 0.07 * 100 > 7 in floating point
     assert config.counts(100)[100] == 7
     assert config.positions(100) == 8
     for length in (20, 53, 512):
         assert config.counts(length).max() <= config.positions(length)
-
-
-def test_shares_beyond_one_are_refused():
-    message = r"^masking\.mask=0.9 and masking\.random=0.2 must"
-    refuses(message, MaskingConfig, mask=0.9, random=0.2)
 
 
 def test_shares_that_add_up_to_one_in_decimals_are_accepted():

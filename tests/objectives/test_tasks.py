@@ -211,10 +211,6 @@ def test_a_network_that_does_not_fit_is_named(objective, network, batch, message
     rejects(message, objective, network, batch, training=False)
 
 
-def test_equal_ends_of_a_score_are_named():
-    rejects("low=5.0 must be below", CosineObjective, 5, 5)
-
-
 WEIGHT = np.arange(7)[None] < np.array([[7], [3]])
 PRESSED = (normal(2, 7, 5, seed=1) > 0).astype("float32")
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -88,11 +87,6 @@ def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
     ]
 
 
-def test_training_without_the_tokenizers_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    refuses(r"pip install -e '.*\[vocabularies\]'", BytePairVocabulary.train, ["a"], 270)
-
-
 def test_invalid_text_is_repaired(vocabulary):
     raw = [b"a\xff\xfeb", b"a\x00b", "a\U0010ffffb".encode()]
     rows = vocabulary.encode(tf.constant(raw)).to_list()
@@ -134,15 +128,6 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
             assert "\ufffd" in piece or piece in ("", part.strip())
     positions = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
     assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in positions} - {""}
-
-
-def test_errors_are_sentences(lines):
-    message = "too small, because the bytes and the special pieces need 261"
-    refuses(message, BytePairVocabulary.train, lines, 260)
-    units = list(byte_alphabet())
-    refuses("contains the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
-    refuses("no piece for the byte 255", BytePairVocabulary, units[:-1], [])
-    refuses("lacks a piece of the merge 'a b'", BytePairVocabulary, units, ["a b"])
 
 
 HARD = [
@@ -258,15 +243,6 @@ def test_xlms_release(release, tmp_path):
     pair = PairVocabulary(xlm, xlm, languages=("de", "en"))
     assert [pair.encode_lines(["hello's"], code) for code in xlm.languages] == [english, german]
     refuses("splits words in Python, which a SavedModel cannot contain", xlm.trackables)
-
-
-def test_languages_whose_words_others_cut(release, monkeypatch):
-    xlm = MosesPairVocabulary.from_fastbpe(**release)
-    for package in ("jieba", "pythainlp"):
-        monkeypatch.setitem(sys.modules, package, None)
-    refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
-    refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
-    refuses("splits Japanese text with the tool KyTea", xlm.encode_lines, ["x"], "ja")
 
 
 def test_a_corpus_is_refused(release, tmp_path):

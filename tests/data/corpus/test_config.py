@@ -48,22 +48,6 @@ def test_settings_that_cannot_be(settings, message):
     refuses(message, CorpusConfig, **{"sources": ("text:a",), **settings})
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("weight", (0, -1.0, float("nan"), float("inf")), "weight=.* must be a number above 0"),
-        (
-            "language",
-            ("", 3, ("en",), ("en", "en"), ("en", ""), ("a", "b", "c")),
-            "sources.language=.* must be (a code|text)",
-        ),
-    ],
-)
-def test_sources_that_cannot_be(name, values, message):
-    for value in values:
-        refuses(message, CorpusSource, "tsv:a", **{name: value})
-
-
 def test_properties():
     config = CorpusConfig((GERMAN, ENGLISH, GERMAN, ("tsv:c", "train", None, ["en", "fr"])))
     assert config.languages == ("de", "en", "fr") and config.has_translations

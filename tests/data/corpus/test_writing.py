@@ -2,9 +2,7 @@
 
 import json
 import os
-import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -14,10 +12,9 @@ from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.errors import UserError
-from macaron_tf.io import progress
 from macaron_tf.io.files import only_writer
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.harness import refuses, show_every_line
+from tests.harness import refuses
 from tests.toys.corpora import (
     BOTH,
     contents,
@@ -193,18 +190,6 @@ def test_sources_that_cannot_be_read(make, tmp_path):
         refuses(message, make, tmp_path / str(number), sources=sources)
 
 
-def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
-    show_every_line(monkeypatch)
-    make(tmp_path / "lines")
-    last = capsys.readouterr().err.splitlines()[-1]
-    pattern = r"preparing  12 of 12 documents  [\d,.k]+ tokens/s"
-    assert re.fullmatch(f"{pattern}  0:00:0., 0:00:00 left", last)
-    monkeypatch.setattr(progress, "_PATIENCE", 0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    make(tmp_path / "bar")
-    assert "12 documents" in capsys.readouterr().err
-
-
 def test_nothing_is_done_twice(make, out, monkeypatch):
     corpus = make()
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
@@ -347,31 +332,6 @@ def test_damage_is_named(make, out):
     (out / "train-00001.tfrecord").write_bytes(flipped)
     with pytest.raises(Exception, match="corrupted record"):
         rows_of(PretrainingCorpus.open(out, verify=False), "train")
-
-
-def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(writing, "remove_leftovers", lambda out: None)
-        make()
-    (out / "corpus.json").unlink()
-    whole = (out / "progress.json").read_bytes()
-    for content in (whole[:-20], b"[]"):
-        (out / "progress.json").write_bytes(content)
-        refuses(r"progress\.json is damaged", make)
-    (out / "progress.json").write_bytes(whole)
-    (out / "train-00002.tfrecord").write_bytes(b"")
-    refuses(r"train-00002\.tfrecord is missing or damaged: remove", make)
-    refuses("prepared with corpus.seed=0, not 7", make, seed=7)
-
-
-def test_a_folder_that_cannot_be_written(make, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    refuses(
-        "cannot write .*file/out \\(.*\\): choose another path", make, tmp_path / "file" / "out"
-    )
-    if os.geteuid():  # root may write anywhere
-        (tmp_path / "locked").mkdir(mode=0o500)
-        refuses("cannot write", make, tmp_path / "locked")
 
 
 def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):

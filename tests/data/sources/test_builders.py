@@ -178,14 +178,3 @@ def test_sides_of_unequal_length(published, tmp_path):
     (published / "val.en.gz").write_bytes(gzip.compress(b"one\n"))
     tfds = Tfds(tmp_path / "sets", download=True)
     refuses("val.de.gz has 3 lines, but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
-
-
-@pytest.mark.parametrize("name", builders.BUILDERS)
-def test_without_the_flag_the_error_says_how(name, tmp_path):
-    said = refuses("give --download .in Python Tfds", open_set, name, "train", Tfds(tmp_path))
-    builder = builders.BUILDERS[name]
-    assert f"{builder.SIZE} from {builder.URL} to {tmp_path}" in said
-    for file in builder.file_names():
-        assert file in said
-    assert f"into {tmp_path}/downloads/manual/{name}" in said
-    assert not list(tmp_path.iterdir())

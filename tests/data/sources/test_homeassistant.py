@@ -181,11 +181,6 @@ def test_fetched_once_and_again_when_damaged(cache, wheel, monkeypatch):
     assert [p.name for p in cache.iterdir()] == [corpora._WHEEL]
 
 
-def test_unwritable_cache(cache):
-    cache.write_text("in the way")
-    refuses("set MACARON_TF_CACHE", corpora.fetch_homeassistant)
-
-
 def test_the_real_corpus():
     try:
         wheel = corpora.fetch_homeassistant()

@@ -149,16 +149,6 @@ def test_tags_without_a_type_mark_entities(tmp_path):
     assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
 
 
-@pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER", "b-x l-x s-x"])
-def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
-    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
-    words = "own.txt: the tags .* mark entities, but not by IOB, BIOES"
-    refuses(words, filled, TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
-    classes = tuple(tags.split())
-    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt", classes=classes)
-    assert len(task.labels) == 3 and task.metrics == ("accuracy",)
-
-
 @pytest.mark.parametrize(
     "tags", ["DET NOUN VERB", "S M L", "N_m N_f V_b", "x-I y-I z-I", "m-1 s-2"]
 )
@@ -225,15 +215,6 @@ def test_lists_that_do_not_fit_are_refused(row, tmp_path):
     refuses(message, filled, TAG, tmp_path, f"words\ttags\n{row}\n")
 
 
-def test_rare_types_of_entities_are_told(tmp_path, capsys):
-    _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
-    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
-    said = capsys.readouterr().err
-    assert "only once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
-    filled(TAG, tmp_path, ENTITIES, "own.txt")
-    assert not capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("scheme", "one", "more"), [("BIES", "S", "E"), ("BILU", "U", "L")])
 def test_schemes_that_mark_the_end_stay_entities(scheme, one, more, tmp_path):
     text = f"Ann B-PER\nLee {more}-PER\nof O\nRome {one}-LOC\n\n" * 3
@@ -280,12 +261,6 @@ def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
         assert not capsys.readouterr().err
 
 
-def test_tags_that_look_alike_are_told(tmp_path, capsys):
-    filled(TAG, tmp_path, "a B-PER\nb O\nc B-Per\n" * 3, "own.txt")
-    said = capsys.readouterr().err
-    assert "own.txt, line 3: the label 'B-Per' looks like the label 'B-PER' in " in said
-
-
 def test_choices_are_numbered_columns(tmp_path):
     text = f"{CHOICES}a\tb\tc\td\te\t3\nf\tg\th\ti\t\t1\n"
     table, task = filled(CHOOSE, tmp_path, text)
@@ -325,16 +300,6 @@ def test_choices_are_numbered_columns(tmp_path):
         "choices=.* applies only to the task choose, not to classify",
         TableSettings(choices=("a", "b")).check_task,
         CLASSIFY,
-    )
-
-
-def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
-    _, task = filled(CLASSIFY, tmp_path, "text\tlabel\na\t2\nb\t7\nc\t2\n")
-    (tmp_path / "other.tsv").write_text("text\tlabel\na\t1\n")
-    source = f"tsv:{tmp_path}/other.tsv"
-    refuses(
-        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7: correct",
-        *(read_examples, task, "all", None, source),
     )
 
 

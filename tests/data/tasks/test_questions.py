@@ -170,16 +170,6 @@ def test_batches_carry_two_positions(vocabulary):
     assert batches_of().fingerprint() != data.fingerprint()
 
 
-def test_no_room_is_refused(vocabulary):
-    room = {"max_length": 7, "stride": 2, "max_question": 4}
-    for texts, message in (
-        (["a"], "max_length=7 is too small, because questions of 4 tokens need at least 8 tokens"),
-        ([], "the split contains no example"),
-    ):
-        examples = Questions(texts, texts, texts, None)
-        refuses(message, encode_question_examples, vocabulary, examples, **room)
-
-
 @pytest.mark.parametrize("cls_last", [False, True])
 def test_real_answers_are_found_again(cls_last, tfds, bert):
     examples, bert = read_questions(SQUAD, "validation", tfds), copy.copy(bert)

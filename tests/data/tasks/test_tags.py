@@ -82,13 +82,6 @@ def test_columns_and_comments(text, found, tmp_path):
     assert " | ".join(map(" ".join, rows)) == found
 
 
-@pytest.mark.parametrize("line", ["1\tAnn\tB-PER\t-\tme\n", "1 Ann B-PER\n2 is O\n"])
-def test_a_column_of_numbers_is_refused(line, tmp_path):
-    (tmp_path / "own.txt").write_text(f"# id = 1\n{line}\n{line}")
-    message = "own.txt: the first column contains numbers instead of words: remove the first column"
-    refuses(message, read_tagged, TASK, "train", source=f"conll:{tmp_path}/own.txt")
-
-
 def test_schemes_of_entities():
     assert as_iob2(["B-PER", "I-LOC", "E-PER"]) == ["B-PER", "I-LOC", "E-PER"]
     for tags, scheme in (

@@ -9,7 +9,6 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import _batches
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
-from tests.harness import refuses
 from tests.toys.numbers import NUMBERS, number_pairs
 from tests.toys.pretraining import prepare, toy_settings, train
 from tests.toys.tasks import assert_same_weights
@@ -112,12 +111,3 @@ def test_a_resumed_run_in_turns_is_the_uninterrupted_one(translated, sources, tm
     one, other = [(run / "metrics.jsonl").read_text().splitlines() for run in (whole, parts)]
     assert one[-1] == other[-1] and len(one) == 9
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
-
-
-def test_what_has_no_meaning_is_refused(sources):
-    causal = [*settings(sources), "objective=causal_language", "model.causal=True"]
-    refuses("rows in a single language: remove the translation pairs", registry.load, "xlm_tiny",
-            PretrainingRecipe, causal)  # fmt: skip
-    memory = ["memory_length=8", *settings(sources[:2]), "corpus.batch_alpha=0.7"]
-    refuses("leave corpus.batch_alpha out", registry.load, "transformer_xl_tiny",
-            PretrainingRecipe, memory)  # fmt: skip

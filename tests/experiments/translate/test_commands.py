@@ -13,7 +13,6 @@ from experiments.translate.__main__ import main
 from experiments.translate.run import DataConfig, TranslationRun
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
@@ -143,16 +142,6 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(
     refused(main, arguments, words, tmp_path)
 
 
-def test_as_many_processes_tokenize_as_are_asked_for(number_text, tmp_path, monkeypatch, refused):
-    def build(*places, processes, **options):
-        raise UserError(f"{processes} processes")
-
-    monkeypatch.setattr(TranslationData, "build", build)
-    arguments = ["--processes", "3", *flags(number_settings(number_text, 2))]
-    run = ["train", "multi30k_macaron_tiny", tmp_path / "run"]
-    refused(main, [*run, *arguments], "error: 3 processes", tmp_path)
-
-
 @pytest.mark.parametrize("language", ["zh", "th"])
 def test_checkpoints_of_text_without_spaces_are_told_apart(
     language, tmp_path, monkeypatch, capsys, number_run, repeating
@@ -193,17 +182,6 @@ def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused, number_text):
     settings = [*number_settings(f"tsv:{tmp_path}/{{split}}.tsv"), "data.vocabulary_size=26"]
     run = ["train", "multi30k_macaron_tiny", tmp_path / "run", *flags(settings)]
     refused(main, run, "training.best_metric=bleu is 0 even if the model's output", tmp_path)
-
-
-def test_bad_places_and_names_are_one_sentence(tmp_path, number_text, refused):
-    (tmp_path / "file").write_text("")
-    settings = flags(number_settings(number_text))
-    for arguments, words in (
-        (["train", "nothing", str(tmp_path / "run")], "no recipe is called 'nothing'"),
-        (["train", "demo", str(tmp_path / "file" / "run"), *settings], "cannot write"),
-        (["evaluate", str(tmp_path)], "is not a run"),
-    ):
-        refused(main, arguments, words, tmp_path)
 
 
 def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):

@@ -160,21 +160,6 @@ def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
     assert not network.config.two_way and "two_way" not in dict(made.model_options)
 
 
-def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
-    def command(recipe, run, **changes):
-        return ["train", recipe, str(tmp_path / run), *flags(settings(number_text, 2, **changes))]
-
-    refused(main, command(NAME, "a"), "give --init with a run of xlm_tiny", tmp_path)
-    same = {**HALVES, "data.target_language": "en"}
-    refused(main, [*command(NAME, "c", **same), "--init", start], "both languages are en", tmp_path)
-    refused(
-        main,
-        [*command(XLM, "b", **HALVES), "--init", start],
-        "data.target_split pairs texts",
-        tmp_path,
-    )
-
-
 def test_other_translators_have_one_direction(number_run, refused, tmp_path):
     for arguments in (["translate", str(number_run)], ["evaluate", str(number_run)]):
         refused(main, [*arguments, "--backward"], "only from en to de", tmp_path)
