@@ -207,12 +207,6 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_network_is_saved_to_a_bucket(bert, tmp_path):
-    folder = ram_paths.folder(tmp_path) + "/saved"
-    bert.save_pretrained(folder)
-    check_same(bert, macaron_tf.load(folder))
-
-
 def changed(file: pathlib.Path, old: str, new: str):
     text = file.read_text()
     assert old in text
@@ -280,23 +274,10 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
     directory = tmp_path / "bert"
     shards = write_shards(directory)
     check_same(bert, macaron_tf.load(f"hugging-face:{directory}"))
-    index = directory / "model.safetensors.index.json"
-    for text, reason in (
-        (
-            json.dumps({"weight_map": {**shards, "more": shards[next(iter(shards))]}}),
-            "names the weight more, but no",
-        ),
-        (json.dumps({"weight_map": {}}), "contains no weight_map"),
-        ("{", "index.json is damaged"),
-    ):
-        index.write_text(text)
-        refuses(reason, macaron_tf.load, f"hugging-face:{directory}")
-    index.write_text(json.dumps({"weight_map": shards}))
     first = directory / shards[next(iter(shards))]
     first.write_bytes(first.read_bytes()[:-9])
-    refuses(
-        "00001-of-00002.safetensors cannot be read", macaron_tf.load, f"hugging-face:{directory}"
-    )
+    message = "00001-of-00002.safetensors cannot be read"
+    refuses(message, macaron_tf.load, f"hugging-face:{directory}")
     first.unlink()
     refuses("lacks the file model-00001-of-00002", macaron_tf.load, f"hugging-face:{directory}")
 

@@ -43,13 +43,6 @@ def test_a_path_goes_where_it_is_said(tmp_path):
         storage.as_path("nope://bucket/run")
 
 
-def test_the_absolute_path_of_a_place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert str(storage.absolute("runs/../x")) == str(tmp_path / "x")
-    for place in ("gs://bucket/runs", "ram://runs/x"):
-        assert str(storage.absolute(place)) == place
-
-
 def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
     path = storage.as_path(disk_or_bucket) / "new" / "file"
     storage.write_atomic(path, b"old")
@@ -87,13 +80,6 @@ def test_work_that_fails_is_not_called_a_file_that_cannot_be_written(tmp_path):
     full = pytest.raises(UserError, match="cannot write /dev/full \\(No space left")
     with full, storage.open_atomic("/dev/full") as file:
         file.write(bytes(100_000))
-
-
-def test_a_local_name_without_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    storage.write_atomic("file", b"content")
-    assert (tmp_path / "file").read_bytes() == b"content"
-    refuses(r"cannot write file/x \(", storage.write_atomic, "file/x", b"")
 
 
 def test_a_copy_for_libraries_that_read_no_bucket(tmp_path, bucket):
@@ -136,9 +122,15 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
 @pytest.mark.parametrize(
     "path",
     [
-        *("gs:/b/x", "gs://", "gs:///x", "gs:b", "GS://b/x", "s3://b/x", "s3:/b/x"),
-        *("hdfs://host/x", "memory://x", "ftp:/h/x", "file:///tmp/x", "tsv:gs:/b/x.tsv"),
-        *("a,s3://b", "NAME=gs:/b/x", "runs/odd://x", "http://h/x"),
+        *(
+            "gs:/b/x",
+            "gs://",
+            "GS://b/x",
+            "s3://b/x",
+            "tsv:gs:/b/x.tsv",
+            "a,s3://b",
+            "NAME=gs:/b/x",
+        ),
     ],
 )
 def test_other_stores_are_one_sentence(path):

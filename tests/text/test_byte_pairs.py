@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import registry
-from experiments.pretrain.corpus import prepare_corpus
-from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.byte_pairs import (
     BytePairVocabulary,
     CharacterPairVocabulary,
     MosesPairVocabulary,
-    byte_alphabet,
 )
 from tests.harness import refuses
 from tests.toys.vocabularies import MERGES, UNITS
@@ -112,24 +108,6 @@ def test_a_word_brings_its_space_along(lines, vocabulary):
     assert folded.encode_lines(text[:1]) == vocabulary.encode_lines(["ein mann läuft"])
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-def test_pieces_are_found_in_the_text(vocabulary, prefix):
-    vocabulary = BytePairVocabulary(vocabulary.units, vocabulary.merges, add_prefix_space=prefix)
-    text = ["ein mann läuft", " der  Hund,\tgroß ", "", "日本 x", "a\x00\U0010ffffb ein"]
-    ids, starts, ends = vocabulary.encode_with_offsets(tf.constant(text))
-    assert ids.to_list() == vocabulary.encode_lines(text)
-    for line, row, first, last in zip(
-        text, ids.to_list(), starts.to_list(), ends.to_list(), strict=True
-    ):
-        found = [line[a:b] for a, b in zip(first, last, strict=True)]
-        pieces = [piece.strip() for piece in vocabulary.decode_lines([[i] for i in row])]
-        for part, piece in zip(found, pieces, strict=True):
-            # A piece with part of a character's bytes, or with a space, covers the character.
-            assert "\ufffd" in piece or piece in ("", part.strip())
-    positions = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
-    assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in positions} - {""}
-
-
 HARD = [
     "Hello, WORLD! It's 1,234.56 (or $7)...", "Café naïve Ünder İstanbul ΣΑΣ", "東京 tower 🙂 end",
     "supercalifragilistic" * 20, "a-b_c/d", "tab\tand\nline", "½ ² ﬁ ①", "ß ẞ", "<unk> </w> x</w>",
@@ -195,20 +173,6 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
         assert "".join([*map(stream.add, ids), stream.end()]) == text
 
 
-def test_bytes_without_merges_are_a_vocabulary():
-    plain = BytePairVocabulary(byte_alphabet(), [])
-    assert plain.decode_lines(plain.encode_lines(["abc é"])) == ["abc é"]
-    assert [len(row) for row in plain.encode_lines(["abc", "é"])] == [3, 2]
-
-
-def test_a_pair_of_vocabularies_decodes_as_its_target():
-    target = BytePairVocabulary(byte_alphabet(), [], add_prefix_space=False)
-    pair = PairVocabulary(BytePairVocabulary(byte_alphabet(), []), target)
-    rows = tf.ragged.constant(target.encode_lines([" a"]), tf.int32)
-    assert pair.decode(rows).numpy().tolist() == target.decode(rows).numpy().tolist() == [b" a"]
-    assert pair.decode_lines(rows.to_list()) == [" a"]
-
-
 @pytest.fixture
 def release(tmp_path) -> dict:
     """Writes the two files of an XLM release; returns a dict mapping argument names to paths.
@@ -245,28 +209,7 @@ def test_xlms_release(release, tmp_path):
     refuses("splits words in Python, which a SavedModel cannot contain", xlm.trackables)
 
 
-def test_a_corpus_is_refused(release, tmp_path):
-    MosesPairVocabulary.from_fastbpe(**release).save(tmp_path / "saved")
-    recipe = registry.load("xlm_captions_tiny", PretrainingRecipe)
-    refuses("needs the language of each line", prepare_corpus, recipe, str(tmp_path / "corpus"),
-            str(tmp_path / "saved"))  # fmt: skip
-    assert not (tmp_path / "corpus").exists()
-
-
 def test_a_merge_that_stands_twice_has_its_later_rank():
     units = ["a", "b", "c</w>", "ab", "bc</w>"]
     xlm = MosesPairVocabulary(units, ["a b", "b c</w>", "a b"])
     assert xlm.merges == ("b c</w>", "a b") and xlm.encode_lines(["abc"]) == [[5, 9]]
-
-
-def test_other_files_are_no_release(release):
-    read, codes = MosesPairVocabulary.from_fastbpe, release["codes"].read_text()
-    release["codes"].write_text("".join(f"{a} {a} 1\n" for a in "abc"))
-    refuses("produce only 0 of the vocabulary's 4 pieces", read, **release)
-    release["codes"].write_text("")
-    refuses("codes is empty", read, **release)
-    release["codes"].write_text(codes)
-    assert read(**release, languages="en").languages == ("en",)
-    release["codes"].write_text("#version: 0.2\nh e\n")
-    refuses("line 1: '#version: 0.2' must have 3 columns", MosesPairVocabulary.from_fastbpe,
-            **release)  # fmt: skip

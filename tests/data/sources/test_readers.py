@@ -4,8 +4,6 @@ import bz2
 import gzip
 import lzma
 import shutil
-import socket
-import zipfile
 
 import pytest
 from etils import epath
@@ -19,7 +17,7 @@ from macaron_tf.data.sources.readers import (
     source_files,
     source_fingerprint,
 )
-from macaron_tf.data.sources.tfds import Tfds, open_set
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests.harness import refuses
@@ -146,21 +144,6 @@ def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
     refuses(message, read_set, tfds, source, split, languages)
 
 
-def test_a_download_without_a_network_soon_ends(tmp_path, monkeypatch):
-    from tensorflow_datasets.core.utils import gcs_utils
-
-    def unknown(*_, **__):
-        raise socket.gaierror("no network")
-
-    waits = []
-    monkeypatch.setattr(gcs_utils, "_is_gcs_disabled", True)
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setattr("time.sleep", waits.append)
-    message = r"connection to .* failed\): check the network, .* from another machine"
-    refuses(message, open_set, "imdb_reviews", "train", Tfds(tmp_path, download=True))
-    assert 0 < sum(waits) < 15
-
-
 def test_a_damaged_set(tfds_dir, tmp_path):
     folder = tmp_path / "multi30k" / "de-en"
     shutil.copytree(f"{tfds_dir}/multi30k/de-en", folder, copy_function=shutil.copyfile)
@@ -267,23 +250,11 @@ def test_packed_files(pack, tmp_path):
         refuses(
             f"{name} is a truncated or damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}"
         )
-    name = f"a.tsv{end}"
-    (tmp_path / name).write_bytes(whole[:40] + bytes(40) + whole[80:])
-    refuses(
-        f"{name} is a truncated or damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}"
-    )
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
         refuses(
             "an archive, a spreadsheet or a compressed file: save", read, f"tsv:{tmp_path}/{name}"
         )
-
-
-def test_archives_are_one_sentence(tmp_path):
-    for name in ("a.tsv.zip", "a.xlsx", "a.tsv"):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr("a.tsv", "one\teins\n")
-        refuses("an archive, a spreadsheet or a compressed file", read, f"tsv:{tmp_path}/{name}")
 
 
 def test_rows_as_pandas_and_excel_write_them(tmp_path):
@@ -307,8 +278,6 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         read,
         f"tsv:{tmp_path}/a.csv",
     )
-    (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
-    refuses("a.csv, line 2 has 0 columns instead of 2", read, f"tsv:{tmp_path}/a.csv")
 
 
 def test_files_that_cannot_be_read(tmp_path):
