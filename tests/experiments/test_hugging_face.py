@@ -199,16 +199,6 @@ def test_it_goes_on_as_theirs(system, models, ran):
     assert (whole.text, whole.length) == (expected, TOKENS)
 
 
-def test_only_gpt2_begins_a_text(models, refused):
-    (*_, gpt2), (*_, gpt) = models.values()
-    assert generate.main(["sample", gpt2, "--max-tokens", "5"]) == 0
-    refused(
-        generate.main,
-        ["sample", gpt, "--max-tokens", "5"],
-        "the model can only continue a prompt",
-    )
-
-
 def test_what_is_exported_of_gpt_goes_on_as_well(models):
     theirs, read, given = models["gpt"]
     [complete] = TaskGraph(open_model(given).task).signatures.values()
@@ -263,8 +253,6 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
     language_models.make("gpt", bare)
     for given, more, words in (
         (models["gpt2"][2], ["--checkpoint", "best"], "single set of weights: leave --checkpoint"),
-        (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
-        (f"hugging-face:{tmp_path}", [], "it has no config.json"),
         (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),
     ):
         refused(generate.main, ["complete", given, "a", *more], words, tmp_path)

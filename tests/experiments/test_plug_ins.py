@@ -53,10 +53,6 @@ class Raises(Block):
         raise ValueError("two\\nlines")
 
 
-class Empty(Block):
-    pass
-
-
 class Plain(Block):
     scheme = (Mix("tokens"), Mix("channels"))
 
@@ -88,11 +84,6 @@ class Scored(MaskedLanguageObjective):
 
 class Untaught(MaskedLanguageObjective):
     learns = "masks"
-
-
-class Weighted(MaskedLanguageObjective):
-    def __init__(self, factor):
-        self.factor = factor
 
 
 class Unsummed(MaskedLanguageObjective):
@@ -199,7 +190,6 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     ("block", "message"),
     [
         ("nowhere.parts:MacaronBlock", "nowhere.parts cannot be imported, .* 'nowhere': run"),
-        ("stranger.none:MacaronBlock", "because there is no module 'stranger.none'"),
         (
             "stranger.parts:Nothing",
             "stranger.parts does not define 'Nothing': write stranger.parts:Closed or strang",
@@ -208,11 +198,8 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
             "stranger.parts:Other",
             "stranger.parts:Other is not a subclass of .*Block: give a subclass",
         ),
-        ("stranger.parts:documents", "is not a subclass of .*Block"),
         ("stranger.needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
         ("stranger.broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
-        ("a b:X", "because there is no module 'a b'"),
-        ("stranger", "block='stranger' must be one of 'transformer'"),
     ],
 )
 def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsys):
@@ -229,17 +216,14 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
     ("change", "message"),
     [
         ("model.block=stranger.parts:Raises", "line 21 raised ValueError: .*two lines"),
-        ("model.block=stranger.parts:Empty", "block Empty has no scheme"),
         (
             "model.block=stranger.parts:Plain",
             "of block Plain is of type Dense, but must be a Mixer: make Dense a subclass",
         ),
-        ("model.block=stranger.parts:Closed", "raised TypeError: .* runs your code: .*pa"),
         (
             "objective=stranger.parts:Untaught",
             "is 'masks', but must be one of masked_language",
         ),
-        ("objective=stranger.parts:Weighted", "Weighted raised TypeError: .* 'skip_padding'"),
         ("objective=stranger.parts:Unsummed", "returns no loss_sum and no weight"),
     ],
 )
@@ -258,21 +242,13 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
     [
         (None, "./none.py", "there is no file ./none.py"),
         ("def f(:", "./own.py", "own.py raised SyntaxError: .*own.py, line 1"),
-        ("import keras", "./own.py", "no suitable functions: define a function"),
         (
             RECIPES + "def two(): pass",
             "./own.py",
             "several suitable functions: write ./own.py:mine or ./own.py:two",
         ),
-        (RECIPES + "def two(): pass", "./own.py:two", "NoneType, but must return a value of"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
         ("def f(): return 1", "own:g", "own does not define 'g': write own:f"),
-        (
-            "from experiments.recipes.translation import demo",
-            "./own.py:demo",
-            "of type TranslationRecipe",
-        ),
-        ("", "bert_tinny", "perhaps you meant 'bert_tiny'"),
     ],
 )
 def test_a_recipe_that_cannot_be_had_is_a_sentence(text, name, message, outside, capsys):
@@ -353,13 +329,3 @@ def test_every_command_lists_its_settings(command, words, request, ran, refused)
     refused(command, ["settings", *words, *wrong], "perhaps you meant 'training.seed'")
     wrong = [f"{words[0]}x", *words[1:]]
     refused(command, ["settings", *wrong], f"perhaps you meant '{words[0]}'")
-
-
-def test_settings_are_listed_with_their_meanings(ran):
-    out = ran(main, "settings", "bert_tiny", "--set", "model=bert_base").out
-    assert "model.hidden_dim=768\n    a whole number of at least 1: width D" in out
-    assert (
-        "training.max_steps=6000\n    a whole number of at least 1: total number of updates" in out
-    )
-    found = ran(main, "settings", "bert_tiny", "patience").out
-    assert found.startswith("training.early_stopping_patience=None\n") and found.count("\n") == 2

@@ -15,7 +15,6 @@ from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.__main__ import main as translate
 from experiments.versions import versions
 from macaron_tf.distribution import Workers
-from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags
@@ -113,17 +112,3 @@ def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, mo
     assert embed(words) == 2
     assert "another process is training in" in capsys.readouterr().err
     assert (run / "recipe.json").read_text() == "{}"
-
-
-def test_emulated_bfloat16_is_said(toy, tmp_path, monkeypatch, capsys):
-    def begun(*_, **__):
-        raise UserError("begun")
-
-    monkeypatch.setattr(train_run, "emulates_bfloat16", lambda strategy: True)
-    monkeypatch.setattr(train_run, "build_fit_model", begun)
-    words = ["train", "stsb", str(tmp_path / "run"), *map(str, toy_flags(toy, "stsb"))]
-    for policy, warned in (("float32", False), ("mixed_bfloat16", True)):
-        assert embed([*words, "--set", f"training.dtype_policy={policy}"]) == 2
-        error = capsys.readouterr().err
-        assert error.endswith("error: begun\n")
-        assert ("several times slower" in error) == warned

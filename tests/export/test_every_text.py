@@ -51,8 +51,6 @@ from tests.toys.numbers import number_settings
 from tests.toys.pretraining import toy_settings
 from tests.toys.tasks import READING, outputs_of, write_run, write_untrained
 
-pytestmark = pytest.mark.slow
-
 TEXTS = hard_texts()
 ROWS = 29  # texts per request
 REFUSED = ("leaves no room to continue", "tokens: shorten the text", "more than 256 tokens")
@@ -295,6 +293,12 @@ KINDS = {
 }
 
 
+# One kind for each way to answer; `make test-slow` runs the others.
+QUICK = ("classes", "scores", "spans", "tags", "vectors", "continues", "answers_bart")
+QUICK += ("translates", "keras_classes")
+NAMES = [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in KINDS]
+
+
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
     """Returns the texts as one column; for pairs, a second column holds the texts rotated by 37."""
     columns = [texts]
@@ -337,37 +341,46 @@ def export(folder, name: str, kind: Kind) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def names(request) -> list[str]:
+    """Returns the export types of the tests that run, and those whose networks they export."""
+    asked = {
+        item.callspec.params["name"] for item in request.session.items if item.path == request.path
+    }
+    asked |= {place for name in asked for place in KINDS[name].keras[:1]}
+    return [name for name in KINDS if name in asked]
+
+
+@pytest.fixture(scope="module")
+def folder(names, tmp_path_factory):
     """Returns a folder with a run of each type and its SavedModel under `served`."""
     folder = tmp_path_factory.mktemp("every")
-    for name, kind in KINDS.items():
-        export(folder, name, kind)
+    for name in names:
+        export(folder, name, KINDS[name])
     return folder
 
 
 @pytest.fixture(scope="module")
-def expected(folder):
+def expected(names, folder):
     """Returns a dict mapping export types to the answers of the runs."""
-    return {
-        name: kind.expected(folder / name, asked_of(kind, TEXTS)) for name, kind in KINDS.items()
-    }
+    return {n: KINDS[n].expected(folder / n, asked_of(KINDS[n], TEXTS)) for n in names}
 
 
 @pytest.fixture(scope="module")
-def elsewhere(folder, expected, tmp_path_factory):
+def elsewhere(names, folder, expected, tmp_path_factory):
     """Computes the answers of all exports in one process that does not import this project.
 
     Returns a dict mapping export types to lists of answers.
     """
     asked, owners = [], []
-    for name, kind in KINDS.items():
+    for name in names:
+        kind = KINDS[name]
         for part in parts_of(expected[name]):
             columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
             place = str(folder / "served" / name / "1")
             asked.append((place, "serving_default", inputs_of(kind, columns)))
             owners.append(name)
     found = ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *asked)
-    by_name = {name: [] for name in KINDS}
+    by_name = {name: [] for name in names}
     for name, answer in zip(owners, found, strict=True):
         by_name[name].append(answer)
     return by_name
@@ -449,7 +462,7 @@ def check(name: str, expected: list, found: list[dict], way: str) -> float:
     return largest
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_export_says_what_the_run_says(name, expected, elsewhere):
     answers = [one for one in expected[name] if not isinstance(one, str)]
     assert len(answers) > 150
@@ -457,7 +470,7 @@ def test_the_export_says_what_the_run_says(name, expected, elsewhere):
     assert check(name, expected[name], elsewhere[name], "alone") < 1e-5
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.keras])
+@pytest.mark.parametrize("name", [one for one in NAMES if not KINDS[one.values[0]].keras])
 def test_python_says_what_the_run_says(name, folder, expected):
     kind, found = KINDS[name], []
     model = macaron_tf.load(folder / name)
@@ -480,6 +493,7 @@ def server_of(folder, name: str) -> ModelServer:
     return ModelServer(ServerConfig(str(folder / "served" / name), name, rest_port=0, grpc_port=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_the_server_says_what_the_run_says(name, folder, expected):
     kind, anything = KINDS[name], (("grpc.max_receive_message_length", -1),)

@@ -29,13 +29,9 @@ from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from export.server.servable import Servable
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.decoding.spans import decide_answered
 from macaron_tf.engines import graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
-from macaron_tf.evaluation.glue import decide
-from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
@@ -47,7 +43,6 @@ from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import toy_settings, write_documents
 from tests.toys.tasks import (
     READING,
-    outputs_of,
     sentences,
     write_reading,
     write_run,
@@ -61,14 +56,6 @@ LINES += ["film " * 100, "\ufeffFUN\u2028plöt \ufffd", *HARDEST]
 BROKEN = ["fun", "caf\udce9"]
 NUMBERS = [source for source, _ in number_pairs(200, seed=5)]
 ODD = ["\u2028one\x00two", "\u03a9\u2248\xe7\u221a\u222b\xb5", *HARDEST]
-CONTEXTS = [
-    "\u201cthe old  Ann saw, in Rome.",
-    "the dog and Eve in O\u0301slo \U0001f600 and the cat",
-    "the old cat " * 40 + "BONN " + "saw the dog " * 30,
-    *HARDEST,
-]
-QUESTIONS = ["Who?", "Where?", "", *HARDEST[::-1]]
-TAGGED = ["the old Bobs saw the Oslo", "\u200b cat\u00a0dog\tthe", "cat " * 60 + "Anns", *HARDEST]
 CONTROLS = ("text", "temperature", "top_k", "top_p", "seed", "max_tokens")
 PROMPTS = [
     ("c c c", 0.0, 0, 1.0, 1, 10),
@@ -94,9 +81,7 @@ WRITERS = {
         "vocabulary.size=272",
         "model.attention_windows=(0, 4)",
     ),
-    "wordpiece": ("gpt2_tiny", "vocabulary.kind=wordpiece"),
     "bart": ("bart_tiny", "vocabulary.size=90"),
-    "t5": ("t5_tiny", "vocabulary.size=90"),
 }
 
 
@@ -118,17 +103,13 @@ SAVED = ("embedder", "squad2", "conll2003", "bart")
 # The inputs of one run of each type, followed by refused or empty inputs.
 INPUTS = {
     "sst2": [{"text": LINES}, {"text": BROKEN}],
-    "stsb": [
-        {"first": LINES, "second": LINES[::-1]},
-        {"first": BROKEN, "second": BROKEN},
-    ],
     "embedder": [{"text": LINES}, {"text": BROKEN}],
     "squad2": [
-        {"question": QUESTIONS, "context": CONTEXTS},
+        {"question": ["Who?"], "context": ["the old Ann saw"]},
         {"question": BROKEN[1:], "context": BROKEN[1:]},
         {"question": [], "context": []},
     ],
-    "conll2003": [{"text": TAGGED}, {"text": BROKEN[1:]}, {"text": []}],
+    "conll2003": [{"text": ["Anns"]}, {"text": BROKEN[1:]}, {"text": []}],
     "byte_bpe": asked_of_writer(PROMPTS, "a " * 40),
     "bart": asked_of_writer(PAIRS, "a " * 50),
     "numbers": [
@@ -140,7 +121,7 @@ INPUTS = {
 
 
 def write_writer(folder, name: str):
-    """Writes a run folder with random weights: a language model, or a BART or T5 model for MRPC."""
+    """Writes a run folder with random weights: a language model, or a BART for MRPC."""
     model, *settings = WRITERS[name]
     (folder / f"{name}-texts").mkdir()
     every = toy_settings(write_documents(folder / f"{name}-texts"))
@@ -156,8 +137,8 @@ def write_writer(folder, name: str):
         write_untrained(run)
         start = macaron_tf.load(run.path)
         recipe = recipe_for("mrpc", start, str(run.path), f"tsv:{folder}/{{split}}.tsv")
-        large = [] if model == "t5_tiny" else ["model.initializer_range=0.9"]
-        recipe = override(recipe, ["max_source=40", "max_target=12", *large])
+        large = ["max_source=40", "max_target=12", "model.initializer_range=0.9"]
+        recipe = override(recipe, large)
         run = TextRun(as_path(folder / name), recipe, start.vocabulary)
     write_untrained(run)
 
@@ -172,9 +153,7 @@ def folder(tmp_path_factory, number_run):
     (folder / "reading").mkdir()
     write_toy(folder)
     write_reading(folder / "reading", unanswerable=True)
-    for name, model in (("sst2", "bert_tiny"), ("stsb", "swish_rnn_tiny")):
-        recipe = preset("macaron", get_task(name))
-        write_run(folder / name, FinetuningRun, recipe, folder, model)  # recurrences run natively
+    write_run(folder / "sst2", FinetuningRun, preset("macaron", get_task("sst2")), folder)
     write_run(folder / "embedder", EmbeddingRun, paper_recipe("stsb"), folder, "swish_rnn_tiny")
     for name in ("squad2", "conll2003"):
         recipe = preset("macaron", get_task(name))
@@ -239,64 +218,12 @@ def test_half_a_character_is_refused_in_python_too(folder):
             refuses("text 1 has '.ud[8-e]..', an unpaired surrogate", way, [text])
 
 
-@pytest.mark.parametrize("name", ["sst2", "stsb", "embedder", "squad2", "conll2003"])
+@pytest.mark.parametrize("name", ["sst2", "embedder", "squad2", "conll2003"])
 def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(answers, name):
     _, broken, *empty = answers[name]
     assert "a text is not UTF-8" in broken["error"]
     for outputs in empty:
         assert outputs and not any(outputs.values())
-
-
-def test_classes_and_scores_are_the_runs(folder, answers):
-    [classes, _], [scores, _] = answers["sst2"], answers["stsb"]
-    run = FinetuningRun.open(folder / "sst2")
-    outputs = outputs_of(run.load_labelled_task(), LINES)
-    shares = tf.nn.softmax(outputs)
-    np.testing.assert_allclose(classes["probabilities"], shares, atol=1e-5)
-    labels = [run.task.labels[label] for label in decide(run.task, outputs)]
-    assert classes["label"] == labels and len(set(labels)) > 1
-    run = FinetuningRun.open(folder / "stsb")
-    expected = decide(run.task, outputs_of(run.load_labelled_task(), LINES, LINES[::-1]))
-    np.testing.assert_allclose(scores["score"], expected, atol=1e-5)
-    assert set(scores) == {"score"}
-
-
-def test_vectors_are_the_runs_and_of_unit_length(folder, answers):
-    vectors = answers["embedder"][0]["vector"]
-    encoder, _ = open_encoder(str(folder / "embedder"))
-    np.testing.assert_allclose(vectors, unit_vectors(encoder.encode(LINES)), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-
-
-def test_spans_are_the_runs(folder, answers):
-    found = answers["squad2"][0]
-    task = FinetuningRun.open(folder / "squad2").load_labelled_task()
-    assert task.threshold == -0.5
-    outputs = outputs_of(task, QUESTIONS, CONTEXTS)
-    judged = decide_answered(outputs.answers, outputs.threshold)
-    answered = np.asarray(judged["answered"])
-    assert found["answer"] == list(np.where(answered, np.array(outputs.texts, object), ""))
-    for name in ("start", "end"):
-        assert found[name] == list(np.where(answered, outputs.answers[name], 0))
-    np.testing.assert_allclose(found["probability"], judged["probability"], atol=1e-4)
-    places = zip(CONTEXTS, found["start"], found["end"], strict=True)
-    assert found["answer"] == [context[a:b] for context, a, b in places]
-    assert any(found["answer"])
-
-
-def test_tags_are_the_runs(folder, answers):
-    found = answers["conll2003"][0]
-    task = FinetuningRun.open(folder / "conll2003").load_labelled_task()
-    outputs = outputs_of(task, TAGGED)
-    for number, expected in enumerate(task.decide(outputs)):
-        words = at_spaces(TAGGED[number])
-        count = len(words)
-        assert found["words"][number][:count] == words
-        assert found["tags"][number][:count] == expected
-        assert not any(found["tags"][number][count:])
-        np.testing.assert_allclose(
-            found["probabilities"][number][:count], outputs[number].max(axis=1), atol=1e-5
-        )
 
 
 def check_completions(run, prompts, found, alone, long, broken):
@@ -317,17 +244,6 @@ def check_completions(run, prompts, found, alone, long, broken):
 @pytest.mark.parametrize(("name", "prompts"), [("byte_bpe", PROMPTS), ("bart", PAIRS)])
 def test_completions_are_the_runs(folder, answers, name, prompts):
     check_completions(folder / name, prompts, *answers[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "prompts"), [("wordpiece", PROMPTS), ("t5", PAIRS)])
-def test_completions_of_others_are_the_runs(tmp_path, name, prompts):
-    write_writer(tmp_path, name)
-    assert main([str(tmp_path / name), str(tmp_path / "served")]) == 0
-    asked = asked_of_writer(prompts, "a " * 50)
-    place = str(tmp_path / "served" / "1")
-    found = ask_elsewhere(tmp_path, *((place, "serving_default", inputs) for inputs in asked))
-    check_completions(tmp_path / name, prompts, *found)
 
 
 def test_controls_out_of_range_are_refused(folder):
@@ -368,24 +284,6 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
                 ended += 1
                 assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
     assert ended
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_python_says_what_the_saved_model_says(folder, name):
-    model = macaron_tf.load(folder / name)
-    options = {"n_best": 2} if name == "numbers" else {}
-    serve = tf.saved_model.load(str(served(folder, name))).signatures["serving_default"]
-    given = INPUTS[name][0]
-    outputs = serve(**{key: tf.constant(values) for key, values in given.items()})
-    expected = model.task.rows({key: value.numpy() for key, value in outputs.items()})
-    texts = [given[key] for key in model.task.texts]
-    if len(given) == len(texts):
-        found = model.predict(*texts, **options)
-    else:  # each row's settings need a call of their own
-        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-        found = [model.predict(row.pop("text"), **row) for row in rows]
-    tf.nest.map_structure(same, found, expected)
-    assert model.predict(*(column[0] for column in texts), **options) is not None
 
 
 def same(found, expected) -> None:

@@ -194,8 +194,6 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             "ids up to 10, but the model",
         ),
         (model["vocab"], {"b": 99}, "gives the token 'b' the id 99, but ids must be from 0 to"),
-        (model, {"type": "BPE"}, "not a byte-level BPE"),
-        (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
         part.update(change)
         refuses(reason, read)
@@ -245,21 +243,6 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
     assert vocabulary.decode_lines([[5, 10, 11]]) == ["a [ENT] covid19"]
 
 
-@pytest.mark.parametrize(
-    ("file", "contents", "reason"),
-    [
-        ("added_tokens.json", {"[X]": "one"}, "added tokens without valid ids"),
-        ("added_tokens.json", {"[X]": -1}, "but ids must be from 0 to"),
-        ("added_tokens.json", [], "added_tokens.json"),
-        ("tokenizer.json", {"added_tokens": [7]}, "added tokens without valid ids"),
-    ],
-)
-def test_odd_added_tokens_are_one_sentence(file, contents, reason, tmp_path):
-    toys.write_bert(tmp_path)
-    (tmp_path / file).write_text(json.dumps(contents))
-    refuses(reason, read_encoder, tmp_path)
-
-
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     toys.write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -272,7 +255,6 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     [
         ({"config": {"model_type": "mpnet"}}, "'mpnet', but only bert, distilbert, roberta"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
-        ({"config": {"is_decoder": True}}, "is_decoder=True"),
         ({"config": {"pad_token_id": 1}}, "pad_token_id=1"),
         ({"config": {"hidden_act": "quick_gelu"}}, "hidden_act='quick_gelu'"),
         (
@@ -284,12 +266,9 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
             {"config": {"max_position_embeddings": 16}},
             r"positions/table have shape .* must have shape \(16, 8\)",
         ),
-        ({"config": {"num_hidden_layers": "2"}}, r"config\.json has num_hidden_layers='2', but"),
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
-        ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
         ({"words": [*toys.WORDS, "more"]}, "has ids up to 10, but the model has only 10"),
-        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] is on line 2"),
         (
             {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
             "only tied embeddings can be read",
@@ -364,14 +343,8 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
     ("changes", "reason"),
     [
         ({"kinds": ["Transformer", "Pooling", "Dense"]}, "Transformer, Pooling, Dense, but only"),
-        (
-            {"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}},
-            "to mean_sqrt_len_tokens, but must",
-        ),
         ({"pooling": TWO}, "to cls_token and max_tokens, but must set it to exactly one"),
-        ({"pooling": {"pooling_mode_cls_token": False}}, "sets the pooling to nothing"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
-        ({"sentence": {"max_seq_length": "9"}}, "max_seq_length='9'"),
     ],
 )
 def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
@@ -396,8 +369,6 @@ def test_the_released_modern_bert_is_the_catalogs():
     ("fields", "reason"),
     [
         ({"layer_types": ["chunked_attention"] * 22}, "layer_types=.*sliding_attention or full"),
-        ({"layer_types": ["full_attention"]}, "for each of 22 layers"),
-        ({"rope_parameters": 3}, "config.json is damaged"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
             "lacks the field factor",

@@ -82,46 +82,20 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):
-    other = tmp_path / "other.mat"
+    other, loud = tmp_path / "other.mat", tmp_path / "loud.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
-    (tmp_path / "text.mat").write_text("no music")
-    loud, short = tmp_path / "loud.mat", tmp_path / "short.mat"
     write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
-    write_pieces(short, tunes, validdata=np.frompyfunc(lambda piece: piece[:1], 1, 1))
-    flipped = tmp_path / "flipped.mat"
-    scipy.io.savemat(flipped, {"traindata": np.zeros((30, 88))}, do_compression=True)
-    raw = bytearray(flipped.read_bytes())
-    raw[-20] ^= 7
-    flipped.write_bytes(raw)
-    (tmp_path / "ptb").mkdir()
-    (tmp_path / "ptb" / "train.txt").write_text("a b\n")
-    (tmp_path / "ptb" / "valid.txt").write_text("\n")
     for words, message in (
         (["jsb"], "--data is missing: give the .mat file"),
-        (
-            ["jsb", "--data", str(other)],
-            "in 'traindata' are not matrices with 88 columns",
-        ),
-        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
+        (["jsb", "--data", str(other)], "in 'traindata' are not matrices with 88 columns"),
+        (["jsb", "--data", str(loud)], "columns of zeros and ones"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
-        (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
-        (["jsb", "--data", str(loud)], "columns of zeros and ones"),
-        (["jsb", "--data", str(short)], "'validdata' contains no piece with at least two frames"),
-        (
-            ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
-            "model.embedding_dropout has no effect in this recipe, because only a model with token",
-        ),
         (
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
             "model.spatial_dropout has no effect in this recipe, because only mixer=tcn uses",
         ),
-        (
-            ["adding", "--data", tunes],
-            "in adding, which reads no file: leave --data out",
-        ),
-        (["wikitext", "--data", tunes], "leave --data out, and give your text with --set sources"),
-        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt contains no text"),
+        (["adding", "--data", tunes], "in adding, which reads no file: leave --data out"),
     ):
         refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
