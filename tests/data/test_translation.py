@@ -269,7 +269,7 @@ def test_one_damaged_shard_is_made_again_alone(build, shards, tmp_path, monkeypa
     assert bytes_of(tmp_path) == whole
 
 
-def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path, monkeypatch):
+def test_a_source_that_changes_is_never_mixed(build, shards, tmp_path, monkeypatch):
     real = translation.stream_pairs
 
     def changing(*arguments):
@@ -287,7 +287,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
     assert len(list(tmp_path.glob("cache/tokens/*"))) == 2
 
 
-def test_a_full_disk(build, shards, tmp_path):
+def test_a_full_disk(build, shards):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:

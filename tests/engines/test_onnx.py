@@ -16,13 +16,6 @@ from tests.harness import float32_sum_error, numpy_of, refuses
 from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
 
 LINES = ("a b c d e f", "", "f a", "c c \u6f22 e a b d")
-CHOICE = {
-    "name": "choice",
-    "first": ["context"],
-    "second": ["x", "y", "z"],
-    "labels": ["x", "y", "z"],
-    "kind": "choice",
-}
 
 
 def labelled(task: dict, kind, model: str, *arguments, vocabulary=WORDS):

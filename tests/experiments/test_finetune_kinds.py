@@ -6,6 +6,7 @@ The choice and classification tests fine-tune a language model that was pre-trai
 import dataclasses
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -326,10 +327,10 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     assert said["label"].numpy().tolist() == [b"positive"]
 
 
-@pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
-def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
-    """A model learns to choose the ending that has the same sentiment as the context."""
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="module", params=["gpt_tiny", "bert_tiny"])
+def choosing(request, toy, tmp_path_factory):
+    """Returns a run that chooses the ending that has the same sentiment as the context."""
+    folder, rng = tmp_path_factory.mktemp("choices"), np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
         rows = []
         for _ in range(count):
@@ -338,27 +339,40 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
             endings = [str(rng.choice(right)), str(rng.choice(wrong))]
             context = f"{rng.choice(FILLERS)} {rng.choice(right)}"
             rows.append((context, *(endings if first else endings[::-1]), 1 if first else 2))
-        path = tmp_path / f"{split}.tsv"
-        write_table(path, rows, "context\tending1\tending2\tlabel")
-    run, source = tmp_path / "run", f"tsv:{tmp_path}/{{split}}.tsv"
-    settings = {"source": source, "model": model, "training__max_steps": 80}
-    train_toy(toy, run, "story_cloze", training__validate_every=40, **settings)
-    opened = FinetuningRun.open(run)
-    kind = CausalChooser if model == "gpt_tiny" else EncoderChooser
-    assert isinstance(opened.build_network(), kind)
-    assert validations(run)[-1]["accuracy"] > 0.8
-    assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
+        write_table(folder / f"{split}.tsv", rows, "context\tending1\tending2\tlabel")
+    settings = {"source": f"tsv:{folder}/{{split}}.tsv", "model": request.param}
+    settings |= {"training__max_steps": 80, "training__validate_every": 40}
+    train_toy(toy, folder / "run", "story_cloze", **settings)
+    return folder / "run"
+
+
+def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
+    opened = FinetuningRun.open(choosing)
+    causal = opened.recipe.model == "gpt_tiny"
+    assert isinstance(opened.build_network(), CausalChooser if causal else EncoderChooser)
+    assert validations(choosing)[-1]["accuracy"] > 0.8
+    assert main(["evaluate", str(choosing), "--output", str(tmp_path / "scores")]) == 0
     assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
-    (tmp_path / "lines").write_text("film good\tgood\n")
-    arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
-    refused(main, arguments, "line 1 has 2 columns, but must have 3")
-    (tmp_path / "lines").write_text("film good\tgood\tbad\nfilm good\t\tbad\n")
-    refused(main, arguments, "line 2: fewer than two choices: give two or more")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("film good\tgood\n", "line 1 has 2 columns, but must have 3"),
+        ("film good\tgood\tbad\nfilm good\t\tbad\n", "line 2: fewer than two choices: give two"),
+    ],
+)
+def test_fewer_than_two_choices_are_refused(choosing, text, words, tmp_path, refused):
+    (tmp_path / "lines").write_text(text)
+    refused(main, ["predict", str(choosing), "--input", str(tmp_path / "lines")], words)
+
+
+def test_an_export_chooses_as_predict_does(choosing, tmp_path, answered):
     lines = ["the film great\tgood\tbad", "very film great\tbad\tgood"]
-    found = answered(main, "predict", run, text="\n".join(lines))
+    found = answered(main, "predict", choosing, text="\n".join(lines))
     rows = [line.split("\t") for line in found.splitlines()]
     assert {row[0] for row in rows} <= {"1", "2"}
-    served = tf.saved_model.load(str(load(opened.path).export(tmp_path / "out")))
+    served = tf.saved_model.load(str(load(choosing).export(tmp_path / "out")))
     columns = zip(
         ("context", "choice1", "choice2"),
         zip(*(x.split("\t") for x in lines), strict=True),
@@ -372,6 +386,10 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     alone = {"context": ["film great"], "choice1": ["good"], "choice2": [" "]}
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than two choices"):
         served.signatures["serving_default"](**{n: tf.constant(c) for n, c in alone.items()})
-    # Without its recipe, a run cannot be resumed, whatever the settings.
+
+
+def test_a_run_without_its_recipe_is_not_resumed(folder, tmp_path):
+    run = shutil.copytree(folder / "conll2003", tmp_path / "run")
+    recipe = FinetuningRun.open(run).recipe
     (run / "recipe.json").unlink()
-    refuses("has checkpoints but no recipe.json", FinetuningRun.resume, run, opened.recipe)
+    refuses("has checkpoints but no recipe.json", FinetuningRun.resume, run, recipe)

@@ -66,10 +66,17 @@ ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
 SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
 
-def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refused):
-    run = tmp_path / "sst2"
+@pytest.fixture(scope="module")
+def tuned(t5_run, tables, tmp_path_factory):
+    """Returns a run on SST-2 that started from the pre-trained run, and its training command."""
+    run = tmp_path_factory.mktemp("tuned") / "sst2"
     command = ["train", "sst2", str(run), "--init", t5_run, "--source", tables, *SETTINGS]
     assert main(command) == 0
+    return run, command
+
+
+def test_from_pre_training_to_answers(tuned, answered):
+    run, command = tuned
     lines = validations(run)
     assert [line["step"] for line in lines] == [40, 80]
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -80,6 +87,10 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
     answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
+
+
+def test_a_long_line_is_cut_and_text_without_labels_is_not_scored(tuned, tmp_path, refused):
+    run, _ = tuned
     opened, network = open_run(str(run))
     [cut] = opened.line_translator(network).translate(["a " * 500]).warnings
     assert "line 1" in cut and "only the first 127" in cut
@@ -88,15 +99,18 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     arguments = ["evaluate", str(run), "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
     refused(main, [*arguments, "--split", "test"], "split 'test' of tsv:", tmp_path)
 
-    # Without a recipe, as from a .keras file.
+
+def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
+    """A model from a .keras file has no recipe."""
+    run, _ = tuned
+    answers = answered(main, "predict", run, text="a c\nb d\n")
     found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
     found.save_pretrained(saved)
     opened, _ = open_run(str(saved))
     assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
     dataclasses.replace(found, answers={}).save_pretrained(saved)
     refuses("the task that it was trained for: give --task", open_run, str(saved))
-    again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
-    assert again.splitlines() == answers
+    assert answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n") == answers
     refuses(
         "was trained for sst2, not for rte: leave out --task rte", open_run, str(run), task="rte"
     )

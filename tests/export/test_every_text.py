@@ -261,7 +261,13 @@ KINDS = {
         PAIR,
     ),
     "classes_causal": Kind("bytes", fine_tuned("mrpc", "gpt2_tiny"), classes, PAIR),
-    "scores": Kind("pieces", fine_tuned("stsb", "swish_rnn_tiny"), classes, PAIR),
+    "scores": Kind(
+        "pieces",
+        # With 0.9, rounding changes the score of one text by 1.6e-5.
+        fine_tuned("stsb", "swish_rnn_tiny", **{"model.initializer_range": 0.4}),
+        classes,
+        PAIR,
+    ),
     "spans": Kind("uncased", fine_tuned("squad2", **READING), spans, READ),
     "spans_bytes": Kind("bytes", fine_tuned("squad", "roberta_tiny", **READING), spans, READ),
     "spans_pieces": Kind("pieces", fine_tuned("squad", "xlm_tiny", **READING), spans, READ),

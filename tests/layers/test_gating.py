@@ -13,7 +13,6 @@ KINDS = {
     "toeplitz": {"toeplitz": True},
     "causal": {"causal": True, "tiny_attention_dim": 4},
 }
-PADDED = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
 
 
 def by_the_equations(layer, x, mask):

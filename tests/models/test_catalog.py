@@ -9,7 +9,6 @@ import pytest
 
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models import (
-    ElmoConfig,
     Encoder,
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -288,7 +287,6 @@ def test_names_and_overrides():
     rejects("model 'macaron_tiny' has no option 'width'", catalog.config, "macaron_tiny", width=3)
 
 
-ELMO = ElmoConfig(11, lstm_dim=12, projection_dim=5)
 TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)
 BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5_tiny"))
 

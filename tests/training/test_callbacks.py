@@ -77,7 +77,7 @@ def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
     assert tracker.config["name"]
 
 
-def test_keras_own_early_stopping_ends_a_run(tmp_path, monkeypatch):
+def test_keras_own_early_stopping_ends_a_run(tmp_path):
     text = "keras.callbacks:EarlyStopping(monitor='val_loss', mode='max', patience=0)"
     callbacks = Callbacks.parse([text], None).make(tmp_path)
     result, _ = run(tmp_path, dataclasses.replace(CONFIG, validate_every=2), callbacks=callbacks)

@@ -78,7 +78,7 @@ def test_it_learns_what_follows_and_what_precedes(run, command, capsys):
     assert "was trained with" in capsys.readouterr().err
 
 
-def test_another_text_is_not_scored_as_the_held_out_one(command, text, run, tmp_path, capsys):
+def test_another_text_is_not_scored_as_the_held_out_one(text, run, capsys):
     file = pathlib.Path(text.removeprefix("text-lines:"))
     before = file.read_text()
     file.write_text("0 red .\n" + before)
@@ -233,12 +233,8 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
         assert answer["label"].numpy().tolist()[:1] == [b"red"]
 
 
-UNREAD = ("--set", "training.optimizer=adafactor", "--set", "training.beta_1=0.5")
-
-
 def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
-    (tmp_path / "a.txt").write_text("a a\n")
     new = str(tmp_path / "new")
     for words, message in (
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),

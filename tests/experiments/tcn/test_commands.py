@@ -4,6 +4,7 @@ import functools
 import gzip
 import itertools
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,43 +43,76 @@ def write_pieces(path, tunes: str, **changes) -> None:
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
 
 
-def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
-    command = ["jsb", str(tmp_path), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
+@pytest.fixture(scope="module")
+def whole(tunes, tmp_path_factory):
+    """Returns the folder of four finished runs on toy music, and the command that trained them."""
+    folder = tmp_path_factory.mktemp("music_runs")
+    command = ["jsb", str(folder), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
     command += flags(SMALL)
     assert main(command) == 0
-    shown = json.loads((tmp_path / "jsb.json").read_text())
-    assert [(row["model"], row["seed"]) for row in shown["rows"]] == [
+    return folder, command
+
+
+@pytest.fixture
+def again(whole, tmp_path):
+    """Returns a copy of the folder of `whole`, and the command for the copy."""
+    folder, command = whole
+    shutil.copytree(folder, tmp_path / "runs")
+    return tmp_path / "runs", [command[0], str(tmp_path / "runs"), *command[2:]]
+
+
+def rows_in(folder) -> list[dict]:
+    return json.loads((folder / "jsb.json").read_text())["rows"]
+
+
+def test_models_and_seeds_are_trained_and_shown(whole):
+    folder, _ = whole
+    rows = rows_in(folder)
+    assert [(row["model"], row["seed"]) for row in rows] == [
         ("tcn", 1), ("gru", 1), ("tcn", 2), ("gru", 2),
     ]  # fmt: skip
-    lines = [json.loads(line) for line in (tmp_path / "tcn-1" / "metrics.jsonl").open()]
+    lines = [json.loads(line) for line in (folder / "tcn-1" / "metrics.jsonl").open()]
     judged = [line["loss"] for line in lines if line["kind"] == "validation"]
-    assert judged[-1] < judged[0] and shown["rows"][0]["validation"] == min(judged)
-    assert (tmp_path / "jsb.png").stat().st_size > 1000
-    shown_table = (tmp_path / "jsb.md").read_text()
+    assert judged[-1] < judged[0] and rows[0]["validation"] == min(judged)
+    assert (folder / "jsb.png").stat().st_size > 1000
+    shown_table = (folder / "jsb.md").read_text()
     assert all(words in shown_table for words in ("| tcn |", "8.1", "test"))
-    capsys.readouterr()
+
+
+def test_finished_runs_are_not_trained_again(again, capsys):
+    folder, command = again
+    rows = rows_in(folder)
     assert main(command) == 0
     assert capsys.readouterr().out.count("complete") == 4
-    assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == shown["rows"]
+    assert rows_in(folder) == rows
     assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
-    # Other pieces with as many keys.
+
+
+@pytest.mark.parametrize("split", ["traindata", "validdata"])
+def test_other_pieces_with_as_many_keys_are_refused(again, split, tunes, tmp_path, capsys):
+    folder, command = again
     command[3] = str(tmp_path / "other.mat")
-    for split in ("traindata", "validdata"):
-        write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
-        for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
-            assert main(words) == 2
-            assert "the training data differ from" in capsys.readouterr().err
-    # A complete run is scored on a new test split, and keeps its score without one.
+    write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
+    for words in (command, ["--resume", str(folder / "tcn-1"), "--data", command[3]]):
+        assert main(words) == 2
+        assert "the training data differ from" in capsys.readouterr().err
+
+
+def test_a_complete_run_is_scored_on_a_new_test_split_and_keeps_its_score_without_one(
+    again, tunes, tmp_path, capsys
+):
+    folder, command = again
+    rows, command[3] = rows_in(folder), str(tmp_path / "other.mat")
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
     assert main(command) == 0
     assert capsys.readouterr().out.count("scored on the new test split") == 4
-    again = json.loads((tmp_path / "jsb.json").read_text())["rows"]
-    assert [row["validation"] for row in again] == [row["validation"] for row in shown["rows"]]
-    assert all(one["test"] != two["test"] for one, two in zip(again, shown["rows"], strict=True))
+    scored = rows_in(folder)
+    assert [row["validation"] for row in scored] == [row["validation"] for row in rows]
+    assert all(one["test"] != two["test"] for one, two in zip(scored, rows, strict=True))
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :0])
     assert main(command) == 0
-    assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == again
+    assert rows_in(folder) == scored
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):

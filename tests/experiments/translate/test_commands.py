@@ -1,9 +1,11 @@
 """Tests of the translation commands on number pairs: training, translation and evaluation."""
 
+import contextlib
 import dataclasses
 import io
 import json
 import os
+import shutil
 import types
 
 import pytest
@@ -137,7 +139,7 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(
     refused(main, arguments, words, tmp_path)
 
 
-def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused, number_text):
+def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused):
     (tmp_path / "validation.tsv").write_text("one two\teins zwei\n" * 9)
     (tmp_path / "train.tsv").write_text("one two three four\teins zwei drei vier\n" * 300)
     settings = [*number_settings(f"tsv:{tmp_path}/{{split}}.tsv"), "data.vocabulary_size=26"]
@@ -156,43 +158,75 @@ def repeating(monkeypatch):
     monkeypatch.setattr(TranslationRun, "translator", translator)
 
 
-def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, repeating):
-    """The same command resumes a run, and refuses other settings or other text."""
-    write_numbers(tmp_path, 300, 40)
-    file = tmp_path / "train.tsv"
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Returns a run that was trained to step 10 and resumed to step 20, and what relates to it.
+
+    The result has the attributes `run`, `file` (its text), `settings`, `held` (the held-out pairs),
+    `out` and `err` (what the resumed command wrote).
+    """
+    folder = tmp_path_factory.mktemp("stopped")
+    write_numbers(folder, 300, 40)
+    file, run = folder / "train.tsv", str(folder / "run")
     settings = number_settings(f"tsv:{file}", steps=10)
-    run, longer = str(tmp_path / "run"), [*settings, "training.max_steps=20"]
-    assert train(run, settings) == train(run, longer) == 0
-    said, held = capsys.readouterr(), read_pairs(f"tsv:{file}", HeldOut(0.1, 1), "en", "de")
-    assert "resuming after step 10" in said.out
-    assert f"training text: {300 - len(held)} pairs" in said.out
-    assert f"tsv:{file}: {len(held)} of 300 pairs are held out for validation" in said.err
-    [scores] = evaluated(run, tmp_path / "scores")
-    assert scores["split"] == "validation" and scores["references"] == [pair[1] for pair in held]
+    assert train(run, settings) == 0
+    settings = [*settings, "training.max_steps=20"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert train(run, settings) == 0
+    held = read_pairs(f"tsv:{file}", HeldOut(0.1, 1), "en", "de")
+    said = {"out": out.getvalue(), "err": err.getvalue()}
+    return types.SimpleNamespace(run=run, file=file, settings=settings, held=held, **said)
+
+
+def test_the_same_command_goes_on_where_it_stopped(stopped):
+    held = len(stopped.held)
+    assert "resuming after step 10" in stopped.out
+    assert f"training text: {300 - held} pairs" in stopped.out
+    assert f"tsv:{stopped.file}: {held} of 300 pairs are held out for validation" in stopped.err
+    assert TranslationRun.open(stopped.run).recipe.training.max_steps == 20
+
+
+def test_the_held_out_pairs_are_the_validation_split(stopped, tmp_path, refused, repeating):
+    held = [pair[1] for pair in stopped.held]
+    [scores] = evaluated(stopped.run, tmp_path / "scores")
+    assert scores["split"] == "validation" and scores["references"] == held
     for words, split, count in (
         (["--split", "train"], "train", 300 - len(held)),
         (["--split", "all"], "all", 300),
-        (["--source", f"tsv:{tmp_path}/validation.tsv"], "all", 40),
+        (["--source", f"tsv:{stopped.file.parent}/validation.tsv"], "all", 40),
     ):
-        [scores] = evaluated(run, tmp_path / str(count), *words)
+        [scores] = evaluated(stopped.run, tmp_path / str(count), *words)
         assert (scores["split"], len(scores["references"])) == (split, count)
-    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': give one file")
-    assert TranslationRun.open(run).recipe.training.max_steps == 20
-    for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
-        assert train(run, [*longer, other]) == 2
-        assert f"{run} was trained with" in capsys.readouterr().err
-    assert TranslationRun.open(run).recipe.training.seed == 1
-    smaller = flags([*settings, "data.vocabulary_size=39"])
-    assert main(["vocabulary", "multi30k_macaron_tiny", str(tmp_path / "other"), *smaller]) == 0
-    os.rename(f"{run}/vocabulary", tmp_path / "own")
-    os.rename(tmp_path / "other", f"{run}/vocabulary")
-    assert train(run, longer) == 2
+    refused(main, ["evaluate", stopped.run, "--split", "test"], "has no split 'test': give one")
+
+
+@pytest.mark.parametrize(
+    "other", ["model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"]
+)
+def test_a_run_is_not_resumed_with_other_settings(other, stopped, capsys):
+    assert train(stopped.run, [*stopped.settings, other]) == 2
+    assert f"{stopped.run} was trained with" in capsys.readouterr().err
+    assert TranslationRun.open(stopped.run).recipe.training.seed == 1
+
+
+def test_a_run_is_not_resumed_with_another_vocabulary(stopped, tmp_path, capsys):
+    run, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(stopped.run, run)
+    smaller = flags([*stopped.settings, "data.vocabulary_size=39"])
+    assert main(["vocabulary", "multi30k_macaron_tiny", str(other), *smaller]) == 0
+    shutil.rmtree(run / "vocabulary")
+    os.rename(other, run / "vocabulary")
+    assert train(run, stopped.settings) == 2
     assert "differs from the vocabulary that the run was trained with" in capsys.readouterr().err
-    os.rename(f"{run}/vocabulary", tmp_path / "other")
-    os.rename(tmp_path / "own", f"{run}/vocabulary")
-    file.write_text("".join(f"one one one {n}\teins eins eins {n}\n" for n in range(300)))
-    assert train(run, longer) == 2
+
+
+def test_a_run_is_not_resumed_on_other_text(stopped, capsys):
+    text = stopped.file.read_text()
+    stopped.file.write_text("".join(f"one one one {n}\teins eins eins {n}\n" for n in range(300)))
+    assert train(stopped.run, stopped.settings) == 2
     assert "the training data differ from" in capsys.readouterr().err
+    stopped.file.write_text(text)
 
 
 def test_nothing_is_held_out_where_it_is_not_asked():
