@@ -73,6 +73,7 @@ assert "keras_hub" not in sys.modules  # which is optional
     )
 
 
+@pytest.mark.thorough
 def test_every_export_is_served_by_tensorflow_alone(tmp_path):
     model, plain = classifier(), compiled(functional())
     plain.fit(ROWS, LABELS, verbose=0)  # with native kernels where they can be built
@@ -166,6 +167,7 @@ def test_a_clone_and_a_recomputed_call_answer_alike(network_class):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_litert_runs_a_masked_recurrence_on_any_rows(tmp_path):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
@@ -254,8 +256,10 @@ def test_a_translator_needs_source_and_target():
     ("block", "options"),
     [
         ("macaron", {"steps_per_execution": 2}),
-        ("swish_rnn", {"jit_compile": True}),
-        pytest.param("macaron", {"jit_compile": True}, marks=pytest.mark.thorough),
+        *(
+            pytest.param(block, {"jit_compile": True}, marks=pytest.mark.thorough)
+            for block in ("swish_rnn", "macaron")
+        ),
     ],
 )
 def test_keras_s_own_fit(block, options):

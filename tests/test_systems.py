@@ -10,6 +10,8 @@ from tests.harness import numpy_of
 from tests.toys.systems import MIXTURE, SYSTEMS
 
 # One block per base class of a system, each block at least once; `make test-slow` runs the others.
+# `make test` runs three, since tests/models and tests/objectives check every system.
+FIRST = ("gpt2", "gpt_classification", "question_answering")
 QUICK = {
     "albert": "transformer",
     "xlm_causal": "amlp",
@@ -21,7 +23,13 @@ QUICK = {
     "question_answering": MIXTURE,
 }
 PAIRINGS = [
-    pytest.param(name, block, marks=[] if QUICK.get(name) == block else pytest.mark.slow)
+    pytest.param(
+        name,
+        block,
+        marks=(pytest.mark.thorough if name not in FIRST else [])
+        if QUICK.get(name) == block
+        else pytest.mark.slow,
+    )
     for name, system in SYSTEMS.items()
     for block in system.blocks
 ]

@@ -276,6 +276,7 @@ def test_greedy_is_the_argmax_of_the_whole_model(kind):
             np.testing.assert_allclose(found["log_probs"][b, k], log_prob, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("min_tokens", [0, 4])
 def test_any_of_several_ends_ends_a_text(min_tokens):
     model, rules = small("transformer"), Rules(Controls(temperature=0), END, barred)
@@ -294,7 +295,9 @@ def test_any_of_several_ends_ends_a_text(min_tokens):
         assert len(new) > min_tokens and (min_tokens or len(new) == 1)
 
 
-@pytest.mark.parametrize("kind", ["transformer", "swish_rnn"])
+@pytest.mark.parametrize(
+    "kind", ["transformer", pytest.param("swish_rnn", marks=pytest.mark.thorough)]
+)
 def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, barred)
     prompts = asked(limits=[N, 3, N])

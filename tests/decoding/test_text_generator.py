@@ -92,6 +92,7 @@ def test_a_model_with_banded_layers_goes_on_as_it_does_whole_and_streams_the_sam
         assert "".join(generator.stream(text, config)) == found.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [TextGenerator, SequenceGenerator])
 def test_several_ends_and_a_stream_says_the_same(kind, model, vocabulary):
     if kind is TextGenerator:

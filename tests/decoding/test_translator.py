@@ -198,6 +198,7 @@ def test_no_lines_and_bad_settings(model):
     refuses("batch_tokens", decoding.LineTranslator, model, Letters(), batch_tokens=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config",
     [

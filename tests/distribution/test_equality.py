@@ -48,7 +48,7 @@ def results(tmp_path_factory):
 
 # Text models take long to trace and optimize, once for each replica.
 CASES = [
-    pytest.param("two", 0, "toy", marks=pytest.mark.quick),
+    ("two", 0, "toy"),
     ("workers", 0, "toy"),
     ("workers", 1, "toy"),
     pytest.param("two", 0, "translation", marks=pytest.mark.slow),
@@ -56,7 +56,7 @@ CASES = [
     pytest.param("workers", 0, "pretraining", marks=pytest.mark.slow),
     pytest.param("four", 0, "pretraining", marks=pytest.mark.slow),
 ]
-TWO = pytest.param("two", "toy", marks=pytest.mark.quick)
+TWO = ("two", "toy")
 FOUR = pytest.param("four", "pretraining", marks=pytest.mark.slow)
 
 

@@ -164,7 +164,6 @@ def test_a_network_that_fails_is_no_text_that_is_refused(
     refuses(f"cannot compute its outputs .*{FAILURES[fails]}", classifier.export, tmp_path / "out")
 
 
-@pytest.mark.quick
 def test_the_command_shows_the_table(classifier, tmp_path, capsys):
     classifier.save_pretrained(tmp_path / "saved")
     assert main([str(tmp_path / "saved"), str(tmp_path / "served")]) == 0

@@ -118,6 +118,7 @@ def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("2 arguments, and a dict among them", pairs.predict, *sides)
 
 
+@pytest.mark.thorough
 def test_a_writer_streams_scores_and_takes_numbers(writer):
     drawn = {"temperature": 0.7, "seed": 3, "max_tokens": 6}
     answer = writer.predict("a b", **drawn)
@@ -142,6 +143,7 @@ def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
     assert short.keys() == long.keys() == no_text.keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "name", "vocabulary", "start", "max_bytes"),
     [
@@ -192,6 +194,7 @@ def test_gaps_are_filled_with_as_many_pieces_as_asked():
         refuses(f"top={top} must be", model.predict, "[MASK]", top=top)
 
 
+@pytest.mark.thorough
 def test_an_export_in_bfloat16_leaves_the_model_as_it_was(classifier, tmp_path):
     before = classifier.predict(["a b"])
     classifier.export(tmp_path / "served", bfloat16=True)

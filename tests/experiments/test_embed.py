@@ -34,7 +34,6 @@ def encoder(run):
     return open_encoder(str(run))[0]
 
 
-@pytest.mark.quick
 def test_cosines_learn_scores(run, ran):
     last = task_toys.validations(run)[-1]
     assert last["step"] == 40 and last["spearman"] > 0.8 and last["pearson"] > 0.9

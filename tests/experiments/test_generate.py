@@ -16,7 +16,6 @@ from experiments.pretrain.__main__ import main as pretrain
 from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.decoding import GenerationConfig, TextScorer
 from macaron_tf.training.progress import read_lines
-from tests.harness import refuses
 from tests.toys.pretraining import flags, prepare, toy_settings
 
 

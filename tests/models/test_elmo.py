@@ -153,6 +153,7 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     assert tiny.count_params() == own
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )

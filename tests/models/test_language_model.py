@@ -44,6 +44,11 @@ COMBINED = ("split_albert", "split_xl", "split_swish", "biased", "languages", "n
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
 
+def rarely(kind: str) -> pytest.MarkDecorator:
+    """Returns the mark of a kind; other combinations of split layers are slow tests."""
+    return pytest.mark.slow if kind in COMBINED else pytest.mark.thorough
+
+
 def small(dtype=None, **options) -> LanguageModel:
     shapes = (V, 16, 32, 2, 2)
     config = EncoderConfig(*shapes, max_length=12, causal=True, **{**PLAIN, **options})
@@ -71,13 +76,10 @@ def test_no_later_token_changes_an_output(kind):
 @pytest.mark.parametrize(
     ("kind", "max_length"),
     [
-        # Other combinations of split layers are slow tests.
-        *(
-            pytest.param(kind, None, marks=pytest.mark.slow if kind in COMBINED else ())
-            for kind in CACHED
-        ),
-        # A cache of fixed size; slow for most types.
-        *(pytest.param(kind, 9, marks=() if kind in FAST else pytest.mark.slow) for kind in CACHED),
+        *((kind, None) for kind in FAST),
+        *(pytest.param(kind, 9, marks=pytest.mark.thorough) for kind in FAST),
+        *(pytest.param(kind, None, marks=rarely(kind)) for kind in CACHED if kind not in FAST),
+        *(pytest.param(kind, 9, marks=pytest.mark.slow) for kind in CACHED if kind not in FAST),
     ],
 )
 def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):

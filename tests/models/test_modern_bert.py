@@ -79,6 +79,7 @@ def test_padding_packing_and_documents_change_nothing(block):
     np.testing.assert_allclose(found, expected[real], atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_exports_and_int8_answer_alike(tmp_path):
     model, given = built(Encoder, config(), noise=0.2), rows()
     expected, real = numpy_of(model(given)), rows() != 0

@@ -86,9 +86,10 @@ def swish_rnn(**options):
         (language_model, False),
         pytest.param(swish_rnn, True, marks=pytest.mark.slow),
         (swish_rnn, False),
-        (encoder_decoder, False),
-        (segments, False),
-        (two_streams, False),
+        *(
+            pytest.param(make, False, marks=pytest.mark.thorough)
+            for make in (encoder_decoder, segments, two_streams)
+        ),
     ],
 )
 def test_gradients_are_the_same(make, jit_compile):

@@ -72,6 +72,7 @@ def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     check_model(model, inputs, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", [pytest.param(SCHEMES[1], marks=pytest.mark.slow), SCHEMES[2]])
 @pytest.mark.parametrize(
     ("make", "inputs", "options"),

@@ -198,6 +198,7 @@ MASKED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "arguments", "shape"),
     [

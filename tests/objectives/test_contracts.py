@@ -89,6 +89,7 @@ def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
         np.testing.assert_allclose(with_padding, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_may_have_any_integer_type(name):
     network, objective, batch = case(name)
@@ -137,6 +138,7 @@ def test_xla_gives_the_same_loss_and_gradients(name, block):
 NARROW = generator_config(tiny(), 0.5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "kind", "options", "metric"),
     [

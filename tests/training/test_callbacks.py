@@ -77,6 +77,7 @@ def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
     assert tracker.config["name"]
 
 
+@pytest.mark.thorough
 def test_keras_own_early_stopping_ends_a_run(tmp_path):
     text = "keras.callbacks:EarlyStopping(monitor='val_loss', mode='max', patience=0)"
     callbacks = Callbacks.parse([text], None).make(tmp_path)
@@ -85,6 +86,7 @@ def test_keras_own_early_stopping_ends_a_run(tmp_path):
     assert result.checkpoint.name == "step-00000004"
 
 
+@pytest.mark.thorough
 def test_a_trace_of_some_updates(tmp_path, capsys):
     [trace] = Callbacks.parse([], "3:4").make(tmp_path)
     config = dataclasses.replace(CONFIG, max_steps=5)

@@ -57,6 +57,7 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
         assert a[name] == pytest.approx(b[name], rel=1e-5), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps_per_call", [1, 4])
 def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_per_call):
     """Micro-batches are read in order, although `remat` could swap the first two.

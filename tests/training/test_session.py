@@ -84,7 +84,14 @@ def test_a_whole_run(uninterrupted):
 
 @pytest.mark.parametrize(
     ("how", "step"),
-    [("kill", 13), ("kill", 16), (signal.SIGTERM, 7), (signal.SIGINT, 16), ("validation", 16)],
+    [
+        ("kill", 13),
+        (signal.SIGTERM, 7),
+        *(
+            pytest.param(how, 16, marks=pytest.mark.thorough)
+            for how in ("kill", signal.SIGINT, "validation")
+        ),
+    ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
     """A run that is killed after a step, or stopped by a signal, resumes bit-identically."""
@@ -109,7 +116,13 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, 
     assert_same_run(tmp_path, model, uninterrupted)
 
 
-@pytest.mark.parametrize("more", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM] * 2])
+@pytest.mark.parametrize(
+    "more",
+    [
+        [signal.SIGINT],
+        *(pytest.param([signal.SIGTERM] * n, marks=pytest.mark.thorough) for n in (1, 2)),
+    ],
+)
 def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatch, uninterrupted):
     def signalled(*given, **options):
         for number in more:
@@ -221,7 +234,7 @@ VALIDATIONS = {
 
 
 @pytest.mark.parametrize("case", VALIDATIONS)
-@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize("is_resumed", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_best_checkpoint_by_the_direction_of_its_metric(case, is_resumed, tmp_path):
     metric, validations, best = VALIDATIONS[case]
     config = dataclasses.replace(SHORT, best_metric=metric)
@@ -295,7 +308,7 @@ def test_handlers_are_put_back(uninterrupted):
     assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
-@pytest.mark.parametrize("per_call", [4, 1000])
+@pytest.mark.parametrize("per_call", [4, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call):
     result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
     assert result.step == CONFIG.max_steps

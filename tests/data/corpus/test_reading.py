@@ -370,6 +370,7 @@ def language_of(batch) -> tuple[int, ...]:
     return found
 
 
+@pytest.mark.thorough
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
     """Each batch has one language or one language pair.
 

@@ -245,8 +245,6 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
     assert found.texts == (["p2", "p0"], ["h2", "h0"])
 
 
-
-
 def test_a_table(table, tmp_path):
     source = table("id\tlabel\ttext", "a\tgood\tso good", 'b\t0\tso "bad', "c\tbad\tgood")
     examples = read_examples(SENTIMENT, "train", source=source)

@@ -52,7 +52,6 @@ def trained(corpus, tmp_path_factory):
     return run
 
 
-@pytest.mark.quick
 def test_it_learns_which_letter_a_document_says(trained, corpus):
     lines = validations(trained)
     assert [line["step"] for line in lines] == [30, 60, 90]
@@ -170,7 +169,6 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     assert memory[2_000] - memory[500] < 20_000
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
