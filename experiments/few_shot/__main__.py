@@ -3,8 +3,7 @@
     macaron few_shot runs/gpt2 --task sst2 rte --shots 0 1 4 16 --seeds 1 2 3 \\
         --data-dir DIR --out scores
     macaron few_shot runs/gpt2 --task lambada:dev.txt.gz --shots 0 --out scores
-    macaron few_shot runs/small runs/large --task sst2 --calibrate \\
-        --data-dir DIR --out scores
+    macaron few_shot runs/small runs/large --task sst2 --data-dir DIR --out scores
 
 As in Brown et al. 2020 (GPT-3), a prompt consists of K shots (solved examples) and a question. The
 command scores the model's answers to the questions. OUT/few_shot.md has a table of the scores, with
@@ -18,7 +17,7 @@ from experiments import command_line as cli
 _FORMS = """tasks:
   cola sst2 mrpc qqp mnli snli xnli qnli rte wnli boolq multirc
                  classification; each class has an answer word, and the model predicts the class
-                 with the most probable answer word (see --words)
+                 with the most probable answer word
   lambada:FILE   last-word prediction; each line of the file is a passage. The file may be
                  compressed (.gz, .bz2, .xz). If its name contains {split}, the command reads solved
                  examples from the file for train, and questions from the file for validation.
@@ -65,30 +64,6 @@ main = cli.single_program(
         minimum=0,
         nargs="+",
         action=cli.Distinct,
-    ),
-    cli.argument(
-        "--normalization",
-        "score of an answer choice. 'token': the mean log-likelihood of its tokens; 'sum': the sum "
-        "of the log-likelihoods of its tokens (default: 'token')",
-        choices=("token", "sum"),
-        default="token",
-    ),
-    cli.switch(
-        "--calibrate",
-        "contextual calibration (Zhao et al. 2021): divide the probability of each answer choice "
-        "by its mean probability after content-free inputs such as N/A (default: off)",
-    ),
-    cli.argument(
-        "--template TEXT",
-        "prompt format of a classification task, in which {first} and {second} stand for the input "
-        "texts and \\n stands for a line break; requires --words and a single --task (default: the "
-        "task's own format)",
-    ),
-    cli.argument(
-        "--words WORD",
-        "answer words, one for each class, in the order in which `finetune tasks` lists the "
-        "classes; requires --template (default: the task's own words)",
-        nargs="+",
     ),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
     cli.path_argument("--out DIR", "output folder for the table and the figures", required=True),

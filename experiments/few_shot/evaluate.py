@@ -12,7 +12,6 @@ import numpy as np
 from experiments.few_shot.tasks import (
     Prompt,
     PromptTask,
-    Template,
     baselines,
     draw_shots,
     limit_questions,
@@ -24,7 +23,6 @@ from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.decoding import fill_context
 from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.language import calibrated
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.pretrained import Pretrained
@@ -37,16 +35,8 @@ Ids = list[int]
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `few_shot`: evaluates models, and prints and writes the report."""
-    template = None
-    if options.template or options.words:
-        if not (options.template and options.words and len(options.task) == 1):
-            raise UserError(
-                "--template and --words work only together and with a single task: give both flags "
-                "and one --task"
-            )
-        template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
-        limit_questions(read_task(name, options.tfds, template), options.max_examples)
+        limit_questions(read_task(name, options.tfds), options.max_examples)
         for name in options.task
     ]
     names = [task.name for task in tasks]
@@ -57,22 +47,20 @@ def run(options: argparse.Namespace) -> None:
         )
     for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)
-    settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     task_records = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks
     }
-    record = {"settings": settings, "baselines": task_records, "runs": []}
+    record = {"baselines": task_records, "runs": []}
     out = storage.as_path(options.out)
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
     for path in options.runs:
         pretrained = open_model(path, causal=True, trust_code=options.trust_code)
-        if pretrained.name in {
-            run["model"] for run in record["runs"]
-        }:  # another checkpoint or folder
+        earlier = {run["model"] for run in record["runs"]}
+        if pretrained.name in earlier:  # another checkpoint or folder
             pretrained = dataclasses.replace(pretrained, name=str(path))
-        record["runs"] += evaluate(pretrained, tasks, options.shots, options.seeds, **settings)
+        record["runs"] += evaluate(pretrained, tasks, options.shots, options.seeds)
     text = markdown(record)
     print(text, end="", flush=True)
     write_json(out / JSON, record)
@@ -84,24 +72,11 @@ def run(options: argparse.Namespace) -> None:
     print(f"written: {out}/{MARKDOWN}, {out}/{JSON}, {out}/{FIGURE}")
 
 
-@dataclasses.dataclass(eq=False)
 class Asker:
-    """Evaluator of a model on tasks in the form of prompts.
+    """Evaluator of a model on tasks in the form of prompts."""
 
-    Attributes:
-        pretrained: the model.
-        normalization: normalization of the score of a choice. With "sum", the score is the
-            log-likelihood of the choice. With "token", the log-likelihood is divided by the number
-            of tokens, so that short choices have no advantage (Brown et al. 2020, section 2.4).
-        calibrate: whether to calibrate the scores of choices; see
-            `macaron_tf.evaluation.language.calibrated`.
-    """
-
-    pretrained: Pretrained
-    normalization: str = "token"
-    calibrate: bool = False
-
-    def __post_init__(self):
+    def __init__(self, pretrained: Pretrained):
+        self.pretrained = pretrained
         self.scorer = self.pretrained.task.scorer(self.pretrained.task.window)
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, float]:
@@ -124,15 +99,15 @@ class Asker:
         ]
         answers = [task.choices or (prompt.answer,) for prompt in task.questions]
         examples, questions, choices = self._encode(shown, queries, answers)
-        filled = [
-            fill_context(examples, question, self._max_prompt_tokens(options))
-            for question, options in zip(questions, choices, strict=True)
-        ]
+        window, filled = self.pretrained.task.window, []
+        for question, options in zip(questions, choices, strict=True):
+            room = max(window - 1 - max(map(len, options)), 1)  # for [CLS] and the longest answer
+            filled.append(fill_context(examples, question, room))
         contexts = [context.ids for context in filled]
         if task.choices:
-            empty_texts = [*map(_in_one_line, task.content_free)] if self.calibrate else []
-            empty = self._encode(shown, empty_texts, [("",)] * len(empty_texts))[1]
-            metrics = self._choice_metrics(task, contexts, choices, examples, empty)
+            scores = self._choice_scores(contexts, choices)  # (N, C)
+            labels = np.array([prompt.label for prompt in task.questions])
+            metrics = {"score": float(task.measure(scores.argmax(axis=1), labels))}
         else:
             metrics = self._last_word_metrics(contexts, choices)
         return {
@@ -140,10 +115,6 @@ class Asker:
             "shown": float(np.mean([context.shown for context in filled])),
             "cut": float(np.mean([context.cut for context in filled])),
         }
-
-    def _max_prompt_tokens(self, answers: Sequence[Ids]) -> int:
-        """Returns the maximum number of tokens in a prompt that any of `answers` follows."""
-        return max(self.pretrained.task.window - 1 - max(map(len, answers)), 1)
 
     def _encode(
         self, examples: Sequence[str], queries: Sequence[str], answers: Sequence[Sequence[str]]
@@ -173,43 +144,19 @@ class Asker:
             [[answer for *_, answer in row] for row in rows],
         )
 
-    def _choice_metrics(
-        self,
-        task: PromptTask,
-        contexts: list[Ids],
-        choices: list[list[Ids]],
-        examples: list[Ids],
-        queries: list[Ids],
-    ) -> dict[str, float]:
-        """Scores the choices after `contexts`.
-
-        If `calibrate` is True, the method calibrates the scores by the scores of the same choices
-        after the content-free `queries`.
-        """
-        scores = self._choice_scores(contexts, choices)  # (N, C)
-        if self.calibrate:
-            empty_scores: dict[str, np.ndarray] = {}
-            for row, options in enumerate(choices):
-                if (key := repr(options)) not in empty_scores:
-                    max_tokens = self._max_prompt_tokens(options)
-                    empty = [fill_context(examples, query, max_tokens).ids for query in queries]
-                    empty_scores[key] = self._choice_scores(empty, [options] * len(empty))
-                scores[row] = calibrated(scores[row : row + 1], empty_scores[key])[0]
-        labels = np.array([prompt.label for prompt in task.questions])
-        return {"score": float(task.measure(scores.argmax(axis=1), labels))}
-
     def _choice_scores(self, contexts: list[Ids], choices: list[list[Ids]]) -> np.ndarray:
-        """Returns the scores of C choices after each of N contexts, `(N, C)`."""
+        """Returns the scores of C choices after each of N contexts, `(N, C)`.
+
+        A score is the log-likelihood per token, so that short choices have no advantage (Brown et
+        al. 2020, section 2.4).
+        """
         pairs = zip(contexts, choices, strict=True)
         scores = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
-        shape = (len(contexts), len(choices[0]))
-        tokens = scores.lengths if self.normalization == "token" else 1
-        return (scores.log_probs / tokens).reshape(shape)
+        return (scores.log_probs / scores.lengths).reshape(len(contexts), len(choices[0]))
 
     def _last_word_metrics(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, float]:
-        scores = self.scorer.score(
-            [(ids, word) for ids, [word] in zip(contexts, words, strict=True)]
-        )
+        pairs = zip(contexts, words, strict=True)
+        scores = self.scorer.score([(ids, word) for ids, [word] in pairs])
         perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
         return {"score": float(scores.greedy.mean()), "perplexity": perplexity}
 
@@ -219,7 +166,10 @@ def _in_one_line(text: str) -> str:
 
 
 def evaluate(
-    pretrained: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
+    pretrained: Pretrained,
+    tasks: list[PromptTask],
+    shots: list[int],
+    seeds: list[int],
 ) -> list[dict]:
     """Evaluates a model on every combination of task, number of shots and seed.
 
@@ -228,13 +178,12 @@ def evaluate(
         tasks: the tasks.
         shots: numbers of shots K to evaluate.
         seeds: random seeds for drawing the shots. K = 0 is evaluated once, without a seed.
-        settings: fields of `Asker`.
 
     Returns:
         A list with a dict for each task, K and seed. The dict has the output of `Asker.ask` and the
         keys "model", "parameters", "task", "shots" and "seed". The seed is `None` if K = 0.
     """
-    asker = Asker(pretrained, **settings)
+    asker = Asker(pretrained)
     model = {"model": pretrained.name, "parameters": pretrained.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
@@ -280,7 +229,7 @@ def _panels(
 
 def markdown(record: dict[str, Any]) -> str:
     """Formats few_shot.md, which has a table of the scores for every task, model and K."""
-    settings, rows = record["settings"], []
+    rows = []
     for task, baseline in record["baselines"].items():
         task_runs = [run for run in record["runs"] if run["task"] == task]
         baseline_cells = [f"{100 * baseline[name]:.1f}" for name in _BASELINES]
@@ -293,12 +242,11 @@ def markdown(record: dict[str, Any]) -> str:
                 shown, cut = (statistics.mean(values(group, name)) for name in ("shown", "cut"))
                 rows.append([*cells, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *baseline_cells])
     head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_BASELINES]
-    calibrated = ", calibrated by content-free queries" if settings["calibrate"] else ""
-    choice_note = f" Classes by log-likelihood ({settings['normalization']}{calibrated})."
     lines = [
         "# Zero- and few-shot scores",
         "",
-        "Scores in percent, mean ± standard deviation over seeds of the examples." + choice_note,
+        "Scores in percent, mean ± standard deviation over seeds of the examples. Classes by "
+        "log-likelihood per token.",
         "`shown` is the mean number of examples per query that fit into a row. `cut` is the share",
         "of queries that were truncated. A score near chance or majority shows no ability.",
         "",

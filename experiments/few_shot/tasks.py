@@ -6,21 +6,20 @@ In this package, shots are the solved examples in a prompt, and K is the number 
 import collections
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import accuracy, score
 from macaron_tf.evaluation.language import chance, majority
 from macaron_tf.io.files import lines_of
 
 _POOL = 10_000  # maximum number of training examples from which shots are drawn
-# Content-free inputs, which show a model's bias towards an answer (Zhao et al. 2021, section 4).
-_CONTENT_FREE = ("N/A", "[MASK]", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,6 @@ class PromptTask:
         metric: name of the metric, for tables.
         measure: function that scores the predicted classes. Its arguments are the indices of the
             predicted choices and of the correct choices.
-        content_free: queries without content, such as "N/A", which are used for calibration.
     """
 
     name: str
@@ -62,46 +60,18 @@ class PromptTask:
     choices: tuple[str, ...] = ()
     metric: str = "accuracy"
     measure: Callable[[np.ndarray, np.ndarray], float] = accuracy
-    content_free: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Template:
+class Template(NamedTuple):
     """A prompt template for a classification task.
 
     Attributes:
         text: format string with the fields {first} and {second} for the texts of an example.
-            {second} is optional.
         words: answer word of each class, beginning with class 0.
-
-    Example:
-        Template("Review: {first}\\nSentiment:", ("negative", "positive"))
     """
 
     text: str
     words: tuple[str, ...]
-
-    def __post_init__(self):
-        try:
-            filled = self.text.format(first="\0", second="\0")
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise UserError(
-                f"the template {self.text!r} has a single brace, or a field other than {{first}} "
-                "and {second}: remove the field, or double each brace that belongs to the text"
-            ) from error
-        if "\0" not in filled:
-            raise UserError(
-                f"the template {self.text!r} does not contain {{first}}: write {{first}} where "
-                "the text of an example belongs"
-            )
-        if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
-            raise UserError(
-                f"the list of answer words {[*self.words]} (--words) has an empty or repeated "
-                "word: give a different word for each class"
-            )
-
-    def query(self, first: str, second: str | None = None) -> str:
-        return self.text.format(first=first, second="" if second is None else second).rstrip()
 
 
 _YES = ("yes", "no")
@@ -122,33 +92,22 @@ TEMPLATES = {
 }
 
 
-def read_task(name: str, tfds: Tfds | None = None, template: Template | None = None) -> PromptTask:
+def read_task(name: str, tfds: Tfds | None = None) -> PromptTask:
     """Reads the prompts of a classification task, or of last-word prediction `lambada:FILE`.
 
     The validation split has the questions, and the training split is the pool of shots.
-
-    Args:
-        name: name of the task.
-        tfds: access to TensorFlow Datasets.
-        template: prompt template of a classification task; `None` means the default template.
     """
     if name.startswith("lambada:"):
-        if template is not None:
-            raise UserError(
-                f"--template applies only to classification tasks, but {name} is not a "
-                "classification task: leave --template and --words out"
-            )
         return _read_last_word_task(Source.of(name))
     task = get_task(name)
-    template = template or TEMPLATES.get(name)
-    if template is None:
+    if name not in TEMPLATES:
         raise UserError(
             f"no prompt template exists for the task {name!r}: choose one of "
             f"{', '.join(TEMPLATES)} or lambada:FILE; lm-evaluation-harness has prompts for other "
             "tasks"
         )
     questions, pool = (
-        classification_prompts(task, read_examples(task, split, tfds), template)
+        classification_prompts(read_examples(task, split, tfds), TEMPLATES[name])
         for split in (task.validation_splits[0], "train")
     )
     # Excludes exact match, because this metric needs all answers to a question at once.
@@ -158,28 +117,14 @@ def read_task(name: str, tfds: Tfds | None = None, template: Template | None = N
     def measure(predictions: np.ndarray, labels: np.ndarray) -> float:
         return score(flat_task, predictions, labels)["score"]
 
-    queries = tuple(template.query(text, text) for text in _CONTENT_FREE)
-    metric = " and ".join(metrics)
-    return PromptTask(name, questions, pool[:_POOL], template.words, metric, measure, queries)
+    words = TEMPLATES[name].words
+    return PromptTask(name, questions, pool[:_POOL], words, " and ".join(metrics), measure)
 
 
-def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
-    if task.kind != "classification" or task.regression:
-        raise UserError(
-            f"the task {task.name!r} is not a classification task, but the prompt needs classes: "
-            "give a classification task"
-        )
-    if len(template.words) != task.num_classes:
-        raise UserError(
-            f"the task {task.name!r} has {task.num_classes} classes, but the template has "
-            f"{len(template.words)} {plural('word', len(template.words))}: give one word (--words) "
-            f"for each of {', '.join(task.labels)}"
-        )
-    if examples.labels is None:
-        raise UserError(f"the examples of {task.name!r} have no labels: give a split with labels")
-    second = examples.second or [None] * len(examples)
+def classification_prompts(examples: Examples, template: Template) -> list[Prompt]:
+    second = examples.second or [""] * len(examples)
     return [
-        Prompt(template.query(a, b), template.words[label], int(label))
+        Prompt(template.text.format(first=a, second=b).rstrip(), template.words[label], int(label))
         for a, b, label in zip(examples.first, second, examples.labels, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Metrics for language models: perplexity, ROUGE, calibrated few-shot scores and chance levels."""
+"""Metrics for language models: perplexity, ROUGE and chance levels."""
 
 import math
 import unicodedata
@@ -96,38 +96,6 @@ def overlap_f1(common: int, predicted: int, true: int) -> float:
     The result is 0 if `common` is 0.
     """
     return 2.0 * common / (predicted + true) if common else 0.0
-
-
-def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
-    """Removes a model's bias towards choices by contextual calibration.
-
-    The probabilities of the choices are normalized to sum 1, and divided by their means over
-    content-free queries such as "N/A" (Zhao et al. 2021, section 5). In the paper's notation,
-    W = diag(p_cf)^-1 and b = 0.
-
-    Args:
-        scores: `(N, C)` log-probability of each of C choices, summed or averaged over its tokens.
-        content_free: `(M, C)` scores for M content-free queries, in the same form as `scores`.
-
-    Returns:
-        `(N, C)` logarithms of the calibrated probabilities, which are not normalized again.
-
-    Raises:
-        ValueError: `content_free` has no rows.
-    """
-    if not len(content_free):
-        raise ValueError(
-            "calibration needs at least one content-free query, but content_free is empty: pass "
-            "content_free with one or more rows"
-        )
-    # If all choices are -inf, their normalized probabilities are equal instead of NaN.
-    scores, free_scores = (_log_softmax(np.maximum(x, -1e30)) for x in (scores, content_free))
-    return scores - np.log(np.maximum(np.exp(free_scores).mean(axis=0), 1e-30))  # (N, C) - (C,)
-
-
-def _log_softmax(scores: np.ndarray) -> np.ndarray:
-    scores = scores - scores.max(axis=-1, keepdims=True)
-    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:

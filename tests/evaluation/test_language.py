@@ -1,4 +1,4 @@
-"""Tests of perplexity, ROUGE and the scores of few-shot choices."""
+"""Tests of perplexity, ROUGE and chance levels."""
 # ruff: noqa: RUF001 -- Greek is Greek here
 
 import math
@@ -73,22 +73,6 @@ def test_english_words_are_runs_of_ascii_letters_and_digits():
         for other in ("it s a b of no quoted mail", "3 5"):
             found = language.rouge([text], [other])
             assert found == language.rouge([" ".join(words)], [other])
-
-
-def test_calibration_divides_by_the_mean_share_of_queries_about_nothing():
-    shares = np.array([[0.7, 0.3], [0.9, 0.1]])
-    nothing = np.array([[0.9, 0.1], [0.7, 0.3]])  # means 0.8 and 0.2
-    # A common factor of a row's probabilities has no effect.
-    found = language.calibrated(np.log(shares) - 5.0, np.log(nothing) - 3.0)
-    np.testing.assert_allclose(np.exp(found), shares / [[0.8, 0.2]])
-    assert found.argmax(1).tolist() == [1, 0]
-
-
-def test_calibration_of_impossible_choices_and_by_nothing():
-    none, alike = np.full((1, 2), -np.inf), np.log([[0.5, 0.5]])
-    np.testing.assert_allclose(language.calibrated(none, alike), [[0, 0]], atol=1e-9)
-    np.testing.assert_allclose(language.calibrated(alike, none), [[0, 0]], atol=1e-9)
-    rejects("at least one content-free query", language.calibrated, alike, alike[:0])
 
 
 def test_guesses_and_the_majority():

@@ -160,7 +160,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
     "words",
     ["translate evaluate RUN --checkpoint", "finetune predict RUN --checkpoint",
      "export RUN OUT --checkpoint", "pretrain train bert_tiny RUN --tpu", "compare OUT --data-dir",
-     "few_shot RUN --task x --out OUT --template", "embed train stsb RUN --init none --model"],
+     "embed train stsb RUN --init none --model"],
 )  # fmt: skip
 def test_a_flag_s_empty_word_is_refused(words, capsys):
     """An empty string, as from an unset variable in `--checkpoint "$BEST"`, is refused."""

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from macaron_tf.decoding import GenerationConfig
 from macaron_tf.models import EncoderConfig, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
+from tests.harness import refuses
 from tests.toys.decoders import language_model, random, sequence_model
 from tests.toys.hugging_face import written
 
@@ -122,6 +124,86 @@ def test_lm_evaluation_harness_gives_our_scores(tmp_path):
         parts = model.score([text for text, _ in pairs])
         ours = [a["log_probs"] - b["log_probs"] for a, b in zip(wholes, parts, strict=True)]
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+@pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn"])
+def test_lm_evaluation_harness_runs_our_models(block, tmp_path):
+    """The adapter's numbers are sums of log-softmax; for a GPT-2, also those of the model `hf`."""
+    harness = pytest.importorskip("lm_eval")
+    tasks = pytest.importorskip("lm_eval.tasks")
+    from macaron_tf.harness import Macaron
+
+    made = language_model(block=block)
+    made.save_pretrained(tmp_path / "own")
+    # The last context is longer than the window, and ends in a space, which the answer gets.
+    pairs = [("the cat sat on the", "mat"), ("a", "dog ran"), ("hello " * 30 + "the ", "cat")]
+    lines = [json.dumps({"text": text, "end": end}) for text, end in pairs]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "small.yaml").write_text(TASK.format(file=tmp_path / "data.jsonl"))
+    common = {
+        "tasks": ["small"],
+        "task_manager": tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
+        "log_samples": True,
+    }
+
+    def responses(*model, **options):
+        found = harness.simple_evaluate(*model, **options, **common)["samples"]["small"]
+        return [sample["resps"][0][0] for sample in found]
+
+    ours = responses("macaron", model_args=f"path={tmp_path / 'own'},trust_code=True")
+    vocabulary, network = made.vocabulary, made.network
+
+    def log_prob(row, first):
+        logits = np.asarray(network({"token_ids": np.array([row[:-1]], np.int32)}), np.float64)[0]
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return sum(log_probs[place - 1, row[place]] for place in range(first, len(row)))
+
+    for (text, end), (found, _) in zip(pairs, ours, strict=True):
+        context, whole = vocabulary.encode_lines([text.rstrip(), f"{text} {end}"])
+        answer = whole[len(context) :]
+        kept = context[max(len(whole) + 1 - 65, 0) :]  # 64 positions and a label, with [CLS]
+        expected = log_prob([vocabulary.cls_id, *kept, *answer], 1 + len(kept))
+        assert found == pytest.approx(expected, abs=1e-3)
+    if block == "transformer":
+        written(made, tmp_path / "out")
+        args = f"pretrained={tmp_path / 'out'},add_bos_token=True,dtype=float32,max_length=64"
+        theirs = responses("hf", model_args=args, device="cpu", batch_size=1)
+        # `hf` cuts [CLS] off a long context.
+        np.testing.assert_allclose(np.array(ours)[:2], np.array(theirs)[:2], atol=1e-3)
+
+    model = Macaron(str(tmp_path / "own"), max_length=10)
+
+    def asked(kind, *arguments):
+        return harness.api.instance.Instance(kind, doc={}, arguments=arguments, idx=0)
+
+    texts = ["a dog", "the cat sat on the mat, the world", ""]
+    found = model.loglikelihood_rolling([asked("loglikelihood_rolling", text) for text in texts])
+    for text, total in zip(texts, found, strict=True):
+        [ids], start, expected = vocabulary.encode_lines([text]), vocabulary.cls_id, 0.0
+        for first in range(0, len(ids), 9):  # windows of [CLS], the token before, and 9 to score
+            last = min(first + 9, len(ids))
+            # The last window takes more of the text before.
+            context = ids[max(last - 10, 0) : first] if first else []
+            before = context[-(10 - (last - first)) :] if first else []
+            row = [start, *before, *ids[first:last]]
+            expected += log_prob(row, 1 + len(before))
+        assert total == pytest.approx(expected, abs=1e-3)
+    whole = made.task.generator.complete(["a dog"], GenerationConfig(temperature=0, max_tokens=40))
+    model = Macaron(str(tmp_path / "own"))
+    text, stop = whole[0][0].text, whole[0][0].text[20:22]
+    settings = [{"until": [], "max_gen_toks": 40}, {"until": [stop], "max_gen_toks": 40}]
+    found = model.generate_until([asked("generate_until", "a dog ", one) for one in settings])
+    length = min(40, 64 // 2)
+    written_text = made.task.generator.detokenizer(whole[0][0].ids[:length])
+    assert found == [written_text, written_text.split(stop)[0]] and text.startswith(found[1])
+
+
+def test_an_encoder_decoder_is_refused_by_the_adapter(tmp_path):
+    pytest.importorskip("lm_eval")
+    from macaron_tf.harness import Macaron
+
+    sequence_model("t5").save_pretrained(tmp_path)
+    refuses("is not a causal language model", Macaron, str(tmp_path))
 
 
 def test_mteb_measures_our_vectors(tmp_path):

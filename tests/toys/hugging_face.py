@@ -136,7 +136,7 @@ def encoder_config(**options) -> EncoderConfig:
 
 
 def with_vocabulary(network, **fields) -> Pretrained:
-    """Returns a with_vocabulary with random weights and a vocabulary."""
+    """Returns a model with random weights and a vocabulary."""
     network.build()
     for seed, weight in enumerate(network.weights):
         weight.assign_add(noise(seed, weight.shape))
@@ -144,6 +144,6 @@ def with_vocabulary(network, **fields) -> Pretrained:
 
 
 def written(made: Pretrained, place) -> dict:
-    """Saves a with_vocabulary; returns the content of its encoder_config.json."""
+    """Saves a model; returns the content of its config.json."""
     made.save_pretrained(place, format=FORMAT)
-    return json.loads((place / "encoder_config.json").read_text())
+    return json.loads((place / "config.json").read_text())
