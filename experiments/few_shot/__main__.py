@@ -23,7 +23,7 @@ _FORMS = """tasks:
                  examples from the file for train, and questions from the file for validation.
                  Otherwise every fourth line of the file is a solved example
 
-lm-evaluation-harness has prompts for other tasks.
+lm-evaluation-harness has prompts for other tasks: `lm_eval --model macaron --model_args path=RUN`.
 
 RUN is a run of `macaron pretrain` with the objective causal_language. RUN@CHECKPOINT
 names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
