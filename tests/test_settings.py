@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import keras
 import pytest
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from macaron_tf.data.translation import BpeDropoutConfig
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig
@@ -36,6 +36,7 @@ class Example(Settings):
         rate: dropout rate.
         norm: position of the normalization.
         clip: maximum norm; `None` means no limit.
+        share: share of the rows.
         kind: type of the block.
         flag: whether the option is on.
         inner: nested settings.
@@ -48,6 +49,7 @@ class Example(Settings):
     rate: Dropout = 0.0
     norm: Literal["pre", "post"] = "pre"
     clip: Annotated[float, Gt(0)] | None = None
+    share: Annotated[float, Le(1)] = 1.0
     kind: Annotated[str, OneOf(("x", "y"))] = "x"
     flag: bool = False
     inner: Inner = dataclasses.field(default_factory=Inner)
@@ -78,6 +80,8 @@ def test_values_are_brought_to_their_types():
         ({"norm": "both"}, "norm='both' must be one of 'pre', 'post'"),
         ({"kind": "z"}, "kind='z' must be one of 'x', 'y'"),
         ({"norm": "prae"}, "norm='prae' must be one of 'pre', 'post'; perhaps you meant 'pre'"),
+        ({"clip": 0}, "clip=0 must be a number above 0 or None"),
+        ({"share": 1.5}, "share=1.5 must be a number at most 1"),
         ({"clip": "abc"}, "clip='abc' must be a number above 0 or None"),
         ({"steps": (1, 0)}, r"steps=\(1, 0\) must be one or several of: a whole number"),
         ({"flag": 1}, "flag=1 must be True or False"),
