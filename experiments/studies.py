@@ -1,7 +1,7 @@
 """Functions that studies share, to run commands and to report results over several seeds.
 
-A report has Markdown tables of means and standard deviations, figures, and a JSON file with all
-numbers.
+A report has Markdown tables of means and standard deviations, figures, and a small JSON file with
+the numbers of the tables and figures.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from PIL import Image
 
 from experiments.run import write_json
 from experiments.versions import versions
@@ -32,7 +33,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.io.progress import Progress
-from macaron_tf.training.progress import VALIDATION, read_lines
+from macaron_tf.training.progress import VALIDATION, finite, read_lines
 
 _COLUMNS = 3  # panels in a row of a figure
 _TICKS = 8  # maximum number of values on a logarithmic axis at which every value gets a tick
@@ -320,11 +321,35 @@ def write(
         fields: contents of the JSON file in addition to the command and the versions.
     """
     record = {"command": options.line, **versions(), **fields}
-    write_json(out / f"{name}.json", record)
+    write_record(out / f"{name}.json", record)
     text = [f"# {title}", "", f"`{options.line}` by {describe_versions(record)}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
+
+
+def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Writes a JSON file with a line for each field, or for each item of a field that is a list.
+
+    Floats are rounded to seven significant digits, and empty lists are left out, so that the file
+    is small enough for a repository.
+    """
+    fields = []
+    for name, value in finite(_rounded(record)).items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list):
+            lines = (json.dumps(item, ensure_ascii=False) for item in value)
+            text = "[\n{}\n]".format(",\n".join(lines))
+        fields += [f"{json.dumps(name)}: {text}"] if value != [] else []
+    write_atomic(path, "{{\n{}\n}}\n".format(",\n".join(fields)).encode())
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def describe_versions(record: Mapping[str, str]) -> str:
@@ -399,6 +424,9 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:
-    image = io.BytesIO()
+    """Writes a figure as a PNG file with 128 colours, a third of the size with all colours."""
+    image, small = io.BytesIO(), io.BytesIO()
     figure.savefig(image, format="png", dpi=dpi)
-    write_atomic(path, image.getvalue())
+    colours = Image.open(image).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    colours.save(small, "png", optimize=True)
+    write_atomic(path, small.getvalue())

@@ -41,9 +41,6 @@ TESTED = {
     "experiments.examples.gpt": "experiments/test_examples.py",
     "finetune submit": "experiments/test_finetune.py",  # no test split in the walk
     "experiments.lab.ode": "lab/test_ode.py",
-    "experiments.lab.slides encoders": "lab/test_studies.py",
-    "experiments.lab.slides decoders": "lab/test_studies.py",
-    "experiments.lab.slides sentences": "lab/test_studies.py",
     "pretrain vocabulary": "experiments/pretrain/test_commands.py",
     "tcn train": "experiments/tcn/test_commands.py",
     "experiments.lab.tpu_check": "lab/test_tpu_check.py",

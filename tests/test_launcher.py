@@ -135,7 +135,6 @@ def test_core_modules_are_the_plain_dependencies():
 
 UNLISTED = (
     "experiments.lab.benchmarks.serving",
-    "experiments.lab.benchmarks.scaling",
     *lab.COMMANDS,
 )
 

@@ -22,7 +22,8 @@ from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, ju
 
 # Settings that determine which batches arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
-_TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
+# Fields of a result in compare.json, besides the scores.
+_FIELDS = ("arm", "width", "rate", "seed", "parameters", "updates", "seconds", "memory_mib")
 _BOLD = types.MappingProxyType({"better": "**better**", "worse": "**worse**"})
 _TREND = {"better": "**gains**", "worse": "**falls behind**"}
 _WIDTHS = "widths.png"
@@ -109,7 +110,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
         lines += ["", *(f"Signatures: `{a}`; `{b}`." for a, b in sorted(signatures))]
     _draw(study, chance_level, out / "compare.png")
     record = {
-        "rows": [{key: row[key] for key in row if key not in _TEXT} for row in study.rows],
+        "rows": [_compact(row, trainer) for row in study.rows],
         "verdicts": _verdict_records(verdicts, "arm", "width"),
         "trends": _verdict_records({(name,): trend for name, trend in trends.items()}, "arm"),
         "bootstrap": tests,
@@ -121,6 +122,16 @@ def write(study: Study, options: argparse.Namespace) -> None:
     studies.write(out, "compare", options, _title(study), lines, **record)
     is_near_chance = bool(_arms_at_chance(study, chance_level))
     print(f"next: {_next_command(study, verdicts, is_near_chance, options)}")
+
+
+def _compact(row: dict, trainer: Trainer) -> dict:
+    """Returns the part of a result that the tables and the figure need.
+
+    In a curve, a metric has a list of its values at the steps in the list "step".
+    """
+    result = {key: row[key] for key in (*_FIELDS, *trainer.columns) if row.get(key) is not None}
+    keys = ("step", *(key for key in trainer.curves if studies.values(row["curve"], key)))
+    return result | {"curve": {key: [point.get(key) for point in row["curve"]] for key in keys}}
 
 
 def _verdict_records(verdicts: dict[tuple, Verdict], *key_names: str) -> list[dict]:

@@ -24,7 +24,7 @@ def bert_tiny() -> PretrainingRecipe:
     6.5, which is the loss of predicting tokens by their frequency. In three runs, the validation
     loss fell below 6.4 after 2,000 to 3,000 updates. A shorter schedule or a higher learning rate
     can keep the loss at 6.5: with 4,000 updates and a peak learning rate of 2e-3, `bert_rab_tiny`
-    stayed there with three of four seeds (`experiments/results/encoders/rates`).
+    stayed there with three of four seeds (`experiments/results/encoders`).
 
     The other tiny recipes of this module differ from `bert_tiny` only in the model. The models of
     the papers can therefore be compared on the same corpus, with equally large matrices and the

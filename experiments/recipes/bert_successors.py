@@ -118,7 +118,7 @@ def modern_bert_tiny() -> PretrainingRecipe:
 
     Measured: after 2,500 updates at a learning rate of 2e-3, a validation loss of 4.405 ± 0.051
     over three seeds. A pre-norm `bert_tiny` with 6.136 ± 0.231 has hardly begun to learn
-    (experiments/results/encoders/modern).
+    (experiments/results/encoders).
     """
     return bert_tiny().changed(model="modern_bert_tiny", model_options=())
 

@@ -145,7 +145,7 @@ def llama_quick() -> PretrainingRecipe:
         macaron pretrain train llama_quick runs/llama --data-dir DIR
 
     Measured over three seeds with `--set training.learning_rate=4e-3`
-    (`experiments/results/compare/modern`): a validation loss of 4.544 ± 0.035 nats, and 4.392 ±
+    (`experiments/results/compare`): a validation loss of 4.544 ± 0.035 nats, and 4.392 ±
     0.005 nats with `--set model.block=macaron`. `gpt_quick` reaches 4.708 ± 0.016 nats at its own
     learning rate of 2e-3.
     """

@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> None:
             "",
             "The data have no test split, so the table shows only the best validation result.",
         ]
-    studies.write(out, base.task, options, task.title, lines, rows=rows)
+    left_out = ("run", "test_data")
+    small = [{key: row[key] for key in row if key not in left_out} for row in rows]
+    studies.write(out, base.task, options, task.title, lines, rows=small)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{base.task}.png"
     studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")

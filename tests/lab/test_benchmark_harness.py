@@ -115,22 +115,6 @@ def test_the_fastest_of_ours_is_set_beside_the_peer():
     assert lines == [("batch 1", "ours, XLA", "peer", "0.50 of its time (0.40 to 0.60)")]
 
 
-def test_exponents_are_of_time_and_of_memory_where_measured():
-    laws = {
-        mixer: {"milliseconds": {"upper half": {"exponent": exponent}}}
-        for mixer, exponent in (("attention alone", 1.9), ("recurrence alone", 1.0))
-    }
-    (line,) = benchmarks.exponents({"exponents": {"L": laws}})
-    assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
-
-
-def test_blocks_are_set_beside_the_transformer():
-    beside = {"L": "128", "time": "1.10", "parameters": "5"}
-    found = [{"block": block, **beside} for block in ("transformer", "macaron")]
-    [line] = benchmarks.blocks_cost({"blocks": found})
-    assert line == ("L 128", "macaron", "transformer", "time 1.10, parameters 5")
-
-
 def test_every_subject_takes_its_options():
     for _, words in benchmarks.SUBJECTS.values():
         name, *given = words.split()
@@ -173,11 +157,6 @@ def test_every_subject_takes_its_options():
         ("serving", "--rows 0", "--rows 0"),
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
         ("serving", "--layers 0", "--layers 0"),
-        ("scaling", "--widths 64 100", "the width 100"),
-        ("scaling", "--axes L --lengths 64", "--lengths has only one value, but fitting"),
-        ("scaling", "--depths 0 1", "--depths 0"),
-        ("scaling", "--tokens 512", "--tokens is 512"),
-        ("scaling", "--dropout nan", "--dropout nan"),
         (
             "__main__",
             "--only speed",
@@ -195,12 +174,12 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 def children(monkeypatch):
     """Replaces the child processes of benchmarks with fake processes.
 
-    The benchmark "decoding" reports missing packages, "scaling" crashes, and all other benchmarks
+    The benchmark "decoding" reports missing packages, "prompts" crashes, and all other benchmarks
     write results.
     """
     ends = {
         "decoding": (2, "error: peers are not installed"),
-        "scaling": (1, "Boom"),
+        "prompts": (1, "Boom"),
     }
 
     def run(command, stdout, stderr, check):
@@ -222,5 +201,5 @@ def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, cap
     assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
     assert "| decoding | not run | - | - | peers are not installed |" in printed
     assert "| serving |" in (tmp_path / "README.md").read_text()
-    assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
-    assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out
+    assert benchmarks.main(["--only", "prompts", "--out", out]) == 1
+    assert f"failed: see {tmp_path / 'prompts' / 'log.txt'}" in capsys.readouterr().out

@@ -26,7 +26,7 @@ from macaron_tf.io.paths import read_json, write_atomic
 Lines = list[tuple[str, str, str, str]]
 
 
-def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
+def ratios(results: Mapping, prefix: str) -> Lines:
     """Makes summary lines with the time of this library's fastest implementation.
 
     The time is relative to the reference, which is an implementation in another library or this
@@ -35,14 +35,12 @@ def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
 
     Args:
         results: content of `results.json`.
-        prefixes: prefix of the names of this library's implementations, or several prefixes.
+        prefix: prefix of the names of this library's implementations.
     """
     lines = []
     for setting, rows in results["settings"].items():
         peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
-        candidates = [
-            row for row in rows if row["name"].startswith(prefixes) and row["name"] != peer
-        ]
+        candidates = [row for row in rows if row["name"].startswith(prefix) and row["name"] != peer]
         if candidates:
             best = min(candidates, key=lambda row: row["ratio"][1])
             text = "{1:.2f} of its time ({0:.2f} to {2:.2f})".format(*best["ratio"])
@@ -50,53 +48,8 @@ def ratios(results: Mapping, prefixes: str | tuple[str, ...]) -> Lines:
     return lines
 
 
-def exponents(results: Mapping) -> Lines:
-    """Makes summary lines that compare how a recurrence and attention scale with row length.
-
-    There is a line for time and, if memory was measured, a line for memory.
-
-    Args:
-        results: content of `results.json` of the scaling benchmark.
-    """
-    recurrence, attention = "recurrence alone", "attention alone"
-    laws = results["exponents"]["L"]
-    lines = []
-    for cost, name in (("milliseconds", "time"), ("mebibytes", "memory")):
-        if all(cost in laws[mixer] for mixer in (recurrence, attention)):
-            values = (
-                laws[mixer][cost]["upper half"]["exponent"] for mixer in (recurrence, attention)
-            )
-            lines.append(
-                (
-                    f"{name} against L",
-                    recurrence,
-                    attention,
-                    "L^{:.2f} and L^{:.2f}".format(*values),
-                )
-            )
-    return lines
-
-
-def blocks_cost(results: Mapping) -> Lines:
-    """Makes summary lines that compare each block with the Transformer.
-
-    The result has a line for each block except the Transformer and each row length. A line has the
-    time and memory relative to the Transformer, the parameter count and the quality.
-
-    Args:
-        results: content of `results.json` of the scaling benchmark.
-    """
-    lines = []
-    for row in results["blocks"]:
-        if row["block"] != "transformer":
-            cells = [f"{name} {value}" for name, value in row.items() if name not in ("block", "L")]
-            lines.append((f"L {row['L']}", row["block"], "transformer", ", ".join(cells)))
-    return lines
-
-
-# Dict mapping a benchmark to a pair. The first element is a prefix or a tuple of prefixes that
-# select this library's implementations by name, or a function from the results to summary lines.
-# The second element is the command line of the short form.
+# Dict mapping a benchmark to a pair: the prefix of the names of this library's implementations, and
+# the command line of the short form.
 SUBJECTS = {
     "blocks": ("SwishRNN", "train_step --rounds 5"),
     "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
@@ -104,12 +57,6 @@ SUBJECTS = {
     "decoding": ("ours", "decoding --rounds 3"),
     "prompts": ("ours", "prompts --rounds 3"),
     "serving": ("SavedModel", "serving --rounds 3"),
-    "scaling": (exponents, "scaling"),
-    "blocks_cost": (
-        blocks_cost,
-        "scaling --axes L --lengths 128 512 2048 4096 --tokens 4096 --width 128 --rounds 2 "
-        "--mixers transformer macaron swish_rnn gmlp",
-    ),
 }
 _NAMES = ", ".join(SUBJECTS)
 
@@ -125,7 +72,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         The exit status of the child process, and the summary lines. If the status is not 0, there
         is only one summary line, which has the error message or names the log.
     """
-    summarizer, command_line = SUBJECTS[name]
+    prefix, command_line = SUBJECTS[name]
     module, *arguments = command_line.split()
     out.mkdir(parents=True, exist_ok=True)
     log, results = out / "log.txt", out / "results.json"
@@ -141,8 +88,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
     with log.open("w", encoding="utf-8") as file:
         status = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if status == 0:
-        content = read_json(results, mend="run the benchmark again")
-        return status, summarizer(content) if callable(summarizer) else ratios(content, summarizer)
+        return status, ratios(read_json(results, mend="run the benchmark again"), prefix)
     last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-1:]
     reason = last[0].removeprefix("error: ") if status == 2 and last else f"failed: see {log}"
     return status, [("not run", "-", "-", reason)]
