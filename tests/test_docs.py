@@ -35,7 +35,6 @@ PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for
 TESTED = {
     "hub": "test_publishing.py",
     "hugging_face": "interop/test_hugging_face_out.py",
-    "experiments.lab.benchmarks.soak": "lab/test_benchmark_soak.py",
     "elmo tag": "experiments/elmo/test_commands.py",
     "experiments.examples.ask_server": "experiments/test_examples.py",
     "experiments.examples.gpt": "experiments/test_examples.py",

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.lab.benchmarks import __main__ as benchmarks
-from experiments.lab.benchmarks import decoding, peers, prompts
+from experiments.lab.benchmarks import decoding, peers
 from experiments.lab.benchmarks.harness import compare, interleave, machine, publish
 from macaron_tf.decoding import GenerationConfig, TextGenerator, translate_ids
 from macaron_tf.models import catalog
@@ -49,10 +49,11 @@ def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["machine"]["threads"] == 2
     assert set(written["machine"]["versions"]) == {"python", "numpy"}
-    assert [row["name"] for row in written["settings"]["batch 1"]] == ["one", "two"]
+    assert [(row["setting"], row["name"]) for row in written["rows"]] == [
+        ("batch 1", "one"), ("batch 1", "two"),
+    ]  # fmt: skip
     text = (tmp_path / "README.md").read_text()
     assert "| one |" in text and "## batch 1" in text and "threads per contender: 2" in text
-    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob(".tmp-*"))
 
 
@@ -93,14 +94,14 @@ def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
         assert found.shape == (2, 4) and (kind == "int8" or (found == expected).all())
     generator = TextGenerator(read.network, read.vocabulary, 64)
     for found in (
-        prompts.completed(generator, rows.tolist(), greedy),
-        prompts.compiled(generator, rows, greedy)(),
+        decoding.completed(generator, rows.tolist(), greedy),
+        decoding.compiled(generator, rows, greedy)(),
     ):
         np.testing.assert_array_equal(read.ids[found], expected)
 
 
-def row(name: str, *ratio: float) -> dict:
-    return {"name": name, "ratio": list(ratio)}
+def row(name: str, *ratio: float, setting: str = "batch 1") -> dict:
+    return {"setting": setting, "name": name, "ratio": list(ratio)}
 
 
 def test_the_fastest_of_ours_is_set_beside_the_peer():
@@ -110,8 +111,9 @@ def test_the_fastest_of_ours_is_set_beside_the_peer():
         row("ours, XLA", 0.4, 0.5, 0.6),
         row("another", 0.1, 0.1, 0.1),
     ]
-    others = [row("peer", 1.0, 1.0, 1.0), row("another", 0.1, 0.1, 0.1)]
-    lines = benchmarks.ratios({"settings": {"batch 1": rows, "no ours": others}}, "ours")
+    for name, ratio in (("peer", 1.0), ("another", 0.1)):
+        rows.append(row(name, ratio, ratio, ratio, setting="no ours"))
+    lines = benchmarks.ratios({"rows": rows}, "ours")
     assert lines == [("batch 1", "ours, XLA", "peer", "0.50 of its time (0.40 to 0.60)")]
 
 
@@ -132,11 +134,11 @@ def test_every_subject_takes_its_options():
             "--new-tokens 1 is not valid: give a whole number from 2 to",
         ),
         (
-            "prompts",
+            "decoding",
             "--batch-sizes 1 64",
             "--batch-sizes 64 is not valid: give a whole number from 1 to 32",
         ),
-        ("prompts", "--prompt-tokens 993", "the sum of --prompt-tokens and --new-tokens is 1025"),
+        ("decoding", "--model gpt2", "--size small is not a size of gpt2: choose from tiny,"),
         ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number of at least 0"),
         (
@@ -174,12 +176,12 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 def children(monkeypatch):
     """Replaces the child processes of benchmarks with fake processes.
 
-    The benchmark "decoding" reports missing packages, "prompts" crashes, and all other benchmarks
-    write results.
+    The benchmark "decoding" reports missing packages, "input_pipeline" crashes, and all other
+    benchmarks write results.
     """
     ends = {
         "decoding": (2, "error: peers are not installed"),
-        "prompts": (1, "Boom"),
+        "input_pipeline": (1, "Boom"),
     }
 
     def run(command, stdout, stderr, check):
@@ -188,7 +190,7 @@ def children(monkeypatch):
         if status == 0:
             rows = [row("peer", 1.0, 1.0, 1.0), row("SavedModel", 0.5, 0.5, 0.5)]
             with open(f"{command[-1]}/results.json", "w", encoding="utf-8") as file:
-                json.dump({"settings": {"batch 1": rows}}, file)
+                json.dump({"rows": rows}, file)
         return subprocess.CompletedProcess(command, status)
 
     monkeypatch.setattr(benchmarks.subprocess, "run", run)
@@ -201,5 +203,5 @@ def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, cap
     assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
     assert "| decoding | not run | - | - | peers are not installed |" in printed
     assert "| serving |" in (tmp_path / "README.md").read_text()
-    assert benchmarks.main(["--only", "prompts", "--out", out]) == 1
-    assert f"failed: see {tmp_path / 'prompts' / 'log.txt'}" in capsys.readouterr().out
+    assert benchmarks.main(["--only", "input_pipeline", "--out", out]) == 1
+    assert f"failed: see {tmp_path / 'input_pipeline' / 'log.txt'}" in capsys.readouterr().out

@@ -6,7 +6,7 @@
 Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
 benchmark cannot run, for example because a library is missing, the summary has its error message.
 `python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
-benchmarks `exports` and `soak` are not included.
+benchmark `exports` is not included.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 
 from experiments import command_line as cli
-from experiments.studies import table
+from experiments.studies import grouped, table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, write_atomic
 
@@ -38,7 +38,7 @@ def ratios(results: Mapping, prefix: str) -> Lines:
         prefix: prefix of the names of this library's implementations.
     """
     lines = []
-    for setting, rows in results["settings"].items():
+    for setting, rows in grouped(results["rows"], "setting").items():
         peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
         candidates = [row for row in rows if row["name"].startswith(prefix) and row["name"] != peer]
         if candidates:
@@ -55,7 +55,10 @@ SUBJECTS = {
     "train_step": ("ours", "train_step --against peers --rounds 3 --steps 2"),
     "input_pipeline": ("ours, from text", "input_pipeline --rounds 5"),
     "decoding": ("ours", "decoding --rounds 3"),
-    "prompts": ("ours", "prompts --rounds 3"),
+    "prompts": (
+        "ours",
+        "decoding --model gpt2 --size mini --source-length 256 --batch-sizes 1 8 --rounds 3",
+    ),
     "serving": ("SavedModel", "serving --rounds 3"),
 }
 _NAMES = ", ".join(SUBJECTS)

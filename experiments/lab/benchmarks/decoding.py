@@ -1,7 +1,13 @@
-"""Times beam search against Hugging Face `generate`, with the same weights on the same machine.
+"""Times decoding against Hugging Face `generate`, with the same weights on the same machine.
 
     make bench
     python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
+    python -m experiments.lab.benchmarks.decoding --model gpt2 --size base --rounds 5 --out DIR
+
+A translator decodes by beam search. GPT-2 continues prompts greedily: "token by token" reads one
+prompt token per step, LiteRT reads a prompt in parts of up to 256 tokens, and all other
+implementations read it in a single pass (prefill). "ours, XLA" compiles the whole beam search, but
+only GPT-2's loop over new tokens.
 
 All outputs have the same forced length, so that all implementations decode the same number of
 steps.
@@ -9,6 +15,9 @@ steps.
 
 import argparse
 import functools
+import pathlib
+import tempfile
+import types
 from collections.abc import Callable
 
 import numpy as np
@@ -17,34 +26,48 @@ import tensorflow as tf
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
-from macaron_tf.decoding import translate_ids
+from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator, translate_ids
+from macaron_tf.decoding.sampling import continue_sampling, first_state
 from macaron_tf.engines.lite_decoding import convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS
+from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
+from macaron_tf.text.byte_pairs import CLS, SPECIAL
+
+# Function from a batch size to the expected tokens `(B, N)`, and to a dict that maps the name of an
+# implementation to a function that decodes a batch. All tokens are ids of Hugging Face.
+Batches = Callable[[int], tuple[np.ndarray, dict[str, Callable[[], np.ndarray]]]]
+REFERENCE = "Hugging Face generate"
+SIZES = {
+    "translator": ("tiny", "small", "base", "big"),
+    "gpt2": ("tiny", "mini", "base", "medium"),
+}
 
 command = Benchmark(
     "decoding",
     __doc__,
-    "tokens",
+    "new tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
     argument(
+        "--model",
+        "translator (beam search) or gpt2 (greedy decoding after prompts)",
+        default="translator",
+        choices=SIZES,
+    ),
+    argument(
         "--size",
-        "size of the translation models",
+        "size of the model: tiny, small, base or big for translator, tiny, mini, base or medium "
+        "for gpt2",
         default="small",
-        choices=("tiny", "small", "base", "big"),
     ),
-    count("--vocab-size", "number of subword tokens in the vocabulary", 10_000),
-    count(
-        "--batch-sizes",
-        "batch sizes to time, in sentences",
-        [1, 32],
-        nargs="+",
-    ),
-    count("--beam-size", "width of the beam search", 4),
-    count("--source-length", "number of tokens in a source sentence", 24, minimum=2),
-    count("--new-tokens", "number of tokens in a translation", 32, minimum=2),
+    count("--vocab-size", "number of subword tokens of the translator", 10_000),
+    # `TextGenerator` splits more than 32 prompts into several batches.
+    count("--batch-sizes", "batch sizes to time, in texts", [1, 32], below=33, nargs="+"),
+    count("--beam-size", "width of the translator's beam search", 4),
+    count("--source-length", "number of tokens in a source sentence or prompt", 24, minimum=2),
+    count("--new-tokens", "number of tokens to generate for each text", 32, minimum=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    switch("--macaron", "also time a Macaron model of the same size (default: no Macaron model)"),
+    switch("--macaron", "also time a Macaron translator of the same size (default: none)"),
     several(
         "--lite",
         PRECISIONS,
@@ -58,20 +81,44 @@ command = Benchmark(
         "(default: no CTranslate2)",
         [],
     ),
-    rounds=7,
+    warm_up=1,
 )
 
 
-@command.measures("Beam search: {size}, beam {beam_size}, {source_length} to {new_tokens} tokens")
+@command.measures("{model} {size}: {new_tokens} tokens after {source_length}")
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
+    if options.size not in SIZES[options.model]:
+        raise UserError(
+            f"--size {options.size} is not a size of {options.model}: choose from "
+            f"{', '.join(SIZES[options.model])}"
+        )
     peers.set_up(options.threads, options.inter_op_threads)
+    batches = (translations if options.model == "translator" else continuations)(options)
+    for batch_size in options.batch_sizes:
+        expected, functions = batches(batch_size)
+        for name, function in functions.items():
+            # Tokens may differ where two tokens are almost equally likely.
+            agreement = (function()[:, : expected.shape[1]] == expected).mean()
+            print(
+                f"batch {batch_size}: {name}: {agreement:.0%} of the tokens equal Hugging Face's "
+                "tokens",
+                flush=True,
+            )
+        contenders = {
+            name: lambda function=function: function().size for name, function in functions.items()
+        }
+        yield f"batch {batch_size}", timed(contenders, options)
+
+
+def translations(options: argparse.Namespace) -> Batches:
+    """Makes translators with equal weights in all libraries, which decode by beam search."""
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
     model = peer.as_macaron_tf()
     beam, count = {"num_beams": options.beam_size, "length_penalty": 0.0}, options.new_tokens
     searches = {
-        "Hugging Face generate": lambda source: peer.generate(source, count, **beam),
+        REFERENCE: lambda source: peer.generate(source, count, **beam),
         "ours": _search(options, model, jit_compile=False),
         "ours, XLA": _search(options, model, jit_compile=True),
     }
@@ -86,25 +133,18 @@ def main(options: argparse.Namespace) -> Tables:
         searches[f"CTranslate2, {weight_type}"] = functools.partial(
             translator.generate, count=count, beam_size=options.beam_size
         )
-    for batch_size in options.batch_sizes:
+
+    def batch(batch_size: int):
         rng = np.random.default_rng(batch_size)
         shape = (batch_size, options.source_length)
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
         # In the comparison of outputs, which is not timed, `generate` must not write PAD or BOS.
-        expected = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
-        for name, search in searches.items():
-            # The last token is EOS. CTranslate2 returns another token in its place.
-            agreement = (search(source) == expected)[:, :-1].mean()
-            print(
-                f"batch {batch_size}: {name}: {agreement:.0%} of the tokens equal Hugging Face's "
-                "tokens"
-            )
-        contenders = {
-            name: lambda search=search, source=source: search(source).size
-            for name, search in searches.items()
-        }
-        yield f"batch {batch_size}", timed(contenders, options)
+        # The last token is EOS. CTranslate2 returns another token in its place.
+        expected = peer.generate(source, count, suppress_tokens=[0, 2], **beam)[:, :-1]
+        return expected, {name: functools.partial(f, source) for name, f in searches.items()}
+
+    return batch
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
@@ -125,6 +165,104 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
         input_signature=None if jit_compile else [tf.TensorSpec((None, None), tf.int32)],
     )
     return lambda source: search(source).numpy()
+
+
+def continuations(options: argparse.Namespace) -> Batches:
+    """Makes GPT-2s with equal weights in all libraries, which continue prompts greedily."""
+    config = catalog.config(f"gpt2_{options.size}")
+    length, count = options.source_length + options.new_tokens, options.new_tokens
+    if length > config.max_length:
+        raise UserError(
+            f"the sum of --source-length and --new-tokens is {length}, but GPT-2 has only "
+            f"{config.max_length} positions: lower --source-length or --new-tokens"
+        )
+    peer = peers.GPT2Peer(config)
+    with tempfile.TemporaryDirectory() as folder:
+        pretrained = peer.as_macaron_tf(pathlib.Path(folder))
+    without_prefill = types.SimpleNamespace(  # the same model without prefill
+        init_decode=pretrained.network.init_decode,
+        decode_step=pretrained.network.decode_step,
+        can_prefill=False,
+    )
+    greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
+    ids = pretrained.ids  # (V,) array from an id in this library to the id in Hugging Face
+    ctranslate2_peers = {
+        f"CTranslate2, {weight_type}": peers.CTranslate2GPT2(peer, options.threads, weight_type)
+        for weight_type in options.ctranslate2
+    }
+    generators = {
+        name: TextGenerator(model, pretrained.vocabulary, config.max_length)
+        for name, model in (("ours", pretrained.network), ("token by token", without_prefill))
+    }
+    for weight_type in options.lite:
+        decoder = convert_decoder(pretrained.network, weight_type, options.threads)
+        generators[f"ours, LiteRT {weight_type}"] = generators["ours"].with_model(decoder)
+
+    def batch(batch_size: int):
+        rng = np.random.default_rng(batch_size)
+        # (B, P) ids of this library
+        rows = rng.integers(SPECIAL, len(ids), (batch_size, options.source_length))
+        rows[:, 0] = CLS
+        prompts, lists = ids[rows], rows.tolist()
+        functions = {
+            REFERENCE: lambda: peer.generate(prompts, count, pad_token_id=config.vocab_size - 1)
+        }
+        for name, ctranslate2_peer in ctranslate2_peers.items():
+            functions[name] = functools.partial(ctranslate2_peer.generate, prompts, count)
+        for name, generator in generators.items():
+            functions[name] = lambda generator=generator: ids[completed(generator, lists, greedy)]
+        loop = compiled(generators["ours"], rows, greedy)
+        functions["ours, XLA"] = lambda: ids[loop()]
+        return functions[REFERENCE](), functions
+
+    return batch
+
+
+def completed(
+    generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
+) -> np.ndarray:
+    """Generates N new tokens after each prompt by greedy decoding, and returns their ids `(B, N)`.
+
+    Args:
+        generator: generator of this library.
+        rows: token ids of B prompts.
+        config: settings of greedy decoding.
+    """
+    return np.array([continuation.ids for [continuation] in generator.continue_rows(rows, config)])
+
+
+def compiled(
+    generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
+) -> Callable[[], np.ndarray]:
+    """Returns a function that decodes greedily after prompts in a loop that XLA compiles.
+
+    The function returns the ids `(B, N)` of N new tokens after each prompt.
+
+    Args:
+        generator: generator of this library.
+        rows: `(B, P)` token ids of the prompts.
+        config: settings of greedy decoding.
+    """
+    (batch_size, length), count = rows.shape, config.max_tokens
+    arrays = (
+        rows,
+        np.full(batch_size, length),
+        np.full(batch_size, count),
+        np.zeros((batch_size, 1)),
+    )
+    prompts = Prompts(*(tf.constant(array, tf.int32) for array in arrays))
+    step, rules = generator.model.decode_step, generator.rules(config, config.min_tokens)
+
+    @tf.function(autograph=False)
+    def begin(prompts):
+        prompts, context, cache = generator.begin(prompts, length + count)
+        return context, first_state(prompts, context, cache, generator.prefill_fn)
+
+    @tf.function(autograph=False, jit_compile=True)
+    def loop(context, state, prompts):
+        return continue_sampling(step, context, state, prompts, rules, count)[0]
+
+    return lambda: loop(*begin(prompts), prompts)[:, 0].numpy()
 
 
 if __name__ == "__main__":

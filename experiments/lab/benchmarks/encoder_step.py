@@ -20,9 +20,8 @@ class StepSetting:
         dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
         dtype_policy: Keras dtype policy. With `"mixed_bfloat16"`, matrix products are in bfloat16,
             and weights and optimizer state are in float32.
-        jit: whether XLA compiles the step, for `--against blocks` or `replicas`.
+        jit: whether XLA compiles the step, for `--against blocks`.
         implementation: implementation of the kernels, for `--against blocks`.
-        replicas: number of devices, for `--against replicas`.
         seed: random seed of weights and inputs.
     """
 
@@ -37,7 +36,6 @@ class StepSetting:
     dtype_policy: str = "float32"
     jit: bool = False
     implementation: str = "auto"
-    replicas: int = 2
     seed: int = 1
 
     @property
@@ -50,20 +48,6 @@ class StepSetting:
         """Number of tokens B L in a step."""
         return self.batch * self.length
 
-    @property
-    def flops(self) -> float:
-        """Number of floating-point operations in the matrix products of a training step.
-
-        A multiply-add counts as two operations. For each token and layer, the forward pass has
-        2 (4 D^2 + 2 D F) operations in the projections and 4 L D in attention. For each predicted
-        position, the head has 2 (D^2 + D V) operations. The backward pass has twice as many
-        operations as the forward pass.
-        """
-        hidden, feed_forward = self.hidden_dim, self.feed_forward_dim
-        layer = 8 * hidden**2 + 4 * hidden * feed_forward + 4 * self.length * hidden
-        head = 2 * (hidden**2 + hidden * self.vocab_size)
-        return 3.0 * self.batch * (self.num_layers * self.length * layer + self.num_masked * head)
-
 
 # "small" has the sizes of BERT-mini. "base" has two layers of BERT-base at the maximum length of
 # BERT. "bert_base" is the whole BERT-base, with a batch for a GPU.
@@ -72,16 +56,6 @@ SETTINGS = {
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
     "bert_base": StepSetting(12, 768, 3072, 12, 32, 512, vocab_size=30_522),
 }
-
-# A product of square matrices with this width measures the peak FLOP rate of a library.
-GEMM_SIZE = 2048
-GEMM_FLOPS = 2.0 * GEMM_SIZE**3
-
-
-def square_matrix() -> np.ndarray:
-    """Returns a random float32 matrix with `GEMM_SIZE` rows and columns."""
-    return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
-
 
 # AdamW settings of all contenders. The libraries add epsilon to different terms of the formula.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}

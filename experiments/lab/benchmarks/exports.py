@@ -1,6 +1,6 @@
 """Measures the numerical error of each export format for many models and heads.
 
-    .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
+    .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT
 
 All models are tiny and have random weights. The benchmark exports each model in each format, and
 writes a table with a row for each model and a column for each format. A cell has the maximum
@@ -8,8 +8,7 @@ difference between the outputs of the export and of the float32 network, divided
 output. If a format is not supported, the cell says why. The column "Hugging Face" says whether the
 model can be saved for Hugging Face, and whether loading then needs `trust_remote_code`.
 
-The command writes `README.md` and `results.json` to OUT after each row. Without `--only`, it skips
-rows that `results.json` already has.
+The command writes `README.md` and `results.json` to OUT.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from typing import Any
 
 import keras
 
-from experiments.studies import table
+from experiments.studies import table, write_record
 from experiments.versions import commit
 from macaron_tf import models
 from macaron_tf.engines.certificate import LINE, TEXTS
@@ -158,34 +157,21 @@ def for_the_hub(model: Pretrained) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the benchmark: measures the missing rows or the rows of `--only`."""
-    makers = model_makers()
+    """Runs the benchmark: measures all rows of the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=pathlib.Path, help="folder for README.md and results.json")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[*makers],
-        default=[],
-        help="names of table rows to measure again (default: the rows that results.json lacks)",
-    )
-    options = parser.parse_args(arguments)
-    file = options.out / "results.json"
-    rows = json.loads(file.read_text())["rows"] if file.exists() else {}
-    for name in options.only or makers:
-        if name in rows and not options.only:
-            continue
-        model = makers[name]()
+    out, rows = parser.parse_args(arguments).out, {}
+    for name, make in model_makers().items():
+        model = make()
         together = [format_name for format_name in FORMATS if format_name != INT8]
         cells = exported(model, together) | exported(model, [INT8])
         rows[name] = {format_name: cells[format_name] for format_name in FORMATS}
         rows[name][HUGGING_FACE] = for_the_hub(model)
-        line = f"python -m experiments.lab.benchmarks.exports {options.out}"
-        record = {"command": line, "commit": commit(), "rows": rows}
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, (json.dumps(record, indent=2) + "\n").encode())
-        write_atomic(options.out / "README.md", "\n".join(report(record)).encode())
         print(name, rows[name], flush=True)
+    line = "python -m experiments.lab.benchmarks.exports OUT"
+    record = {"command": line, "commit": commit(), "rows": rows}
+    write_record(out / "results.json", record)
+    write_atomic(out / "README.md", "\n".join(report(record)).encode())
     return 0
 
 

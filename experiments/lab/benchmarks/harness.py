@@ -18,16 +18,13 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.figure import Figure
 
-from experiments.run import write_json
-from experiments.studies import table, write_figure
+from experiments.studies import table, write_record
 from macaron_tf.cli.arguments import Parser, Part, argument, count, local_path_argument, together
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
@@ -35,8 +32,6 @@ from macaron_tf.io.paths import write_atomic
 
 # Pairs of a setting and its rows from `compare`. Iterating over the pairs runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
-# Tuple of additional fields of results.json, an additional section of the report, and the figure.
-Summary = tuple[dict, str, Figure]
 
 DROPOUT = count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1)
 DTYPE_POLICY = argument(
@@ -108,7 +103,7 @@ class Benchmark(Parser):
             ),
             local_path_argument(
                 "--out DIR",
-                "folder for README.md, results.json and results.png (default: print the tables)",
+                "folder for README.md and results.json (default: print the tables)",
             ),
             *parts,
         )(self)
@@ -119,9 +114,7 @@ class Benchmark(Parser):
                     shown = " ".join(map(str, action.default))
                 action.help += f" (default: {shown})"
 
-    def measures(
-        self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
-    ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
+    def measures(self, title: str) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
         """Returns a decorator that turns a measuring function into a command.
 
         The decorated function gets the parsed options and returns `Tables`. The command parses its
@@ -130,8 +123,6 @@ class Benchmark(Parser):
 
         Args:
             title: format string for the report's title, with option names as fields.
-            summary: function that returns a `Summary` of all tables; `None` means that the report
-                has no additional section and the figure shows the throughput.
         """
 
         def wrap(measure: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -140,7 +131,7 @@ class Benchmark(Parser):
                 options = self.parse_args(arguments)
                 facts = machine(options.threads, self.packages)
                 shown = title.format(**vars(options))
-                publish(options.out, shown, facts, measure(options), self.unit, summary)
+                publish(options.out, shown, facts, measure(options), self.unit)
 
             return main
 
@@ -333,17 +324,6 @@ def gpu() -> str | None:
     return output.splitlines()[0] if output else None
 
 
-def heading(title: str, facts: Mapping) -> str:
-    """Formats the first lines of a report, which have the title and the output of `machine`."""
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    chips = ", ".join(filter(None, (facts.get("gpu"), facts["cpu"])))
-    return (
-        f"# {title}\n\n{chips}; CPUs: {facts['cpus']}; threads per contender: {facts['threads']}; "
-        f"load average at the start: {facts['load_at_start']:.1f}. "
-        f"{versions}.\n\n"
-    )
-
-
 def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
     """Formats a report in Markdown, with a table for each setting.
 
@@ -355,7 +335,11 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
             this column.
         unit: unit of work, such as "tokens".
     """
-    text = heading(title, facts) + (
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    chips = ", ".join(filter(None, (facts["gpu"], facts["cpu"])))
+    text = (
+        f"# {title}\n\n{chips}; CPUs: {facts['cpus']}; threads per contender: {facts['threads']}; "
+        f"load average at the start: {facts['load_at_start']:.1f}. {versions}.\n\n"
         "Cells are medians over interleaved rounds, with quartiles in parentheses. A time ratio is "
         "the time divided by the reference's time in the same round, so a ratio below 1 is "
         "faster.\n"
@@ -381,14 +365,7 @@ def cell(values: list[float], digits: int) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def publish(
-    directory: str | None,
-    title: str,
-    facts: Mapping,
-    tables: Tables,
-    unit: str,
-    summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
-) -> None:
+def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
     """Prints each result when it is measured, and then prints and writes the whole report.
 
     Args:
@@ -397,7 +374,6 @@ def publish(
         facts: output of `machine`.
         tables: pairs of a setting and the output of `compare` for this setting.
         unit: unit of work, such as "tokens".
-        summary: function from all tables to a `Summary`, or `None`; see `Benchmark.measures`.
     """
     measured_tables = {}
     for setting, rows in tables:
@@ -409,51 +385,15 @@ def publish(
                 f"ratio {row['cpu_ratio'][1]:.2f}",
                 flush=True,
             )
-    more, section, figure = summary(measured_tables) if summary else ({}, "", None)
-    text = markdown(title, facts, measured_tables, unit) + section
+    text = markdown(title, facts, measured_tables, unit)
     print(text)
     if directory:
-        content = {
-            "title": title,
-            "unit": unit,
-            "machine": facts,
-            "settings": measured_tables,
-            **more,
-        }
-        # Saves the numbers first, because drawing the figure may fail.
-        save(directory, content, text + "\n![results](results.png)\n")
-        picture = pathlib.Path(directory, "results.png")
-        write_figure(figure or _plot(title, measured_tables, unit), picture, dpi=120)
-
-
-def save(
-    directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
-) -> None:
-    """Writes a report to a folder.
-
-    Args:
-        directory: folder for the report.
-        content: content of `results.json`.
-        text: content of `README.md`.
-        figure: figure for `results.png`; `None` means that no figure is written.
-    """
-    directory = pathlib.Path(directory)
-    write_json(directory / "results.json", content)
-    write_atomic(directory / "README.md", text.encode())
-    if figure:
-        write_figure(figure, directory / "results.png", dpi=120)
-    print(f"written to {directory}")
-
-
-def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> Figure:
-    bars = max(len(rows) for rows in tables.values())
-    figure = Figure(figsize=(6 * len(tables), 1.6 + 0.3 * bars), layout="constrained")
-    for panel, (setting, rows) in enumerate(tables.items(), 1):
-        axes = figure.add_subplot(1, len(tables), panel)
-        low, middle, high = np.array([row["rate"] for row in rows]).T
-        axes.barh([row["name"] for row in rows], middle, xerr=[middle - low, high - middle])
-        axes.invert_yaxis()
-        axes.set_title(textwrap.fill(setting, 44), fontsize="medium")
-        axes.set_xlabel(f"{unit} per second")
-    figure.suptitle(title)
-    return figure
+        lines = [
+            {"setting": setting, **{key: row[key] for key in row if key != "more"}}
+            for setting, rows in measured_tables.items()
+            for row in rows
+        ]
+        record = {"title": title, "unit": unit, "machine": facts, "rows": lines}
+        write_record(pathlib.Path(directory, "results.json"), record)
+        write_atomic(pathlib.Path(directory, "README.md"), text.encode())
+        print(f"written to {directory}")

@@ -19,10 +19,8 @@ from experiments.lab.benchmarks.encoder_step import (
     INITIALIZER_RANGE,
     StepSetting,
     random_batch,
-    square_matrix,
 )
 from experiments.lab.benchmarks.workers import Contender
-from macaron_tf.distribution import distributed, make_strategy
 from macaron_tf.distribution.mesh import shard_batch
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
@@ -83,7 +81,6 @@ def training_step(
     setting: StepSetting,
     config: EncoderConfig,
     jit: bool = False,
-    strategy: tf.distribute.Strategy | None = None,
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
@@ -93,25 +90,22 @@ def training_step(
         setting: sizes of the batch, and dtype policy.
         config: configuration of the encoder.
         jit: whether XLA compiles the step of the TensorFlow engine.
-        strategy: distribution strategy of the TensorFlow engine; `None` means the current strategy.
         implementation: implementation of the kernels in the TensorFlow engine.
         network: network built from `config`; `None` means a new network.
     """
     keras.utils.set_random_seed(setting.seed)
     policy = setting.dtype_policy
     training = TrainingConfig(**ADAMW, schedule="constant", warmup_steps=0, dtype_policy=policy)
-    strategy = strategy or tf.distribute.get_strategy()
-    with strategy.scope():
-        if network is None:
-            network = PretrainingEncoder(config, dtype=policy)
-            network.build()
-        objective = MaskedLanguageObjective(skip_padding=False)
-        if on_jax():
-            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
+    if network is None:
+        network = PretrainingEncoder(config, dtype=policy)
+        network.build()
+    objective = MaskedLanguageObjective(skip_padding=False)
+    if on_jax():
+        from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
-            model = build_jax_model(network, objective, training)
-        else:
-            model = build_fit_model(network, objective, training, jit)
+        model = build_jax_model(network, objective, training)
+    else:
+        model = build_fit_model(network, objective, training, jit)
     model.prepare()
     batch = random_batch(setting)
     batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
@@ -127,7 +121,7 @@ def training_step(
             return float(sums["loss_sum"] / sums["weight"])
 
         return Contender(run_on_jax, network.count_params())
-    iterator = iter(distributed(strategy, tf.data.Dataset.from_tensors(batch).repeat()))
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     update = model.make_train_function()
 
     def run_steps(steps: int) -> float:
@@ -188,27 +182,6 @@ def block_contenders(**options) -> dict[str, Contender]:
     return steps
 
 
-def replica_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` for a BERT-rab training step on one device, and one for several devices.
-
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping a name to a `Contender`.
-    """
-    setting = StepSetting(**options)
-    name, config = next(iter(block_configs(setting).items()))
-    strategies = {
-        "one device": None,
-        f"{setting.replicas} replicas": make_strategy("mirrored", replicas=setting.replicas),
-    }
-    return {
-        f"{name}, {devices}": training_step(setting, config, setting.jit, strategy)
-        for devices, strategy in strategies.items()
-    }
-
-
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
     """Makes a `Contender` that repeats updates of a Keras 3 or tf_keras model on one batch.
 
@@ -240,25 +213,6 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
         return float(loss)
 
     return Contender(run_steps, sum(variable.shape.num_elements() for variable in variables))
-
-
-def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` that multiplies a large matrix by itself in TensorFlow.
-
-    Args:
-        options: fields of `StepSetting`; only `dtype_policy` is used.
-
-    Returns:
-        A dict mapping the name "TensorFlow gemm" to the `Contender`.
-    """
-    dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
-    matrix = tf.constant(square_matrix(), dtype)
-    product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
-
-    def run_steps(steps: int) -> float:
-        return [float(product(matrix)) for _ in range(steps)][-1]
-
-    return {"TensorFlow gemm": Contender(run_steps)}
 
 
 def keras_hub_model(setting: StepSetting):

@@ -18,7 +18,6 @@ from experiments.lab.benchmarks.encoder_step import (
     StepSetting,
     flat_positions,
     random_batch,
-    square_matrix,
 )
 from experiments.lab.benchmarks.workers import Contender
 
@@ -161,25 +160,6 @@ def training_step(
         return loss.item()
 
     return Contender(run_steps, sum(weight.numel() for weight in model.parameters()))
-
-
-def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` that multiplies a large matrix by itself in PyTorch.
-
-    Args:
-        options: fields of `StepSetting`; only `dtype_policy` is used.
-
-    Returns:
-        A dict mapping the name "PyTorch gemm" to the `Contender`.
-    """
-    bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
-    dtype = torch.bfloat16 if bfloat16 else torch.float32
-    matrix = torch.from_numpy(square_matrix()).to(DEVICE, dtype)
-    return {
-        "PyTorch gemm": Contender(
-            lambda steps: [(matrix @ matrix)[0, 0].item() for _ in range(steps)][-1]
-        )
-    }
 
 
 def contenders(**options) -> dict[str, Contender]:

@@ -11,16 +11,10 @@ The flag `--against` chooses the comparison:
   have the same number of matrix parameters, as in table 2 of the SwishRNN paper.
 - `peers` compares the BERT of this library with BERT in PyTorch (plain, and Hugging Face), KerasHub
   and Model Garden. Each framework runs in its own process.
-- `replicas` compares one device with mirrored devices that share the batch and the threads.
 
 With `--engine jax`, this library uses its JAX engine. JAX and PyTorch use a GPU if there is one.
 Tokens and labels are random. The models predict labels at 15% of the positions. Gradients are not
 clipped.
-
-With `--against peers`, the flag `--peaks` adds columns. "share of gemm" is the FLOP rate of
-the training step, relative to the FLOP rate of a product of two 2,048 x 2,048 matrices in the same
-library. "peak MiB" is the peak memory of a step beyond weights and optimizer. If PyTorch is among
-the peers, the last column has the peak memory relative to PyTorch.
 """
 
 import argparse
@@ -32,20 +26,16 @@ import numpy as np
 
 from experiments.command_line import ENGINES
 from experiments.lab.benchmarks import harness
-from experiments.lab.benchmarks.encoder_step import GEMM_FLOPS, SETTINGS, StepSetting
+from experiments.lab.benchmarks.encoder_step import SETTINGS, StepSetting
 from experiments.lab.benchmarks.harness import Benchmark, Tables
-from experiments.lab.benchmarks.workers import RETURN_MEMORY, Worker, thread_variables
+from experiments.lab.benchmarks.workers import Worker, thread_variables
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
 
 KERAS = "experiments.lab.benchmarks.keras_encoders"
 TORCH = "experiments.lab.benchmarks.torch_encoders"
-AGAINST = {
-    "blocks": f"{KERAS}:block_contenders",
-    "peers": f"{KERAS}:contenders",
-    "replicas": f"{KERAS}:replica_contenders",
-}
+AGAINST = {"blocks": f"{KERAS}:block_contenders", "peers": f"{KERAS}:contenders"}
 PEERS = {
     "torch": f"{TORCH}:contenders",
     "keras_hub": f"{KERAS}:keras_hub_contenders",
@@ -69,8 +59,7 @@ command = Benchmark(
     ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
     argument(
         "--against",
-        "what to compare. blocks: blocks of this library; peers: this library and other libraries; "
-        "replicas: one device and several mirrored devices",
+        "what to compare. blocks: blocks of this library; peers: this library and other libraries",
         default="blocks",
         choices=AGAINST,
     ),
@@ -85,7 +74,7 @@ command = Benchmark(
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
-    switch("--jit", "compile the step with XLA, for --against blocks or replicas"),
+    switch("--jit", "compile the step with XLA, for --against blocks"),
     argument(
         "--implementation",
         "implementation of the kernels for --against blocks; 'loop' needs no C++ compiler",
@@ -93,11 +82,6 @@ command = Benchmark(
         choices=("auto", *NAMES),
     ),
     harness.several("--peers", PEERS, "other libraries to time with --against peers"),
-    switch(
-        "--peaks",
-        "also measure the share of the peak FLOP rate, and the peak memory, for --against peers",
-    ),
-    count("--replicas", "number of devices for --against replicas", 2),
     count("--steps", "number of updates of each contender in each round", 3),
     rounds=7,
 )
@@ -106,105 +90,40 @@ command = Benchmark(
 def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all implementations in a setting, and returns the output of `harness.compare`.
 
-    The reference is the fastest implementation of another library. If this library's blocks or
-    device counts are compared, the reference is the first block or the first device count.
+    The reference is the fastest implementation of another library, or this library's first block.
 
     Args:
         setting: sizes and options of the training step.
         options: parsed options of the command.
     """
-    on_jax, against_peers = options.engine == "jax", options.against == "peers"
+    against_peers = options.against == "peers"
     factories = [AGAINST[options.against]]
-    if against_peers:
-        factories += [PEERS[name] for name in options.peers]
-    # Modules of the frameworks whose matrix product is timed too, with --peaks.
-    gemms = {factory.split(":")[0] for factory in factories if options.peaks and against_peers}
-    all_factories = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
+    factories += [PEERS[name] for name in options.peers if against_peers]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
+    ours = environment | (JAX_VARIABLES if options.engine == "jax" else {})
     with contextlib.ExitStack() as stack:
         # Workers start one after another, so that each worker can compile with all cores.
         workers = [
             stack.enter_context(
-                Worker(
-                    factory,
-                    dataclasses.asdict(setting),
-                    environment | (JAX_VARIABLES if on_jax and factory == factories[0] else {}),
-                )
+                Worker(factory, dataclasses.asdict(setting), environment if number else ours)
             )
-            for factory in all_factories
+            for number, factory in enumerate(factories)
         ]
-        units = options.steps * setting.tokens
+        parameters = {name: n for worker in workers for name, n in worker.parameters.items()}
+        if against_peers:
+            check_sizes(parameters)
         contenders = {
-            name: harness.counted(units, worker.run, name, options.steps)
+            name: harness.counted(options.steps * setting.tokens, worker.run, name, options.steps)
             for worker in workers
             for name in worker.parameters
         }
-        factory_of = {name: worker.factory for worker in workers for name in worker.parameters}
-        if against_peers:
-            check_sizes(
-                {name: n for worker in workers for name, n in worker.parameters.items() if n}
-            )
         rows = harness.interleave(
             contenders,
             options.rounds,
             options.warm_up,
             lambda: sum(worker.cpu_seconds for worker in workers),
         )
-    our_names = workers[0].parameters
-    gemm_seconds = {
-        factory_of[row["name"]].split(":")[0]: np.array(row["seconds"])
-        for row in rows
-        if factory_of[row["name"]] not in factories
-    }
-    rows = [row for row in rows if factory_of[row["name"]] in factories]
-    rows = harness.compare(rows, fastest(rows, our_names) if against_peers else None)
-    if gemms:
-        add_peaks(rows, setting, options, factory_of, gemm_seconds)
-    return rows
-
-
-def add_peaks(
-    rows: list[dict],
-    setting: StepSetting,
-    options: argparse.Namespace,
-    factory_of: Mapping[str, str],
-    gemm_seconds: Mapping[str, np.ndarray],
-) -> None:
-    """Measures peak memory, and adds "gemm_share", "peak_bytes" and their table cells to `rows`.
-
-    "gemm_share" has the quartiles of the FLOP rate relative to a matrix product.
-
-    Args:
-        rows: output of `harness.compare`.
-        setting: sizes and options of the training step.
-        options: parsed options of the command.
-        factory_of: dict mapping the name of an implementation to the factory of its `Contender`, as
-            `module:function`.
-        gemm_seconds: dict mapping the module of a factory to the time in seconds that `--steps`
-            matrix products took in each round.
-    """
-    environment = {**thread_variables(options.threads), **RETURN_MEMORY}
-    peaks = {}
-    for factory in dict.fromkeys(factory_of[row["name"]] for row in rows):
-        with Worker(factory, dataclasses.asdict(setting), environment) as worker:
-            for name in worker.parameters:
-                harness.say(f"memory of {name}")
-                peaks[name] = worker.peak(name)
-    torch_name = next(
-        (name for name, factory in factory_of.items() if factory == PEERS["torch"]), None
-    )
-    for row in rows:
-        module = factory_of[row["name"]].split(":")[0]
-        share = setting.flops / GEMM_FLOPS * gemm_seconds[module] / np.array(row["seconds"])
-        row["gemm_share"], row["peak_bytes"] = harness.quartiles(share), peaks[row["name"]]
-        row["more"] = {
-            "share of gemm": harness.cell(row["gemm_share"], 2),
-            "peak MiB": f"{row['peak_bytes'] / 2**20:.0f}",
-        }
-        if torch_name:
-            row["more"][f"relative to {torch_name}"] = (
-                f"{row['peak_bytes'] / max(1, peaks[torch_name]):.2f}"
-            )
+    return harness.compare(rows, fastest(rows, workers[0].parameters) if against_peers else None)
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
@@ -239,12 +158,9 @@ def fastest(rows: list[dict], our_names: Collection[str]) -> str:
 @command.measures("Training step of an encoder, against {against}")
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times the implementations in each setting."""
-    if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
-        raise UserError(
-            "--against replicas, --peaks and --jit are not supported with --engine jax: leave "
-            "these flags out, or give --engine tensorflow"
-        )
-    fields = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
+    if options.engine == "jax" and options.jit:
+        raise UserError("--jit is not supported with --engine jax: leave --jit out")
+    fields = ("dropout", "dtype_policy", "jit", "implementation", "seed")
     for name in options.settings:
         changes = {field: getattr(options, field) for field in fields}
         setting = dataclasses.replace(SETTINGS[name], **changes)

@@ -6,11 +6,8 @@ pipe and uses no CPU time.
 """
 
 import contextlib
-import functools
-import gc
 import json
 import os
-import pathlib
 import pkgutil
 import subprocess
 import sys
@@ -25,44 +22,6 @@ def thread_variables(threads: int) -> dict[str, str]:
     """Returns environment variables that set the thread count of TensorFlow, PyTorch and OpenMP."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys(names, str(threads))
-
-
-# With these variables, the resident set of a child process on Linux has only live tensors, because
-# oneDNN keeps no memory pool, and malloc maps every tensor of at least 16 KiB separately. A
-# measured peak is then accurate to about 0.25 MiB. TensorFlow's own memory statistics omit oneDNN
-# tensors below 256 KiB, which are all tensors at L = 64.
-RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
-CLEAR_REFS = pathlib.Path("/proc/self/clear_refs")
-
-
-def peak_of(function: Callable[[], object]) -> int:
-    """Returns the number of bytes by which `function()` raises the peak resident set size (RSS).
-
-    Call `function` at least once before you call `peak_of`, so that tracing and compilation do not
-    count.
-    """
-    gc.collect()
-    # Writing 5 resets the peak RSS to the current RSS; see proc(5).
-    CLEAR_REFS.write_text("5")
-    before = process_memory("VmRSS")
-    function()
-    return max(process_memory("VmHWM") - before, 0)
-
-
-def process_memory(field: str, pid: int | str = "self") -> int:
-    """Returns a memory size of a process in bytes, from /proc on Linux.
-
-    Args:
-        field: `"VmRSS"` for the resident set size, or `"VmHWM"` for its peak.
-        pid: process id; `"self"` means this process.
-
-    Raises:
-        OSError: there is no such process.
-        KeyError: the process has ended, but its parent has not yet waited for it.
-    """
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    sizes = dict(line.split(":", 1) for line in lines)
-    return int(sizes[field].split()[0]) * 1024
 
 
 @dataclass(frozen=True)
@@ -113,10 +72,10 @@ class Worker(contextlib.AbstractContextManager):
 
         Args:
             name: name of the `Contender`.
-            steps: number of steps. The value -1 requests the peak memory of one step instead.
+            steps: number of steps.
 
         Returns:
-            The result of `Contender.run_steps` or, if `steps` is -1, the peak memory in bytes.
+            The result of `Contender.run_steps`.
 
         Raises:
             UserError: the child process has ended.
@@ -127,17 +86,6 @@ class Worker(contextlib.AbstractContextManager):
             self._process.stdin.flush()
         result, self.cpu_seconds = self._reply()
         return result
-
-    def peak(self, name: str) -> int:
-        """Returns the peak memory of one step of a `Contender` in bytes, after two warm-up steps.
-
-        The environment of the child process must include `RETURN_MEMORY`; see `peak_of`.
-
-        Args:
-            name: name of the `Contender`.
-        """
-        self.run(name, 2)
-        return int(self.run(name, -1))
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -173,8 +121,7 @@ def main() -> None:
     )
     for line in sys.stdin:
         name, steps = json.loads(line)
-        run_steps = contenders[name].run_steps
-        result = run_steps(steps) if steps >= 0 else peak_of(functools.partial(run_steps, 1))
+        result = contenders[name].run_steps(steps)
         print(json.dumps([result, time.process_time()]), file=replies, flush=True)
 
 

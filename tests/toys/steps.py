@@ -12,11 +12,6 @@ def contenders(hidden_dim: int, **_) -> dict[str, Contender]:
     return {"toy": Contender(lambda steps: steps / 2, hidden_dim)}
 
 
-def gemm_contenders(**_) -> dict[str, Contender]:
-    """Returns a `Contender` that reports 0 seconds."""
-    return {"gemm": Contender(lambda steps: 0.0)}
-
-
 def others(hidden_dim: int, **_) -> dict[str, Contender]:
     """Returns a `Contender` that raises an error for more than 3 steps."""
 
