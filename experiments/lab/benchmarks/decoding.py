@@ -59,6 +59,7 @@ command = Benchmark(
         "size of the model: tiny, small, base or big for translator, tiny, mini, base or medium "
         "for gpt2",
         default="small",
+        choices=("tiny", "mini", "small", "base", "medium", "big"),
     ),
     count("--vocab-size", "number of subword tokens of the translator", 10_000),
     # `TextGenerator` splits more than 32 prompts into several batches.
