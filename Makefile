@@ -18,7 +18,7 @@ help:
 	@echo "make demo           train, score, export and serve a small translation model (3 to 6 minutes)"
 	@echo "make test           run linters and the most important tests of each package (6 minutes on 2 cores)"
 	@echo "make test-all       run \`make test\` and the thorough tests (about 20 minutes)"
-	@echo "make test-lab       run the tests of experiments.lab: benchmarks, studies and the TPU check"
+	@echo "make test-lab       run the tests of experiments.lab: benchmarks, local errors, the TPU check"
 	@echo "make test-slow      run only the slow tests"
 	@echo "make fuzz           test with random invalid settings, flags, folders and requests (1 hour, or MINUTES=N)"
 	@echo "make test-peers     compare models with Hugging Face's in PyTorch (.venv-peers)"

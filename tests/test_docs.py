@@ -43,7 +43,7 @@ TESTED = {
     "pretrain vocabulary": "experiments/pretrain/test_commands.py",
     "tcn train": "experiments/tcn/test_commands.py",
     "experiments.lab.tpu_check": "lab/test_tpu_check.py",
-    "keras_model": "export/test_exported.py",
+    "keras_model": "export/test_every_text.py",
     "serve": "export/test_serve_command.py",
 }
 
