@@ -31,7 +31,6 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.versions import versions
 from macaron_tf.data.sources.names import Source
-from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
@@ -287,8 +286,7 @@ class Run(abc.ABC):
             saved: whether to build the network that model.json describes, instead of the network
                 that the recipe describes.
         """
-        with refuse_oversize(str(self.path)):
-            network = self.build_network(saved)
+        network = self.build_network(saved)
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network

@@ -13,7 +13,6 @@ from experiments.recipe import Recipe
 from experiments.run import DIVERGED, Run, write_json
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
-from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
@@ -98,10 +97,7 @@ def train_run(
     # This seed determines the initial weights, dropout, masks and the order of batches.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
-        # Memory holds the weights, the gradients and, with Adam, two moments per weight.
-        copies = 4 if recipe.training.optimizer == "adam" else 2
-        with refuse_oversize(recipe.model_name, copies):
-            network = run.build_network()
+        network = run.build_network()
         if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
         validate = validation(network)

@@ -197,12 +197,6 @@ def sentence_of(error: BaseException, import_path: str = "") -> str | None:
     return f"{import_path} raised {description}{position}"
 
 
-# Modules that every command needs. They are the dependencies in pyproject.toml, and h5py, which
-# Keras uses to write weights.
-CORE = (
-    *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
-    *("regex", "rich", "sacremoses", "sentencepiece", "tensorflow", "tensorflow_text"),
-)
 # Maps each optional module to the extra in pyproject.toml that installs the module.
 EXTRAS = {
     "ai_edge_litert": "lite",
@@ -239,17 +233,11 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
         purpose: feature that needs the package, for the message.
 
     Returns:
-        The message, or `None` if `error` is not about a missing package.
+        The message, or `None` if `error` is not about a package in `EXTRAS`.
     """
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
-    if module in EXTRAS:
-        return f"{purpose} needs {module}: {install_command(EXTRAS[module])}"
-    if module in ("", "macaron_tf", "experiments", "export") or type(error) is ImportError:
-        return None
     return (
-        f"{sys.executable} has no package {error.name}: activate the environment of macaron_tf (`. "
-        ".venv/bin/activate`), or install macaron_tf (`make setup` in a checkout, or `pip install "
-        "macaron_tf`)"
+        f"{purpose} needs {module}: {install_command(EXTRAS[module])}" if module in EXTRAS else None
     )
 
 

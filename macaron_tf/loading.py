@@ -14,7 +14,6 @@ import numpy as np
 from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
-from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError, first_line, parse_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoder_families import FAMILIES as ENCODER_FAMILIES
@@ -37,7 +36,6 @@ from macaron_tf.training.checkpoints import (
     find_checkpoint,
     is_saved,
     saved_file,
-    weights_record,
 )
 from macaron_tf.training.state import load_network, load_weights
 
@@ -257,7 +255,7 @@ def _build_layers(
     # The scope holds in this thread, and takes precedence over an outer scope. The argument
     # `safe_mode` would not, if a trusted module loads another folder while it is imported.
     scope = SafeModeScope(not trust_code)
-    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)), scope:
+    with _refuse_network(str(path / MODEL)), scope:
         deserialize = keras.saving.deserialize_keras_object
         built = {name: deserialize(layer) for name, layer in layers.items()}
         if not built["network"].built:
@@ -285,8 +283,6 @@ def _read_native(parsed: Location, trust_code: bool) -> Pretrained:
             if name in layers:
                 load_weights(layers[name], saved_file(path, name))
     results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
-    if reason := weights_record(weights).get("warning"):
-        results["warning"] = reason
     return Pretrained(
         **layers,
         vocabulary=vocabulary,

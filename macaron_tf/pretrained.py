@@ -190,15 +190,6 @@ class Pretrained:
         weights = f"{self.network.count_params():,} weights"
         return f"<Pretrained {self.name or 'model'}: {description}, {weights}>"
 
-    @property
-    def weights_record(self) -> dict[str, str]:
-        """Dict with the checkpoint's name, and a warning if another checkpoint was expected.
-
-        See `training.checkpoints.weights_record`.
-        """
-        warning = {name: self.results[name] for name in ("warning",) if name in self.results}
-        return {"checkpoint": self.checkpoint, **warning}
-
     @functools.cached_property
     def task(self) -> TaskKind:
         """Task that the model was trained for.
@@ -357,7 +348,7 @@ class Pretrained:
             check_choice("formats", name, [*WRITERS])
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
-        record = {"run": self.name, **self.weights_record, **task.facts()}
+        record = {"run": self.name, "checkpoint": self.checkpoint, **task.facts()}
         accuracy = Accuracy(task, check) if check else None
         certificate = Certificate(task, accuracy)  # before the policy changes
         in_bfloat16 = graph.in_bfloat16(self.checkpoint or self.name)

@@ -4,7 +4,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
-import re
 import subprocess
 import sys
 import tomllib
@@ -14,8 +13,7 @@ import pytest
 from macaron_tf import command_names
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.command_names import COMMANDS
-from macaron_tf.errors import CORE, EXTRAS
-from tests import lab
+from macaron_tf.errors import EXTRAS
 
 PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
 EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
@@ -121,71 +119,11 @@ def test_a_command_names_missing_packages_before_it_starts(line, is_wheel, monke
     assert error == f"error: this command needs {modules}: pip install {package}[{extra}]'\n"
 
 
-def test_core_modules_are_the_plain_dependencies():
-    packages = importlib.metadata.packages_distributions()
-    names = {
-        re.match(r"[\w-]+", requirement)[0] for requirement in PROJECT["project"]["dependencies"]
-    }
-    distributions = {name for module in CORE for name in packages[module]}
-    assert {name.replace("_", "-").lower() for name in distributions} == {
-        *(name.replace("_", "-") for name in names),
-        "h5py",  # for Keras's files
-    }
-
-
-UNLISTED = (
-    "experiments.lab.benchmarks.serving",
-    *lab.COMMANDS,
-)
-
-
-@pytest.mark.parametrize("flag", ["--help", ""])
-def test_without_its_environment_every_command_says_how_to_activate_it(flag):
-    for module in ("macaron_tf", *(name for name, _ in COMMANDS.values()), *UNLISTED):
-        arguments = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
-        process = subprocess.run(arguments, capture_output=True, text=True)
-        assert (process.returncode, process.stdout) == (2, ""), module
-        begins = (
-            f"error: {sys.executable} has no package annotated_types, docstring_parser, etils, "
-        )
-        assert process.stderr.startswith(begins), module
-        assert "`. .venv/bin/activate`" in process.stderr and process.stderr.count("\n") == 1
-
-
 def test_an_earlier_python_is_refused():
     code = "import sys; sys.version_info = (3, 8, 18); sys.argv = ['-m']; import experiments"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message = "error: macaron_tf needs Python 3.11 or later: use a newer Python\n"
     assert (process.returncode, process.stderr) == (2, message)
-
-
-@pytest.mark.parametrize("hidden", ["keras", "numpy", "rich", "tensorflow_text"])
-def test_a_core_package_that_is_missing_is_named(hidden):
-    code = f"""
-import sys
-class Hiding:
-    def find_spec(self, name, path=None, target=None):
-        if name == {hidden!r}:
-            raise ModuleNotFoundError(name=name)
-sys.meta_path.insert(0, Hiding())
-sys.argv = ["-m"]
-import experiments.translate.__main__
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 2 and process.stderr.count("\n") == 1
-    assert process.stderr.startswith(
-        f"error: {sys.executable} has no package {hidden}: activate the "
-    )
-
-
-@pytest.mark.parametrize("module", ["absl.logging", "pkg_resources"])
-def test_a_package_that_another_one_needs_is_named(module, capsys):
-    @exit_on_user_error
-    def main(arguments):
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    assert main([]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {sys.executable} has no package {module}: ")
 
 
 @pytest.mark.thorough

@@ -12,7 +12,6 @@ from typing import Any
 
 from experiments import studies
 from experiments.compare.arms import Arm, Trainer
-from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 
@@ -91,10 +90,8 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
 
 def count_parameters(trainer: Trainer, arm: Arm) -> int:
     """Returns the number of parameters in the model of `arm`."""
-    recipe = trainer.recipe(arm)
-    with refuse_oversize(recipe.model_name):
-        network = trainer.network(arm.name, recipe)
-        network.build()
+    network = trainer.network(arm.name, trainer.recipe(arm))
+    network.build()
     return network.count_params()
 
 

@@ -41,7 +41,6 @@ from macaron_tf.text.words import (
     with_ends,
 )
 from macaron_tf.training import build_fit_model
-from macaron_tf.training.checkpoints import weights_record
 
 _MAX_BATCH_WORDS = 2048  # maximum number of words in a batch of `embed`, including padding
 # Functions for --layers. Their input is `(N, J, D)`, the vectors of N words in J layers. The output
@@ -242,7 +241,7 @@ def evaluate(options: argparse.Namespace) -> None:
     network = elmo_run.load_network(weights)
     training = dataclasses.replace(elmo_run.recipe.training, ema_decay=None)
     model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
-    record = {**weights_record(weights), **evaluate_model(model, held_out.evaluation_dataset())}
+    record = {"checkpoint": weights.name, **evaluate_model(model, held_out.evaluation_dataset())}
     print("\n".join(f"{name:12} {value}" for name, value in record.items()))
     save_scores(elmo_run.path / "scores" / f"{weights.name}.json", "metrics", record, False)
 

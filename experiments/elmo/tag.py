@@ -25,7 +25,6 @@ from macaron_tf.objectives import SequenceObjective
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import character_ids, with_ends
 from macaron_tf.training import TrainingConfig, build_fit_model, train
-from macaron_tf.training.checkpoints import weights_record
 from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
@@ -126,7 +125,7 @@ def run(options: argparse.Namespace) -> None:
                 path,
             )
             rows.append({"name": name, "seed": seed, **row})
-    record = {"elmo": str(elmo_run.path), **weights_record(weights), "rows": rows}
+    record = {"elmo": str(elmo_run.path), "checkpoint": weights.name, "rows": rows}
     title = f"{_TASK.name}: F1 of named entity recognition on {options.split}"
     lines = [*_table(rows), f"The best epoch is the epoch with the greatest F1 on {_VALIDATION}."]
     studies.write(out, "tagging", options, title, lines, figure=False, **record)

@@ -24,7 +24,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.loading import load
 from macaron_tf.tasks import LabelledTask, labelled
 from macaron_tf.tasks.sets import SetOutputs
-from macaron_tf.training.checkpoints import read_manifest, weights_record
+from macaron_tf.training.checkpoints import read_manifest
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -118,7 +118,7 @@ def evaluate(options: argparse.Namespace) -> None:
         "source": source,
         "splits": splits,
         "languages": [*languages],
-        **weights_record(checkpoint),
+        "checkpoint": checkpoint.name,
         "step": step,
         "seconds": round(seconds, 2),
         "metrics": metrics,

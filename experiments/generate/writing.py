@@ -236,7 +236,7 @@ def score(options: argparse.Namespace) -> None:
     if options.output:
         record = {
             "run": model.name,
-            **model.weights_record,
+            "checkpoint": model.checkpoint,
             "window": window,
             "stride": options.stride,
             "files": records,

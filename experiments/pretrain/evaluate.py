@@ -18,7 +18,6 @@ from macaron_tf.objectives import PRETRAINING
 from macaron_tf.tasks.filling import MASK, Filling
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
-from macaron_tf.training.checkpoints import weights_record
 
 
 def run(options: argparse.Namespace) -> None:
@@ -83,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
         records.append(
             {
                 "run": str(opened.path),
-                **weights_record(checkpoint),
+                "checkpoint": checkpoint.name,
                 "corpus": str(options.corpus),
                 "fingerprint": corpus.fingerprint,
                 "rows": rows,

@@ -34,7 +34,6 @@ from macaron_tf.io.progress import track
 from macaron_tf.loading import load
 from macaron_tf.tasks.generation import TextToText, frame_lines
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.training.checkpoints import weights_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +179,7 @@ def evaluate(options: argparse.Namespace) -> None:
             print(f"{title:24} {value:.4f}")
         record = {
             "run": str(opened.path),
-            **weights_record(checkpoint),
+            "checkpoint": checkpoint.name,
             "task": pairs.task,
             "source": recipe.examples_of(pairs.task)[0],
             "split": pairs.split,

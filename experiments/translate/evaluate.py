@@ -28,7 +28,6 @@ from macaron_tf.training.checkpoints import (
     average_checkpoints,
     last_checkpoints,
     read_manifest,
-    weights_record,
 )
 
 
@@ -202,7 +201,7 @@ def run(options: argparse.Namespace) -> None:
     }
     record = {
         "run": str(opened.path),
-        **weights_record(checkpoint),
+        "checkpoint": checkpoint.name,
         "steps": steps,
         **conditions,
         "seconds": round(seconds, 2),

@@ -4,7 +4,6 @@ This module does not import TensorFlow. The packages `experiments` and `export` 
 before any other import. `exit_on_user_error` decorates the `main` function of each command.
 """
 
-import contextlib
 import errno
 import functools
 import importlib.abc
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from macaron_tf.errors import (
-    CORE,
     UserError,
     missing_package,
     out_of_memory,
@@ -125,25 +123,14 @@ def begin_command() -> None:
     """Prepares the process of a command before TensorFlow is imported.
 
     This function installs a Ctrl-C handler, which prints one line instead of a traceback even
-    during slow imports. It exits with a one-line error if a package that all commands need is
-    missing. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set, because errors in
-    that log also reach Python as exceptions.
+    during slow imports. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set,
+    because errors in that log also reach Python as exceptions.
     """
-    if missing := [name for name in CORE if not _is_installed(name)]:
-        raise SystemExit(
-            _print_error(missing_package(ModuleNotFoundError(name=", ".join(missing))))
-        )
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
     _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
-
-
-def _is_installed(module: str) -> bool:
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec(module) is not None
-    return False
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:

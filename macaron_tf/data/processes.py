@@ -26,7 +26,6 @@ _WORKER_ENVIRONMENT = {  # one thread, no GPU
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-_MAX_DEATHS = 3  # number of workers that may die on the same item before an error is raised
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,7 +37,6 @@ class _Task:
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
-    deaths: int = 0  # number of workers that died during this task
 
 
 class Processes(contextlib.AbstractContextManager):
@@ -65,8 +63,9 @@ class Processes(contextlib.AbstractContextManager):
     def __exit__(self, *error) -> None:
         for process in self._workers.values():
             process.kill()
-        for pipe in list(self._workers):
-            self._remove_worker(pipe)
+        for pipe, process in self._workers.items():
+            pipe.close()
+            process.wait()
 
     def map(
         self, function: Callable[[Context, Item], Result], items: Iterable[Item]
@@ -118,39 +117,24 @@ class Processes(contextlib.AbstractContextManager):
             try:
                 task.result, task.error = pipe.recv()
                 task.is_done = True
-            except (EOFError, OSError):
-                self._handle_death(pipe, task)
+            except (EOFError, OSError) as error:
+                raise UserError(
+                    "a worker process died, perhaps because the machine ran out of memory: lower "
+                    "--processes, or give --processes 1 to see the cause"
+                ) from error
         self._send_tasks()
 
     def _send_tasks(self) -> None:
         while self._waiting and len(self._tasks) < self.count:
-            if len(self._workers) < self.count:
-                self._start_workers(self.count - len(self._workers))
+            if not self._workers:
+                self._start_workers()
             pipe = (self._workers.keys() - self._tasks.keys()).pop()
             task = self._waiting.popleft()
-            try:
+            with contextlib.suppress(OSError):  # `_exchange` notices a dead worker
                 pipe.send((task.function, task.item))
-                self._tasks[pipe] = task
-            except OSError:
-                self._handle_death(pipe, task)
+            self._tasks[pipe] = task
 
-    def _handle_death(self, pipe: connection.Connection, task: _Task) -> None:
-        """Removes a dead worker, and puts its task at the front of the waiting tasks.
-
-        Raises:
-            UserError: `_MAX_DEATHS` workers died during this task.
-        """
-        self._remove_worker(pipe)
-        task.deaths += 1
-        if task.deaths >= _MAX_DEATHS:
-            raise UserError(
-                f"{_MAX_DEATHS} worker processes died on the same part of the text, perhaps "
-                "because the machine ran out of memory: lower --processes, or give --processes 1 "
-                "to see the cause"
-            )
-        self._waiting.appendleft(task)
-
-    def _start_workers(self, count: int) -> None:
+    def _start_workers(self) -> None:
         """Starts workers as new programs, because TensorFlow does not survive a fork.
 
         All new workers are started before the first one is used, so that the workers import
@@ -161,7 +145,7 @@ class Processes(contextlib.AbstractContextManager):
         code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         pipes = []
-        for _ in range(count):
+        for _ in range(self.count):
             pipe, worker_end = Pipe()
             self._workers[pipe] = subprocess.Popen(
                 [sys.executable, "-c", code % worker_end.fileno()],
@@ -173,13 +157,8 @@ class Processes(contextlib.AbstractContextManager):
             worker_end.close()
             pipes.append(pipe)
         for pipe in pipes:
-            with contextlib.suppress(OSError):  # `_handle_death` handles a dead worker later
+            with contextlib.suppress(OSError):  # `_exchange` notices a dead worker
                 pipe.send(self._context)
-
-    def _remove_worker(self, pipe: connection.Connection) -> None:
-        process = self._workers.pop(pipe)
-        pipe.close()
-        process.wait()
 
 
 def work(descriptor: int) -> None:

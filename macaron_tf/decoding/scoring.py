@@ -118,11 +118,6 @@ class TextScorer:
     line_ends: bool = False
 
     def __post_init__(self):
-        if self.window < 2:
-            raise UserError(
-                f"window={self.window} leaves no room for a context and a token to score: give a "
-                "window of 2 or more"
-            )
         self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
         self._compiled_score_batch = tf.function(

@@ -83,11 +83,6 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     sizes = sizes or dict(zip(AXES, (len(devices) if is_multi_process else 1, 1), strict=True))
     count = math.prod(sizes.values())
     axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
-    if is_multi_process and count != len(devices):
-        raise UserError(
-            f"--mesh {axes} uses {count} devices, but the {jax.process_count()} processes have "
-            f"{len(devices)} devices in all: give a mesh of {len(devices)} devices"
-        )
     if count > len(devices):
         raise UserError(
             f"--mesh {axes} needs {count} devices, but JAX sees {len(devices)}: give a smaller "

@@ -5,11 +5,8 @@ import fcntl
 import json
 import os
 import pathlib
-import random
 import shutil
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,7 +31,6 @@ from macaron_tf.tasks.base import Decoding
 # Functions that write the network in additional formats beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 
-_CLAIM = ".exporting-"  # prefix of files that reserve a version number in a bucket
 
 _SECTION = """## Exported
 
@@ -117,8 +113,8 @@ def write_version(
         with (
             Progress("exporting"),
             _staging_folder(out) as folder,
-            _reserved_version(out, version) as version,
         ):
+            version = _choose_version(out, version)
             staging, network = folder / str(version), TaskNetwork(task)
             for name in formats:
                 WRITERS[name](network, staging)
@@ -153,66 +149,14 @@ def write_version(
     return out / str(version)
 
 
-@contextlib.contextmanager
-def _reserved_version(out: epath.Path, requested: int | None) -> Iterator[int]:
-    """Yields a version number that no other export uses during the `with` block.
-
-    A bucket has no locks. An export to a bucket therefore writes a file with the number in its
-    name, and starts again if another export has written a file with the same number. If an export
-    is killed, the file remains, and no later export can use the number.
-
-    Args:
-        out: folder of the model.
-        requested: version number from the user; `None` means one more than the greatest number.
-
-    Raises:
-        UserError: the number is used, reserved or out of range.
-    """
-    if not paths.is_remote(out):
-        yield _choose_version(out, requested)
-        return
-    while True:
-        version = _choose_version(out, requested)
-        claim = out / f"{_CLAIM}{version}-{uuid.uuid4().hex}"
-        claim.write_text("")
-        versions, reserved = _used_versions(out)
-        if version not in versions and reserved.count(version) == 1:
-            break
-        claim.unlink()
-        time.sleep(random.uniform(0, 1))  # so that two exports do not collide again
-    try:
-        yield version
-    finally:
-        claim.unlink()
-
-
-def _used_versions(out: epath.Path) -> tuple[list[int], list[int]]:
-    """Returns the numbers of the versions in a folder, and the numbers reserved by exports."""
-    names = [entry.name for entry in out.iterdir()]
-    claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
-    claims = (claim.partition("-")[0] for claim in claims)
-    versions, reserved = ([*map(version_of, group)] for group in (names, claims))
-    return [n for n in versions if n is not None], [n for n in reserved if n is not None]
-
-
 def _choose_version(out: epath.Path, requested: int | None) -> int:
-    """Returns `requested`, or one more than the greatest version number if `requested` is `None`.
-
-    Raises:
-        UserError: the number is used, reserved by another export, or out of range.
-    """
-    versions, reserved = _used_versions(out)
-    version = requested if requested is not None else max([*versions, *reserved], default=0) + 1
+    """Returns `requested`, or if it is `None` one more than the greatest version number."""
+    versions = {version_of(entry.name) for entry in out.iterdir()} - {None}
+    version = requested if requested is not None else max(versions, default=0) + 1
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version} is not valid: give a number from 1 to {MAX_VERSION}")
     if version in versions:
         raise UserError(
             f"--version {version} already exists in {out}: give another number, or omit --version"
-        )
-    if version in reserved:
-        raise UserError(
-            f"--version {version} is reserved by another export, or a killed export left the file "
-            f"{out}/{_CLAIM}{version}-...: give another number, or remove that file if no export "
-            "is running"
         )
     return version

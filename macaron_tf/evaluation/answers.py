@@ -49,16 +49,6 @@ def score_answers(
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
-    if not len(answers) == len(truths) > 0:
-        raise ValueError(
-            f"there are {len(answers)} answers to {len(truths)} questions: pass one answer for "
-            "each question, and at least one question"
-        )
-    if no_answer is not None and np.shape(no_answer) != (len(answers),):
-        raise ValueError(
-            f"no_answer has the shape {np.shape(no_answer)}, but must have the shape "
-            f"({len(answers)},): pass one score for each question"
-        )
     # Right answers that have only punctuation and articles are ignored.
     right = [[words for words in map(_words, truth) if words] for truth in truths]
     answerable = np.array([bool(truth) for truth in right])  # (N,)

@@ -32,11 +32,6 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
         ValueError: the shape of `outputs` does not match the task.
     """
     outputs = np.asarray(outputs)
-    if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
-        raise ValueError(
-            f"outputs have the shape {outputs.shape}, but must have the shape (N, "
-            f"{task.num_classes}): pass the outputs of a model for the task {task.name!r}"
-        )
     if not task.regression:
         return outputs.argmax(axis=1)
     scores = outputs[:, 0].astype(np.float64)  # (N,)
@@ -78,22 +73,10 @@ def score(
             f"a validation split ({', '.join(task.validation_splits)})"
         )
     names = (*task.metrics, *task.more_metrics)
-    unknown = [name for name in names if name not in METRICS and name != "em"]
     choices = ", ".join([*METRICS, "em"])
     if not task.metrics:
         raise UserError(f"the task {task.name!r} names no metric: choose one or more of {choices}")
-    if unknown:
-        raise UserError(
-            f"the task {task.name!r} names the unknown metric {unknown[0]!r}: choose one of "
-            f"{choices}"
-        )
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    if predictions.shape != labels.shape or labels.ndim != 1:
-        raise ValueError(
-            f"predictions have the shape {predictions.shape} and labels have the shape "
-            f"{labels.shape}, but both must be one-dimensional and equally long: pass one "
-            "prediction for each label"
-        )
     if not len(labels):
         raise UserError(
             f"there are no examples of the task {task.name!r} to score: give a larger split"
@@ -191,12 +174,6 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     Raises:
         ValueError: there are no examples, or `groups` has another length than `labels`.
     """
-    if groups is None or len(groups) != len(labels) or not len(labels):
-        raise ValueError(
-            "exact match needs one or more examples and the group of each example, but received "
-            f"{len(labels)} examples and {0 if groups is None else len(groups)} groups: pass one "
-            "group for each example"
-        )
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
     return float(np.mean(wrong == 0))
@@ -246,28 +223,12 @@ def write_submission(
             are missing.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
-    if predictions.shape != indices.shape or indices.ndim != 1:
-        raise ValueError(
-            f"predictions have the shape {predictions.shape} and indices have the shape "
-            f"{indices.shape}, but both must be one-dimensional and equally long: pass one index "
-            "for each prediction"
-        )
-    if len(np.unique(indices)) != len(indices):
-        raise ValueError(
-            f"{file.name} cannot be written, because an example index occurs twice: pass each "
-            "example once"
-        )
     if not np.isfinite(predictions).all():
         raise UserError(
             f"{file.name} cannot be written, because a prediction is NaN or infinite: give a model "
             "whose training did not diverge"
         )
     if task.grouped:
-        if groups is None or len(groups) != len(indices):
-            raise ValueError(
-                f"{file.name} cannot be written without the group of each example: pass one group "
-                "for each index"
-            )
         lines = _paragraphs(predictions, indices, groups)
     else:
         order = np.argsort(indices)

@@ -198,11 +198,6 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         super().__init__(**kwargs)
         self.built = True  # a task can be quantized only if all of its layers are built
         self.kind = vocabulary.kind if vocabulary else kind
-        if self.kind not in Vocabulary.classes:
-            raise UserError(
-                f"kind={self.kind!r} is not a type of vocabulary: pass a vocabulary, or set kind "
-                f"to one of {', '.join(Vocabulary.classes)}"
-            )
         self.file_assets = [Vocabulary.classes[self.kind].contents_name, RECORD]
         self.vocabulary = None
         if vocabulary:
@@ -524,10 +519,6 @@ def task_of(
     """
     if isinstance(model, keras.Model):
         model = Pretrained(model)
-    elif not isinstance(model, Pretrained):
-        raise UserError(
-            f"task_of cannot convert {model!r}: give a network or the result of macaron_tf.load"
-        )
     network, preprocessor_options = model.network, {}
     encoder_classes = PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:

@@ -24,8 +24,6 @@ from macaron_tf.io.progress import Progress
 _END = 1 << 20  # number of bytes that a stamp reads at each end of a file
 _BLOCK = 1 << 22  # bytes per read
 _COMPRESSION_MODULES = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
-# First bytes of zip files (including spreadsheets), Zstandard, gzip, bzip2 and xz files.
-_BINARY = (b"PK\3\4", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh91AY", b"\xfd7zXZ")
 _THREADS = 16  # requests to a bucket have a high latency but can run in parallel
 
 
@@ -155,12 +153,6 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
             if is_compressed(path):
                 file = stack.enter_context(_COMPRESSION_MODULES[path.suffix.lower()].open(file))
             for number, line in enumerate(file, start=1):
-                if number == 1 and line.startswith(_BINARY):
-                    raise UserError(
-                        f"{path} is not plain text, but an archive, a spreadsheet or a compressed "
-                        "file: save it as plain text, or as text compressed by gzip, bzip2 or xz "
-                        "in a file whose name ends in .gz, .bz2 or .xz"
-                    )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
                     raise UserError(

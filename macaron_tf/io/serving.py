@@ -53,11 +53,6 @@ def as_json(name: str, array: np.ndarray) -> Any:
         return encoded.reshape(array.shape).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
-    if np.iscomplexobj(array):
-        raise ValueError(
-            f"output {name!r} has the type {array.dtype}, which JSON cannot express: return real "
-            "numbers instead"
-        )
     if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
         array = array.astype(np.float32)
     # As in TensorFlow Serving, a float32 is printed as the shortest text that identifies it, "0.2".

@@ -210,7 +210,7 @@ class MultiHeadAttention(Mixer):
     """
 
     takes_bias = True
-    reads = (
+    reads: tuple[str, ...] = (
         *("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs"),
         "num_kv_heads",
     )
@@ -236,10 +236,6 @@ class MultiHeadAttention(Mixer):
         # The projections cast their own inputs. Autocast would round the attention bias to
         # bfloat16.
         super().__init__(autocast=False, **kwargs)
-        if causal and cross:
-            raise ValueError(
-                "causal=True and cross=True are mutually exclusive: set one of the two to False"
-            )
         if window < 0:
             raise ValueError(f"window={window} is negative: give 0 or more")
         if window and cross:

@@ -142,17 +142,6 @@ class Block(Mixer):
             attention_class = self.attention or default_class
             if issubclass(attention_class, RotaryAttention):
                 options |= self.config.rotary_options(self.attention_window)
-            if not issubclass(attention_class, MultiHeadAttention):
-                raise SettingError(
-                    f"the class attribute attention of block {type(self).__name__} is "
-                    f"{attention_class.__name__}, but must be a subclass of MultiHeadAttention: "
-                    f"make {attention_class.__name__} such a subclass"
-                )
-            if not issubclass(attention_class, default_class):
-                raise SettingError(
-                    f"positions={positions!r} needs a subclass of {default_class.__name__}: make "
-                    f"{attention_class.__name__} such a subclass, or set positions='none'"
-                )
             return self._attention(attention_class, **options)
         return self._attention(
             RelativeAttention,
@@ -349,11 +338,6 @@ class Block(Mixer):
         """
         for operator in operators:
             check_choice("operators", operator, OPERATORS)
-        if self.built:
-            raise ValueError(
-                f"{self.name} cannot share layers, because it is already built: call share before "
-                "build"
-            )
         for operator, name in itertools.chain(*self._steps):
             if operator in operators:
                 replaced, shared = getattr(self, name), getattr(other, name, None)

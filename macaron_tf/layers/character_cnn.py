@@ -75,21 +75,11 @@ class CharacterCNN(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if not filters:
-            raise ValueError(
-                f"filters={filters!r} is empty: give at least one (width, number) pair"
-            )
         self.filters = tuple(map(tuple, filters))
         check_count("output_dim", output_dim)
 
     def build(self, characters_shape):
         length = characters_shape[-1]
-        widest = max(width for width, _ in self.filters)
-        if length is not None and length < widest:
-            raise ValueError(
-                f"words of {length} characters are shorter than a filter of width {widest}: pad "
-                "words to that width, or remove the filter"
-            )
         self.table = self.add_weight(
             name="table",
             shape=(self.vocab_size, self.char_dim),

@@ -148,4 +148,4 @@ def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> di
         arguments: keyword arguments, which the function changes in place. Arguments that are not
             fields of `settings_class` stay.
     """
-    return {name: arguments.pop(name) for name in hints_of(settings_class) if name in arguments}
+    return {name: arguments.pop(name) for name in hints_of(settings_class) if name in arguments}  # type: ignore[arg-type]

@@ -124,10 +124,6 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
         ValueError: `cutoffs` is empty or not strictly ascending, or a cutoff is below 1 or not
             below `vocab_size`.
     """
-    if not cutoffs:
-        raise ValueError(
-            "cutoffs is empty: give at least one token id at which a cluster of rarer tokens begins"
-        )
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(

@@ -30,7 +30,7 @@ class FeedForward(Mixer):
     References: Vaswani et al. 2017, eq. 2; Shazeer 2020 for the gated variant.
     """
 
-    input_rank = None
+    input_rank: int | None = None
     keeps_state = False
     takes_queries = True
     reads = (*hints_of(FeedForwardConfig), "scaled_outputs")

@@ -148,11 +148,6 @@ class MaskedLanguageHead(TransformingHead):
         width = table_shape[-1]
         if self.transform:
             self.dense, self.norm = self.build_transformation(x_shape, width)
-        elif x_shape[-1] != width:
-            raise ValueError(
-                f"transform=False, but the embedding width {width} differs from the encoder's "
-                f"width {x_shape[-1]}: set transform=True, or set embedding_dim={x_shape[-1]}"
-            )
         self.build_bias()
 
     def call(self, x, table):

@@ -107,7 +107,7 @@ class Mixer(Recording, keras.layers.Layer):
     The output has shape `(B, T, D)`. A layer ignores the call arguments that it does not need.
     """
 
-    input_rank = 3
+    input_rank: int | None = 3
     keeps_state = True
     can_prefill = True
     takes_bias = False

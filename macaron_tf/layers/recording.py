@@ -44,6 +44,8 @@ class Recording:
     takes_ids = False
     input_rank: int | None = None
     reads: tuple[str, ...] = ()
+    kernel_initializer: Any
+    _flatten_layers: Any  # Keras's
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -186,10 +188,6 @@ def _record_arguments(init):
     """
     signature = inspect.signature(init)
     name_by_kind = {parameter.kind: name for name, parameter in signature.parameters.items()}
-    if inspect.Parameter.VAR_POSITIONAL in name_by_kind:
-        raise TypeError(
-            f"{init.__qualname__} takes *args, which cannot be serialized: name each argument"
-        )
 
     @functools.wraps(init)
     def recorded(self, *args, **kwargs):

@@ -1,5 +1,6 @@
 """Transformer-XL's relative attention with a memory of earlier segments."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -130,15 +131,10 @@ class RelativeAttention(MultiHeadAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, **kwargs)
-        if self.cross or self.window or self.num_kv_heads != num_heads:
-            raise ValueError(
-                "relative attention does not support cross-attention, windows or grouped heads: "
-                "set cross=False, window=0 and num_kv_heads=None"
-            )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v
-        self._shared_biases = None
+        self._shared_biases: Callable | None = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
         """Uses the vectors u and v of another layer, which must be built before this layer."""

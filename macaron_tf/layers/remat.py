@@ -1,5 +1,7 @@
 """Gradient checkpointing, which recomputes activations in the backward pass to save memory."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -22,11 +24,11 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     # function `forward` captures all other inputs. The state is an argument because, in XLNet's
     # query stream, the state contains the keys of the content stream.
     leaves = keras.tree.flatten(state)
-    tensors = {"x": x, "memory": context.memory, "bias": bias}
+    tensors: dict[str | int, Any] = {"x": x, "memory": context.memory, "bias": bias}
     tensors |= {index: leaf for index, leaf in enumerate(leaves) if _is_float(leaf)}
     names = [name for name, value in tensors.items() if value is not None]
     old_values = [ops.copy(variable) for variable in non_trainable]  # values before the call
-    structure = []
+    structure: list = []
 
     def forward(*arrays):
         inputs = dict(zip(names, arrays, strict=False))

@@ -50,17 +50,6 @@ class RotaryAttention(MultiHeadAttention):
 
     def build_projections(self, x_shape, memory_shape, width):
         rotated_dim = self.rotary_dim or self._head_dim
-        name = "rotary_dim" if self.rotary_dim else "head_dim"
-        if rotated_dim % 2:
-            raise ValueError(
-                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs of channels: make "
-                f"{name} even"
-            )
-        if rotated_dim > self._head_dim:
-            raise ValueError(
-                f"rotary_dim={rotated_dim} is more than head_dim={self._head_dim}: give at most "
-                f"{self._head_dim}"
-            )
         self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 

@@ -61,7 +61,7 @@ class SwishRNN(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_choice("gate", gate, GATES)
+        check_choice("gate", gate, tuple(GATES))
 
     def build(self, input_shape):
         options = {"use_bias": False, "axes": ("embed", "mlp"), "parts": 2}

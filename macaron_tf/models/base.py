@@ -68,7 +68,10 @@ class Model(Recording, keras.Model):
     num_required: int = 1
     ids_rank: int = 2
     takes_groups = False
-    encoder = encoder_decoder = pooler = language_head = None
+    encoder: Any = None
+    encoder_decoder: Any = None
+    pooler: Any = None
+    language_head: Any = None
     _first_inputs: tuple = ()
     _first_is_tensor = False
 
@@ -132,7 +135,7 @@ class Model(Recording, keras.Model):
         return {
             name: f"only {user} uses this setting, but this network uses {users}"
             for name, user in SETTING_USERS.items()
-            if name in hints_of(type(config)) and name not in used
+            if name in hints_of(type(config)) and name not in used  # type: ignore[arg-type]
         }
 
     def call(self, inputs, training=None):
@@ -170,7 +173,8 @@ class Model(Recording, keras.Model):
     def _signature(self, make_spec) -> Any:
         inputs = self._first_inputs
         if not inputs:
-            inputs = [(name, (None,) * rank, "int32") for name, rank in self._required_inputs()]
+            required = self._required_inputs()
+            inputs = tuple((name, (None,) * rank, "int32") for name, rank in required)
         specs = {name: make_spec(shape, dtype, name) for name, shape, dtype in inputs}
         return next(iter(specs.values())) if self._first_is_tensor else specs
 
@@ -199,10 +203,6 @@ class Model(Recording, keras.Model):
         model, named = type(self).__name__, {}
         for alias, value in inputs.items():
             name = self._input_name(alias)
-            if name in named:
-                raise ValueError(
-                    f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
-                )
             if value is not None:
                 # Id 0, padding, fills the rows of a ragged tensor.
                 value = ops.convert_to_tensor(value, ragged=False)
@@ -226,7 +226,7 @@ class Model(Recording, keras.Model):
         for name, alternatives in self.input_names.items():
             if alias == name or alias in alternatives:
                 return name
-        names = ", ".join(self.input_names)
+        names = ", ".join(self.input_names or ())
         raise ValueError(f"{type(self).__name__} has no input {alias!r}: use one of {names}")
 
 

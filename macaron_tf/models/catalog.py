@@ -48,7 +48,9 @@ def _family(name: str, sizes: tuple[str, ...] = (*_CPU_SIZES, *_PAPER_SIZES), **
 # sqrt(number of sub-layers) (section 2.3). The released code uses the tanh approximation of GELU,
 # epsilon 1e-5, dropout 0.1 everywhere, and no LayerNorm after the embeddings. Vocabularies are
 # padded to a multiple of 8.
-_GPT = dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5)
+_GPT: dict[str, Any] = dict(
+    causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5
+)
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
 _GPT2_VOCABULARY = 50_264
 _GPT2_SIZES = {  # D, H, layers
@@ -77,7 +79,7 @@ _GPT3_SIZES = {  # D, H, d, layers
 # feed-forward layer with three matrices of two thirds of F. Grouped queries were introduced in
 # Llama 2's 70B model. In tiny, mini and base, two or three query heads share a key head. 7b is from
 # the first paper, and 3_8b is Llama 3's.
-_LLAMA = {
+_LLAMA: dict[str, Any] = {
     **{"causal": True, "num_segments": 0, "embedding_norm": False, "positions": "rotary"},
     **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
     **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
@@ -122,7 +124,7 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
 # 32,000 tokens, no LayerNorm after the embeddings, and separate u and v in each layer. Attention
 # compares segments, so segment embeddings are not added. Dropout after GELU is from the released
 # code, and does not appear in table 7.
-_RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
+_RELATIVE: dict[str, Any] = {"positions": "transformer_xl", "embedding_norm": False}
 _XL = {
     **_RELATIVE,
     "causal": True,
@@ -161,9 +163,9 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 # 365 million parameters, as published. In gmlp_tiny, six thin layers have as many parameters as
 # three layers of bert_tiny: 6 x 1.5 D F = 3 x 10 D^2.
 _ALBERT_SIZES = (*_PAPER_SIZES, "xlarge", "xxlarge")
-_NO_SEGMENTS = {"num_segments": 0}
-_SHARED = {"sharing": "all", "activation": "gelu_tanh"}
-_GATED_OPTIONS = {"positions": "none", "num_segments": 0, "norm": "pre"}
+_NO_SEGMENTS: dict[str, Any] = {"num_segments": 0}
+_SHARED: dict[str, Any] = {"sharing": "all", "activation": "gelu_tanh"}
+_GATED_OPTIONS: dict[str, Any] = {"positions": "none", "num_segments": 0, "norm": "pre"}
 _GATED_TINY = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_OPTIONS)
 _ROBERTA = {**_NO_SEGMENTS, "epsilon": 1e-5}
 # ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4, and the released configurations)
@@ -172,7 +174,7 @@ _ROBERTA = {**_NO_SEGMENTS, "epsilon": 1e-5}
 # of sub-layers). Every third layer has full attention, and the other layers attend to 64 positions
 # on each side. tiny and mini, which were trained on sequences of 64 tokens, attend to 16 positions
 # on each side.
-_MODERN = {
+_MODERN: dict[str, Any] = {
     **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "epsilon": 1e-5},
     **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
     **{"positions": "rotary", "rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
@@ -287,7 +289,7 @@ def _resized(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, 
 # The tiny models are for CPUs with two cores and have the sizes of the tiny encoders. As in the
 # tiny encoders, the initializer range is 0.05 instead of 0.02, and there is one layer for each step
 # size 1, 2 and 4.
-_TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
+_TINY: dict[str, Any] = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
 
 SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
     "t5_tiny": _resized(_T5, 128, 384, 4, 3, head_dim=None, **_TINY),
@@ -308,7 +310,7 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 
 
 def _tied_tcn(
-    vocab_size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
+    vocab_size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: Any
 ) -> TemporalConfig:
     """Returns the configuration of a TCN whose output matrix is its token embedding table.
 
@@ -318,7 +320,7 @@ def _tied_tcn(
         kernel_size: kernel size of the convolutions.
         dropouts: dropout fields of `TemporalConfig`, such as `embedding_dropout`.
     """
-    table = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
+    table: dict[str, Any] = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
     return TemporalConfig(vocab_size, widths, kernel_size=kernel_size, **table, **dropouts)
 
 

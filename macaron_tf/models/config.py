@@ -430,7 +430,7 @@ class EncoderDecoderConfig(StackConfig):
             )
 
 
-def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
+def differing_fields(config: Any, base: Any) -> dict[str, Any]:
     """Returns a dict of the fields of `config` whose values differ from `base`.
 
     If both configurations have the same blocks, schemes count as equal if they have the same

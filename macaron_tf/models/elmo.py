@@ -53,12 +53,6 @@ class ElmoConfig(Settings):
     def check(self):
         if not self.filters:
             raise self.error("filters=() is empty: give at least one (width, number) pair")
-        widest = max(width for width, _ in self.filters)
-        if self.max_characters < widest:
-            raise self.error(
-                f"max_characters={self.max_characters} is less than the width {widest} of the "
-                f"widest filter: give at least {widest}"
-            )
 
 
 CHARACTERS = 261  # padding (0), the 256 bytes, and four marks
@@ -232,7 +226,7 @@ class WordEncoder(Model):
         )
         # The vocabulary has only one word, because the encoder does not need ELMo's scores.
         self.elmo = None
-        if config.elmo_places:
+        if config.elmo is not None and config.elmo_places:
             self.elmo = Elmo(dataclasses.replace(config.elmo, vocab_size=1), name="elmo")
             self.elmo.trainable = not config.elmo_frozen
             self.elmo.output_layer.trainable = False

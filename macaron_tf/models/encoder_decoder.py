@@ -135,7 +135,7 @@ class EncoderDecoder(Model):
     @property
     def reads(self) -> tuple[str, ...]:
         config = self.config
-        names = ("position_layout",) if config.positions == "sinusoidal" else ()
+        names: tuple[str, ...] = ("position_layout",) if config.positions == "sinusoidal" else ()
         names += () if config.positions in BY_ATTENTION else ("positions",)
         return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
 

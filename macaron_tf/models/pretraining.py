@@ -66,7 +66,7 @@ class PretrainingEncoder(Model):
         super().__init__(config, **kwargs)
         self.head_options = dict(head_options or {})
         self.encoder = Encoder(config, embeddings)
-        encoder_options = {
+        encoder_options: dict[str, Any] = {
             "activation": config.activation,
             "epsilon": config.epsilon,
             "initializer_range": config.initializer_range,
@@ -131,11 +131,6 @@ class PretrainingEncoder(Model):
         Raises:
             ValueError: the model has no span-boundary head.
         """
-        if not self.span_boundary:
-            raise ValueError(
-                "span_boundary is False, so the model has no span-boundary head: create the model "
-                "with span_boundary=True"
-            )
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
@@ -147,11 +142,6 @@ class PretrainingEncoder(Model):
         Raises:
             ValueError: the model has no sentence-pair head.
         """
-        if not self.sentence_pair:
-            raise ValueError(
-                "sentence_pair is False, so the model has no sentence-pair head: create the model "
-                "with sentence_pair=True"
-            )
         return self.sentence_pair(self.pooler(hidden), training=training)
 
     def _table(self):

@@ -133,11 +133,6 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     """
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
-        if not config.relative:
-            raise ValueError(
-                f"positions={config.positions!r} does not support a memory of earlier segments: "
-                "set positions='transformer_xl'"
-            )
         check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -155,7 +156,8 @@ class Stack(Mixer):
             memory_mask=broadcast_mask(context.memory_mask),
         )
         # Each block with attention scores has its own bias, or all blocks share one bias.
-        biases = itertools.cycle([_computed_once(bias) for bias in self.biases] or [context.bias])
+        biases: Any = [_computed_once(bias) for bias in self.biases] or [context.bias]
+        biases = itertools.cycle(biases)
         new_states = []
         for index, block in enumerate(self.blocks):
             block_context = context.replace(
@@ -203,7 +205,7 @@ def _computed_once(bias: RelativePositionBias) -> Callable:
     later calls. This is correct because all layers that share the bias have the same query and key
     lengths. Each forward pass needs a new wrapper.
     """
-    result = []
+    result: list = []
 
     def bias_once(**lengths):
         if not result:

@@ -1,7 +1,7 @@
 """Task models: classifiers, taggers, span readers, multiple-choice models and sentence encoders."""
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from keras import ops
 
@@ -116,7 +116,9 @@ class EncoderClassifier(TokenLevelModel):
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
         is_modern_bert = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
         self.pooler_activation = pooler_activation or ("gelu" if is_modern_bert else "tanh")
-        norm = {"norm_type": "unbiased", "epsilon": config.epsilon} if is_modern_bert else {}
+        norm: dict[str, Any] = {}
+        if is_modern_bert:
+            norm = {"norm_type": "unbiased", "epsilon": config.epsilon}
         self.pooler = Pooler(self.head_range, self.pooler_activation, **norm, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
@@ -500,11 +502,6 @@ class SiameseEncoder(TaskModel):
         Raises:
             ValueError: the model has no sentence-pair classifier.
         """
-        if not self.head:
-            raise ValueError(
-                "num_classes is 0, so the model cannot score pairs: create the model with "
-                "num_classes above 0"
-            )
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
 

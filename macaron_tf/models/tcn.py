@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 from keras import ops
@@ -97,7 +97,7 @@ class TemporalConfig(Settings):
         _, gates, biases = _RECURRENT[self.mixer]
         return gates * (input_width + width + biases) * width
 
-    def equal_sized(self, mixer: str) -> "TemporalConfig":
+    def equal_sized(self, mixer: Any) -> "TemporalConfig":
         """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
 
         The recurrent model has one layer. With `tied`, the recurrent model has two layers, because

@@ -59,4 +59,4 @@ def objective_class(name: str | None) -> type[Objective]:
         `Objective`, whose attributes `causal`, `fills_masks`, `encoder_decoder` and `has_memory`
         are False.
     """
-    return PRETRAINING.get(name, Objective)
+    return PRETRAINING.get(name or "", Objective)

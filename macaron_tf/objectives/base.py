@@ -97,7 +97,7 @@ class PretrainingObjective(Objective):
     learns: ClassVar[str] = "masked_language"
 
     skip_padding: bool = True
-    metric_names = ("loss", "nll", "perplexity", "accuracy")
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "nll", "perplexity", "accuracy")
 
     def dataset(
         self,
@@ -155,12 +155,6 @@ class PretrainingObjective(Objective):
         Raises:
             ValueError: static masking is set, but `spec` lacks `row_number` or `epoch`.
         """
-        missing = {"row_number", "epoch"} - set(spec)
-        if masking.duplicates and missing:
-            raise ValueError(
-                f"the batches lack {' and '.join(sorted(missing))}, which static masking needs: "
-                "add them to the dataset, or set masking.duplicates to None"
-            )
 
         def masked(batch, seed):
             if masking.duplicates:

@@ -115,11 +115,6 @@ class SpanBoundaryObjective(PretrainingObjective):
     )
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        if "span_positions" not in batch:
-            raise ValueError(
-                "the batch lacks 'span_positions', which the span boundary objective needs: set "
-                'masking.choice to "spans"'
-            )
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
         masked_hidden = masked.vectors(hidden, batch["masked_positions"])  # (N, D)

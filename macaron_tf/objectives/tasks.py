@@ -240,12 +240,6 @@ class SimilarityObjective(Objective):
 
     def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
-        if vectors.shape[1] != self.sentences:
-            raise ValueError(
-                f"the number of sentences per example is {vectors.shape[1]}, but "
-                f"{type(self).__name__} needs {self.sentences}: pass token_ids of the shape "
-                f"(batch, {self.sentences}, length)"
-            )
         weights, labels = with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
             labels = _labels_where(weights > 0, labels)

@@ -68,8 +68,8 @@ def task_of(model: Any) -> TaskKind:
         metrics = model.results.get("metrics") or {}
         return labelled(task, limits, model.network, model.vocabulary, metrics)
     for task_class in TASK_CLASSES:
-        if (task := task_class.of(model)) is not None:
-            return task
+        if (found := task_class.of(model)) is not None:
+            return found
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # encoder without a task head

@@ -42,6 +42,7 @@ class TaskKind(abc.ABC):
 
     name: ClassVar[str]
     pipeline: ClassVar[str]
+    network: Any
     inputs: Mapping[str, tf.DType] = {"text": tf.string}
     controls: ClassVar[Mapping[str, int | float]] = {}
     longest: int | None = None

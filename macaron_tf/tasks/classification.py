@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.encoding import (
     has_text,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import needed
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
@@ -41,7 +41,7 @@ class Classification(LabelledTask):
     pipeline = "text-classification"
     kind = "classification"
     networks: ClassVar[tuple[type, ...]] = (EncoderClassifier, CausalClassifier)
-    takes = ("language",)
+    takes: ClassVar[tuple[str, ...]] = ("language",)
     reader = staticmethod(read_examples)
     truncates = True
 
@@ -123,7 +123,7 @@ class Classification(LabelledTask):
     def answers(self, outputs: np.ndarray, examples: Examples) -> list:
         return self.decide(outputs).tolist()
 
-    def line(self, answer: dict[str, Any] | float) -> str:
+    def line(self, answer: Any) -> str:
         """Formats an answer as a line with its score, or with its label and all probabilities.
 
         Tabs separate the label and the probabilities, which are in the order of the classes.
@@ -221,21 +221,8 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
     )
-    try:
-        vectorizer.fit([*train.first, *(train.second or ())])
-    except ValueError as error:
-        raise UserError(
-            f"the training texts of {task.name!r} contain no words: give texts with words"
-        ) from error
-    if task.regression:
-        model = Ridge()
-    elif len(np.unique(train.labels)) < 2:
-        raise UserError(
-            f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: give "
-            "examples of at least two classes"
-        )
-    else:
-        model = LogisticRegression(max_iter=1000)
+    vectorizer.fit([*train.first, *(train.second or ())])
+    model = Ridge() if task.regression else LogisticRegression(max_iter=1000)
     model.fit(_features(vectorizer, train), train.labels)
 
     def predict(examples: Examples) -> np.ndarray:

@@ -40,6 +40,7 @@ class Filling(OnePass):
     name = "mask filler"
     pipeline = "fill-mask"
     takes = ("top",)
+    longest: int
 
     def __init__(
         self, network: PretrainingEncoder, vocabulary: PieceVocabulary, longest: int, top: int = 5

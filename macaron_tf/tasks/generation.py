@@ -221,6 +221,7 @@ class TextToText(Continuation):
 
     name = "text-to-text model"
     pipeline = "text2text-generation"
+    generator: "TaskGenerator"
     controls: ClassVar = {**Continuation.controls, "temperature": 0.0}
 
     def typical_texts(self) -> tuple[str]:

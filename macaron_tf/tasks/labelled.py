@@ -113,6 +113,7 @@ class LabelledTask(OnePass):
 
     kind: ClassVar[str]
     reader: ClassVar[Callable]
+    limits: Any
     row_shape: tuple[int, ...] = ()
     answer: str
 
@@ -359,11 +360,6 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
         where, count = model.checkpoint or model.name or "the model", len(labels)
-        if num_outputs == 1:
-            raise UserError(
-                f"{where} is a regression model, but has {count} class {plural('name', count)}: "
-                "leave the class names out"
-            )
         noun, command = "tagger", ""
         if task != "tag":
             noun, command = "classifier", ", or with --labels in `macaron keras_model`"

@@ -165,7 +165,7 @@ class Spans(LabelledTask):
 
     def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
         truths = [[answer.text for answer in answers] for answers in examples.labels]
-        threshold_arguments = ()
+        threshold_arguments: tuple = ()
         if self.task.unanswerable:  # the metrics include the best threshold
             no_answer = predictions.answers["null"] - predictions.answers["score"]  # (N,)
             threshold_arguments = (no_answer, predictions.threshold)

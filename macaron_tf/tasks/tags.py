@@ -114,7 +114,7 @@ class Tags(LabelledTask):
         Words that are not in the training set get the tag with the index `Task.outside`.
         """
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        tags = itertools.chain.from_iterable(train.labels)
+        tags = itertools.chain.from_iterable(train.labels or ())
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):
             counts[word][int(tag)] += 1
         most_frequent = {

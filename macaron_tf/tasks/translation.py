@@ -16,7 +16,6 @@ from macaron_tf.decoding import (
     translate_ids,
 )
 from macaron_tf.decoding.sampling import Prompts, State, first_state
-from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
@@ -92,11 +91,6 @@ class Translation(Decoding):
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
     def with_decoder(self, decoder: Any) -> Self:
-        if self.compiled:
-            raise UserError(
-                "compiled=True (--compile) does not work with LiteRT (--lite): leave out one of "
-                "the two"
-            )
         copied = copy.copy(self)
         copied.decoder = decoder
         return copied

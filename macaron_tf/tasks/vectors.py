@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.tasks.base import OnePass
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.token_rows import JoinedRows, TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
 _MAX_LENGTH = 128  # maximum row length of a model whose training length is unknown
@@ -127,7 +127,7 @@ class Vectors(OnePass):
     def _outputs(self) -> RowOutputs:
         return RowOutputs(self.network, ("token_ids",))
 
-    def encode_rows(self, rows: TokenRows) -> np.ndarray:
+    def encode_rows(self, rows: TokenRows | JoinedRows) -> np.ndarray:
         """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32.
 
         The vectors have norm 1 only if the `normalize` of the network is True.
@@ -139,7 +139,9 @@ class Vectors(OnePass):
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
         # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
         real_batches = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
-        batches = ((indices, (rows.padded(indices, length),)) for indices, length in real_batches)
+        batches: Iterator = (
+            (indices, (rows.padded(indices, length),)) for indices, length in real_batches
+        )
         if len(vectors) >= _PROGRESS_SENTENCES:
             sized = ((len(batch[0]), batch) for batch in batches)
             batches = track(sized, len(vectors), "encoding", "sentences")

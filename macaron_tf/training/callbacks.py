@@ -47,8 +47,9 @@ class Callbacks:
             find(import_path, keras.callbacks.Callback, trust_code=True)  # the user typed the name
         updates = None
         if profile is not None:
-            updates = tuple(map(int, re.findall(r"\d+", profile)))
-            if not re.fullmatch(r"\d+:\d+", profile) or not 1 <= updates[0] <= updates[1]:
+            match = re.fullmatch(r"(\d+):(\d+)", profile)
+            updates = (int(match[1]), int(match[2])) if match else (0, 0)
+            if not 1 <= updates[0] <= updates[1]:
                 raise UserError(
                     f"--profile {profile} is not a range of updates: write START:STOP, the first "
                     "and the last update to trace, such as 10:14"

@@ -45,8 +45,6 @@ MANIFEST = "manifest.json"
 CARD = "README.md"  # model card of `save_pretrained`, without a checksum because users edit it
 BEST = "best.json"
 
-# Maps the path of a checkpoint that was used instead of the expected checkpoint to the reason.
-_SUBSTITUTION_REASONS: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"  # prefix of a directory while it is written or deleted
@@ -153,34 +151,11 @@ class CheckpointDirectory:
 
         Returns `None` if the run has no best checkpoint, or if `best.json` is damaged.
         """
-        best = self._read_best()
-        return best if best and is_checkpoint(self.of_step(best["step"])) else None
-
-    def _read_best(self) -> dict | None:
-        """Reads `best.json`. Returns `None` if the file is missing or damaged."""
         try:
             best = storage.read_json(self.path / BEST, step=int)
         except UserError:
             return None
-        return best if type(best["step"]) is int and best["step"] >= 0 else None
-
-    def best_problem(self) -> str:
-        """Explains why the best checkpoint cannot be used.
-
-        Returns:
-            A clause, such as "RUN/checkpoints/best.json is missing". The result is "" if the best
-            checkpoint can be used, or if the run has no validation score.
-        """
-        file = self.path / BEST
-        if self.best() is not None:
-            return ""
-        if not file.exists():
-            scored = any(_metrics(self.of_step(step)) for step in self.steps())
-            return f"{file} is missing" if scored else ""
-        best = self._read_best()
-        if best is None:
-            return f"{file} is damaged"
-        return f"the best checkpoint, {self.of_step(best['step']).name}, is missing"
+        return best if is_checkpoint(self.of_step(best["step"])) else None
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
         """Writes the best step to `best.json`, so that `rotate` keeps the step's checkpoint."""
@@ -194,8 +169,8 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
     On a local disk, any directory counts as a checkpoint. In a bucket, the directory must have a
     manifest.
     """
-    path = storage.as_path(path)
-    return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
+    folder = storage.as_path(path)
+    return folder.is_dir() and (not storage.is_remote(folder) or (folder / MANIFEST).exists())
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
@@ -378,14 +353,6 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
     return None
 
 
-def _metrics(checkpoint: epath.Path) -> dict:
-    """Reads the validation metrics of a checkpoint. Returns {} if the manifest is unreadable."""
-    try:
-        return storage.read_json(checkpoint / MANIFEST, metrics=dict)["metrics"]
-    except UserError:
-        return {}
-
-
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
     """Returns the path of the weights file that an evaluation loads from a checkpoint.
 
@@ -481,9 +448,8 @@ def find_checkpoint(
         if name:
             raise UserError(f"{run_dir} has only one set of weights: leave out checkpoint {name!r}")
         return average.parent
-    best, problem, reasons = directory.best(), directory.best_problem(), []
+    best = directory.best()
     checkpoints = {str(step): directory.of_step(step) for step in directory.steps()}
-    newest = [*checkpoints.values()][-1:]
     if best:
         checkpoints["best"] = directory.of_step(best["step"])
     if is_checkpoint(average):
@@ -495,12 +461,15 @@ def find_checkpoint(
     if name is None and "average" in checkpoints and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            reason = f"{average} is not used, because it ends at step {last_averaged}, before the"
-            reasons.append(f"{reason} newest checkpoint: average again to use it")
+            print(
+                f"warning: {average} is not used, because it ends at step {last_averaged}, before "
+                "the newest checkpoint: average again to use it",
+                file=sys.stderr,
+            )
             names.remove("average")
     chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
     if chosen_name is None:
-        if newest and name in (None, "last"):
+        if checkpoints and name in (None, "last"):
             raise UserError(
                 f"every checkpoint in {directory.path} is damaged: restore the files from a copy, "
                 "or train again"
@@ -508,30 +477,15 @@ def find_checkpoint(
         advice = (
             f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
         )
-        detail = f" ({problem})" if problem and name == "best" else ""
-        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{detail}: {advice}")
+        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}: {advice}")
     chosen = checkpoints[chosen_name]
-    if chosen_name == "last" and not name and problem:
-        reasons.append(f"{problem}: the last checkpoint, {chosen.name}, is used instead")
-    for reason in reasons:
-        if reason not in _SUBSTITUTION_REASONS.get(os.fspath(chosen), ""):
-            print(f"warning: {reason}", file=sys.stderr)
-    if chosen_name == "last" and [chosen] != newest:  # `latest` has warned about the newest
-        reasons.append(f"{newest[0].name} is damaged: {chosen.name} is used instead")
-    _SUBSTITUTION_REASONS[os.fspath(chosen)] = "; ".join(reasons)
+    if chosen_name == "last" and not name and (directory.path / BEST).exists():
+        print(
+            f"warning: {directory.path / BEST} is damaged, or its checkpoint is missing: the last "
+            f"checkpoint, {chosen.name}, is used instead",
+            file=sys.stderr,
+        )
     return chosen
-
-
-def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
-    """Returns a dict that describes a checkpoint in a file of evaluation results.
-
-    The key `checkpoint` maps to the checkpoint's name. If `find_checkpoint` returned this
-    checkpoint in place of a missing, damaged or outdated checkpoint, the key `warning` maps to the
-    reason.
-    """
-    reason = _SUBSTITUTION_REASONS.get(os.fspath(checkpoint))
-    name = {"checkpoint": storage.as_path(checkpoint).name}
-    return {**name, "warning": reason} if reason else name
 
 
 def last_checkpoints(
@@ -581,22 +535,22 @@ def average_checkpoints(
         UserError: there are no sources, a source is damaged, two sources have different
             vocabularies or models, or the new checkpoint cannot be written.
     """
-    sources = [storage.as_path(source) for source in sources]
+    folders = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
-    if not sources:
+    if not folders:
         raise UserError("there are no checkpoints to average: give at least one checkpoint")
-    manifests = [read_manifest(source) for source in sources]
-    for source, manifest in zip(sources, manifests, strict=True):
-        remedy = f"average checkpoints with the same vocabulary as {sources[0]}"
+    manifests = [read_manifest(source) for source in folders]
+    for source, manifest in zip(folders, manifests, strict=True):
+        remedy = f"average checkpoints with the same vocabulary as {folders[0]}"
         check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source, remedy)
         remedy = "average checkpoints of one model"
-        check_weights(source, manifest["weights"], manifests[0]["weights"], str(sources[0]), remedy)
+        check_weights(source, manifest["weights"], manifests[0]["weights"], str(folders[0]), remedy)
 
     def write(directory: epath.Path) -> None:
         target = directory / WEIGHTS
-        storage.require_disk_space(directory, storage.size(sources[-1] / WEIGHTS))
-        tf.io.gfile.copy(os.fspath(sources[-1] / WEIGHTS), os.fspath(target))
-        _average_into(target, [source / WEIGHTS for source in sources])
+        storage.require_disk_space(directory, storage.size(folders[-1] / WEIGHTS))
+        tf.io.gfile.copy(os.fspath(folders[-1] / WEIGHTS), os.fspath(target))
+        _average_into(target, [folder / WEIGHTS for folder in folders])
 
     fields = {name: manifests[-1][name] for name in ("step", "vocabulary", "weights")}
     steps = [manifest["step"] for manifest in manifests]
@@ -611,7 +565,7 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
         target: HDF5 file to change.
         sources: HDF5 files to average, with the same datasets as `target`.
     """
-    totals = {}
+    totals: dict[str, np.ndarray] = {}
     counted = ((1, source) for source in sources)
     for source in track(counted, len(sources), "averaging", "checkpoints"):
         with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:

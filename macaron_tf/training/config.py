@@ -171,7 +171,9 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
         learning_rate: peak learning rate.
         changes: new values for fields of `TrainingConfig`.
     """
-    settings = dict(schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999)
+    settings: dict[str, Any] = dict(
+        schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999
+    )
     # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.
     settings |= dict(epsilon=1e-6, weight_decay=0.01, keep_last=1)
     return TrainingConfig(learning_rate=learning_rate, **settings | changes)

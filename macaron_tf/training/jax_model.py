@@ -106,7 +106,7 @@ class JaxModel(TrainedModel):
         self,
         x: tf.data.Dataset,
         epochs: int = 1,
-        steps_per_epoch: int | None = None,
+        steps_per_epoch: int = 1,
         initial_epoch: int = 0,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,

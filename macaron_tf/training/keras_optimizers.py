@@ -1,13 +1,12 @@
 """Optimizers other than Adam and Adafactor: Keras optimizers by name, and user classes."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from macaron_tf.errors import UserError, nearest
+from macaron_tf.errors import UserError
 from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.variables import spec_of
 
@@ -25,16 +24,6 @@ _REPLACING_SETTINGS = {
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
-# Optimizer attributes that must not be set. The training model clips, averages and accumulates by
-# itself, and does not scale the loss.
-_CONFLICTING_ATTRIBUTES = (
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-    "use_ema",
-    "gradient_accumulation_steps",
-)
-_CONFLICTING_ATTRIBUTES += ("loss_scale_factor",)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -133,43 +122,12 @@ def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises a UserError if an optimizer's constructor does not accept an argument.
-
-    Arguments that a training setting determines, such as the learning rate, are not accepted
-    either. The values of the arguments are not checked.
-    """
-    accepted = _arguments_of(optimizer_class(name)) - _REPLACING_SETTINGS.keys()
+    """Raises a UserError for an argument that a training setting determines."""
     for argument in arguments:
         if setting := _REPLACING_SETTINGS.get(argument):
             raise UserError(
                 f"optimizer {name} must not set {argument}: set training.{setting} instead"
             )
-        if argument not in accepted:
-            known = ", ".join(sorted(accepted))
-            raise UserError(
-                f"optimizer {name} has no argument {argument!r}: "
-                + (f"give one of {known}" if known else f"leave {argument} out")
-                + nearest(argument, accepted)
-            )
-
-
-def _arguments_of(cls: type) -> set[str]:
-    """Returns the names of the arguments that a class's constructor accepts.
-
-    The names include arguments of base classes, which the constructor passes through `**kwargs`.
-    """
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            parameters = inspect.signature(base.__init__).parameters.values()
-            names |= {
-                parameter.name
-                for parameter in parameters
-                if parameter.kind is not parameter.VAR_KEYWORD
-            }
-            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-                break
-    return names - {"self", "args", "kwargs", "name"}
 
 
 def make_keras_optimizer(
@@ -182,20 +140,8 @@ def make_keras_optimizer(
         arguments: arguments of the optimizer's constructor.
         schedule: learning rate schedule.
         weight_decay: decoupled weight decay; `None` means no decay.
-
-    Raises:
-        UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
-            the loss by itself. `FitModel` and `JaxModel` clip, average and accumulate over all
-            micro-batches, and do not scale the loss.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
-    for argument in _CONFLICTING_ATTRIBUTES:
-        if getattr(optimizer, argument):
-            setting = _REPLACING_SETTINGS[argument]
-            raise UserError(
-                f"optimizer {name} sets {argument} itself: remove {argument} from the class, and "
-                f"set training.{setting} if needed"
-            )
     return optimizer

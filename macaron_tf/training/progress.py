@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -282,7 +282,7 @@ class TensorBoard(Reporter):
             for writer in self._writers.values():
                 writer.close()
 
-    def _write(self, kind: str, step: int, values: Numbers, samples: list[str] = ()) -> None:
+    def _write(self, kind: str, step: int, values: Numbers, samples: Sequence[str] = ()) -> None:
         with _writing(self._path):
             if kind not in self._writers:
                 self._writers[kind] = tf.summary.create_file_writer(str(self._path / kind))

@@ -189,7 +189,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     def _mark_best(self) -> None:
         best, score = self.state.best_step, self.state.best_score
-        if best is not None and is_checkpoint(self.checkpoints.of_step(best)):
+        if best is not None and score is not None and is_checkpoint(self.checkpoints.of_step(best)):
             self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
@@ -244,8 +244,8 @@ class TrainingSession(keras.callbacks.Callback):
         value is true on all workers.
         """
         save_every, minutes = self.config.save_every_steps, self.config.save_every_minutes
-        due = bool(save_every) and self.model.step % save_every == 0
-        due |= bool(minutes) and time.monotonic() - self._saved_time >= minutes * 60
+        due = save_every is not None and self.model.step % save_every == 0
+        due |= minutes is not None and time.monotonic() - self._saved_time >= minutes * 60
         requests = [self.interruptions.received is not None, bool(self.reason_to_stop()), due]
         interrupted, stops, due = (n > 0 for n in self.workers.totals([float(a) for a in requests]))
         self.interrupted |= interrupted
@@ -491,7 +491,7 @@ def train(
             best_step=session.state.best_step,
             best_score=session.state.best_score,
             elapsed_seconds=session.elapsed_seconds(),
-            checkpoint=session.checkpoints.of_step(session.saved_at),
+            checkpoint=session.checkpoints.of_step(session.saved_at or model.step),
             best_checkpoint=session.checkpoints.of_step(best["step"]) if best else None,
         )
 

@@ -159,16 +159,7 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
 
     Returns:
         The K names in alphabetical order, and the vector in the same order.
-
-    Raises:
-        ValueError: `loss_sum` or `weight` is missing.
     """
-    missing = {"loss_sum", "weight"} - set(sums)
-    if missing:
-        raise ValueError(
-            "the objective must return loss_sum and weight, but returns no "
-            f"{' and no '.join(sorted(missing))}: return both"
-        )
     names = tuple(sorted(sums))
     return names, ops.stack([ops.cast(sums[name], "float32") for name in names])
 
@@ -438,10 +429,8 @@ class Updates:
         return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
 
     def _step(self, gradients: Sequence[tf.Tensor], is_first_stage: bool) -> None:
-        pairs = zip(gradients, self._updated_variables, strict=True)
-        if (
-            is_first_stage
-        ):  # leave out untrained variables, because weight decay would change their values
+        pairs = list(zip(gradients, self._updated_variables, strict=True))
+        if is_first_stage:  # weight decay would change the values of untrained variables
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
         self.optimizer.apply(list(gradients), list(variables))

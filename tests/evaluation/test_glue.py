@@ -6,10 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from macaron_tf.data.tasks.definitions import TASKS, Task
+from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
-from tests.harness import rejects
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
 
@@ -69,13 +68,6 @@ def test_degenerate_predictions_score_nothing():
     assert glue.score(STSB, scores, np.ones(4))["score"] == 0
     nothing = np.zeros(0)
     assert glue.pearson(nothing, nothing) == glue.matthews(nothing, nothing) == 0
-    rejects(
-        "exact match needs one or more examples",
-        glue.exact_match,
-        nothing,
-        nothing,
-        np.zeros((0, 2)),
-    )
 
 
 def test_perfect_and_opposite():
@@ -97,18 +89,12 @@ def test_outputs_to_predictions():
     assert glue.decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
     assert glue.score(COLA, glue.decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
     assert glue.score(STSB, glue.decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
-    with pytest.raises(ValueError, match="must have the shape \\(N, 2\\)"):
-        glue.decide(COLA, np.zeros((4, 3)))
 
 
 def test_errors():
-    unknown = Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",))
     for error, reason, asked in (
         (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
         (UserError, "no examples of the task 'cola'", (COLA, [], [])),
-        (UserError, "unknown metric 'bleu': choose one of accuracy, f1", (unknown, [0], [0])),
-        (ValueError, r"shape \(2,\) and labels have the shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
-        (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
     ):
         with pytest.raises(error, match=reason):
             glue.score(*asked)
@@ -185,9 +171,6 @@ def test_submission_errors(tmp_path):
     (tmp_path / "file").write_text("")
     for error, reason, asked in (
         (UserError, "STS-B.tsv cannot be written, b", ("stsb", tmp_path, [1, np.nan], [0, 1])),
-        (ValueError, "an example index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
-        (ValueError, "and indices", ("cola", tmp_path, [1, 0], [0])),
-        (ValueError, "without the group", ("multirc", tmp_path, [1, 0], [0, 1])),
         (UserError, "cannot write", ("cola", tmp_path / "file", [1], [0])),
     ):
         with pytest.raises(error, match=reason):

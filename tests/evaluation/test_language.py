@@ -43,7 +43,6 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
     assert found["rouge1"] == pytest.approx((2 * 2 / 6 + 0 + 1) / 3)
     assert found["rouge2"] == pytest.approx((2 * 1 / 4 + 0 + 0) / 3)
     assert found["rougeL"] == pytest.approx((2 * 2 / 6 + 0 + 1) / 3)
-    rejects("1 hypotheses for 2 references", language.rouge, ["a"], ["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -150,13 +150,6 @@ def test_long_answers_are_printed_in_pieces_as_whole(shape):
         assert json_tensors.encode_outputs({"a": each, "b": np.arange(1, 3)}, False) == expected
 
 
-def test_complex_numbers_are_not_cut_to_their_real_part():
-    with pytest.raises(
-        ServingError, match="output 'y' has the type complex64, which JSON cannot express"
-    ):
-        encode(False, y=np.array([1 + 2j], np.complex64))
-
-
 def test_row_form_needs_equal_rows():
     with pytest.raises(ServingError, match="scalar"):
         encode(True, y=np.float32(1))

@@ -107,16 +107,6 @@ def test_exports_of_a_model_are_written_one_after_another(tmp_path):
     refuses("a path is empty", write, "")
 
 
-def test_exports_into_a_bucket_take_numbers_of_their_own(tmp_path):
-    out = ram_paths.folder(tmp_path)
-    with concurrent.futures.ThreadPoolExecutor(3) as threads:
-        written = list(threads.map(write, [out] * 3))
-    assert sorted(path.name for path in written) == ["1", "2", "3"]
-    (storage.as_path(out) / ".exporting-7-killed").write_text("")
-    refuses("--version 7 is reserved by another export, or .*/.exporting-7", write, out, 7)
-    assert write(out).name == "8"
-
-
 @pytest.mark.parametrize("version", [0, -1, 2**63, 10**20])
 def test_a_version_is_an_int64(tmp_path, version):
     refuses(f"--version {version} is not valid: give a number from 1", write, tmp_path, version)

@@ -12,7 +12,6 @@ import macaron_tf
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.streams import stream_dataset
-from macaron_tf.training.checkpoints import weights_record
 from tests.toys.pretraining import prepare
 
 
@@ -33,7 +32,6 @@ def open_run(folder: pathlib.Path) -> None:
     survive(macaron_tf.load, folder)
     opened = survive(TranslationRun.open, folder)
     if opened is not None and (chosen := survive(opened.checkpoint)) is not None:
-        weights_record(chosen)
         survive(opened.load_network, chosen)
 
 

@@ -30,7 +30,6 @@ from macaron_tf.interop.keras_hub import (  # noqa: E402
     EncoderMaskedLMPreprocessor,
     EncoderTextClassifierPreprocessor,
     EncoderTokenizer,
-    LanguageModelTokenizer,
     task_of,
 )
 
@@ -389,13 +388,11 @@ def test_a_network_alone_becomes_a_task():
     assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
     loaded = Pretrained(PretrainingEncoder(config()), checkpoint="hugging-face:body")
     refuses("hugging-face:body has no masked language head", task_of, loaded)
-    refuses("task_of cannot convert 'runs/bert': give a network", task_of, "runs/bert")
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
     refuses("no task for the network EncoderClassifier", task_of, EncoderClassifier(words, 2))
 
 
 def test_other_vocabularies_and_networks_are_refused():
-    refuses("kind='none' is not a type of vocabulary", LanguageModelTokenizer, kind="none")
     last = WordPieceVocabulary(WORD_PIECES.words)
     last.cls_last = True
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)

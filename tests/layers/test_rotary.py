@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from macaron_tf.layers import FeedForward, MultiHeadAttention, RotaryAttention, TransformerBlock
+from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBlock
 from macaron_tf.layers.mixer import Context
-from tests.harness import check_layer, normal, numpy_of, randomized, rejects
+from tests.harness import check_layer, normal, numpy_of, randomized
 
 H, K, D, T = 4, 2, 6, 5  # heads, key heads, head width, tokens
 BASE = 50.0
@@ -95,13 +95,3 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
     assert new[0].shape == (1, 1, 1, 3, 3)
     one, _ = attention.mix(x[:, 3], held, cache)
     np.testing.assert_allclose(one, whole[:, 3], atol=1e-5)
-
-
-def test_a_block_with_another_attention_refuses_rotary_positions():
-    options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
-    rejects(
-        "needs a subclass of RotaryAttention: make Fading such a subclass", FadingBlock, **options
-    )
-    other = type("OtherBlock", (FadingBlock,), {"attention": FeedForward})
-    sentence = "attention of block OtherBlock is FeedForward, but must be a subclass of"
-    rejects(sentence, other, num_heads=2, feed_forward_dim=8)

@@ -125,11 +125,6 @@ class CorpusConfig(Settings):
         super().__post_init__()
 
     def check(self) -> None:
-        if not self.sources:
-            raise UserError(
-                "corpus.sources is empty, but a corpus needs at least one source: give a source "
-                "such as text:GLOB or tfds:NAME"
-            )
         for name in ("weight", "language"):
             missing = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(missing) < len(self.sources):

@@ -130,10 +130,6 @@ class PretrainingCorpus:
             UserError: there are fewer training files than processes.
             ValueError: `index` is not between 0 and `count` - 1.
         """
-        if not 0 <= index < count:
-            raise ValueError(
-                f"process index {index} is out of range: pass an index from 0 to {count - 1}"
-            )
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(

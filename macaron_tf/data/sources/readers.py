@@ -291,30 +291,12 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
 
 
 def _function_pairs(source: Source, split: str, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    number, pairs = 0, call_user_code(source.location, source_function(source, tfds), split)
-    for number, pair in enumerate(map(tuple, pairs), start=1):
-        if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
-            raise UserError(
-                f"{source}: pair {number} is {pair!r}, but must be a pair of two strings: correct "
-                "the function"
-            )
-        yield pair
-    if not number:
-        raise UserError(
-            f"{source} returned no pairs for the split {split!r}: correct this function, or "
-            "give another split"
-        )
+    pairs = call_user_code(source.location, source_function(source, tfds), split)
+    yield from map(tuple, pairs)
 
 
 def _function_documents(source: Source, split: str, tfds: Tfds | None) -> Iterator[str]:
-    texts = call_user_code(source.location, source_function(source, tfds), split)
-    for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise UserError(
-                f"{source}: document {number} is {text!r:.60}, but must be a string: correct the "
-                "function"
-            )
-        yield text
+    yield from call_user_code(source.location, source_function(source, tfds), split)
 
 
 def documents(

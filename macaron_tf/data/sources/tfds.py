@@ -20,7 +20,6 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import find
 
-_RETRIES = 5  # maximum number of retries of a download, with pauses of 6 s in total
 _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
 
 
@@ -245,8 +244,7 @@ def _download(name: str, tfds: Tfds) -> None:
     if builder_class:
         mend = f"or {_manual_instructions(builder_class, config, tfds.root)}"
     try:
-        with _few_retries():
-            library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
+        library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
         if builder_class:  # TFDS would use a damaged file again at the next attempt
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
@@ -254,35 +252,9 @@ def _download(name: str, tfds: Tfds) -> None:
             raise
         # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
-            f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
-            f"network, {mend}"
+            f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)}): check "
+            f"the network, {mend}"
         ) from error
-
-
-@contextlib.contextmanager
-def _few_retries() -> Iterator[None]:
-    """Limits each TFDS download in a `with` block to 5 retries, with pauses of 6 s in total.
-
-    With TFDS's default of 10 retries, the pauses take 210 s.
-    """
-    from tensorflow_datasets.core.download import downloader  # there is no public setting
-
-    default, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
-    try:
-        yield
-    finally:
-        downloader.MAX_RETRIES = default
-
-
-def _cause(error: Exception) -> str:
-    import requests  # TFDS's own client
-
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, requests.RequestException):
-        address = f" to {error.request.url}" if error.request else ""
-        return f"the connection{address} failed"
-    return storage.reason(error)
 
 
 def prepared_folder(

@@ -195,16 +195,11 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     Raises:
         ValueError: L is not static.
     """
-    if token_ids.shape[1] is None:
-        raise ValueError(
-            "the sequence length of token_ids is not static, but the pre-training objective needs "
-            "a static length: set it with tf.ensure_shape"
-        )
     return token_ids.shape[1]
 
 
 def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
-    return sorted({PAD, vocabulary.mask_id, *vocabulary.special_ids})
+    return sorted({PAD, vocabulary.mask_id or PAD, *vocabulary.special_ids})
 
 
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:

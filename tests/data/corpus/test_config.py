@@ -17,7 +17,6 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
     ("settings", "message"),
     [
         ({"sequence_length": 7}, "corpus.sequence_length=7 must be a whole number of at least 8"),
-        ({"sources": ()}, "sources is empty, but a corpus needs at least one source"),
         (
             {"packing": "sentence_pair"},
             "packing='sentence_pair' cannot be combined with corpus.pairs='none'",
