@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from macaron_tf.cli import arguments
@@ -170,6 +171,21 @@ def _check_start(options: argparse.Namespace) -> None:
         )
     else:
         options.run = options.resume
+
+
+def source_forms(forms: dict[str, str]) -> str:
+    """Formats a table for `--help` that explains the forms of a data source.
+
+    Args:
+        forms: dict mapping a form, such as "tsv:FILE", to its description.
+    """
+    width = max(map(len, forms))
+    fill = functools.partial(textwrap.fill, width=100, break_on_hyphens=False)
+    lines = (
+        fill(text, initial_indent=f"  {form:{width}}  ", subsequent_indent=" " * (width + 4))
+        for form, text in forms.items()
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], int]:

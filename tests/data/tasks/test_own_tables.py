@@ -100,22 +100,6 @@ def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
 
 
 ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
-
-
-@pytest.mark.parametrize("tag", ["0", "E-PER", "U-LOC", "-"])
-def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
-    words = rf"own.txt, line 13: the tag '{tag}', found 1 time, does not fit the other tags B-LO"
-    refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
-    table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
-    refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
-    named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the classes are the user's choice
-    _, task = filled(TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt", **named)
-    assert task.labels == named["classes"]
-    if tag[1:2] != "-":  # the other scheme is accepted if all tags use it
-        everywhere = ENTITIES.replace(" O", f" {tag}")
-        refuses("line 2: the tag .*, found 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
-
-
 IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
 
 
@@ -124,15 +108,9 @@ IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
     [
         "B-PER I-PER O B-LOC B-LOC",
         "I-PER I-PER O I-LOC B-LOC",  # IOB1
-        "b-PER i-PER o b-LOC b-LOC",
-        "B_PER I_PER O B_LOC B_LOC",
-        "i_PER i_PER O i_LOC b_LOC",
-        "PER-B PER-I O LOC-B LOC-B",
-        "PER_b PER_i o LOC_b LOC_b",
-        "B-PER I_PER O b-LOC B-LOC",  # a mixture
     ],
 )
-def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
+def test_entities_are_read_as_iob2(tags, tmp_path):
     words, source = ["Ann", "Lee", "saw", "Rome", "Oslo"], f"conll:{tmp_path}/own.txt"
     lines = "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags.split(), strict=True))
     _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
@@ -140,13 +118,6 @@ def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
     for read in (task, get_task("conll2003")):
         found = read_tagged(read, "train", source=source)
         assert [read.labels[tag] for tag in found.labels[2]] == IOB2
-
-
-def test_tags_without_a_type_mark_entities(tmp_path):
-    _, task = filled(TAG, tmp_path, "Ann B\nLee I\nsaw O\n\nHe O\n", "own.txt")
-    assert task.labels == ("O", "B-ENTITY", "I-ENTITY") and task.metrics == ("f1",)
-    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
-    assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
 
 
 @pytest.mark.parametrize(
