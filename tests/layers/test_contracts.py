@@ -220,10 +220,6 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
             lambda: layers.Residual(layers.FeedForward(16), norm="middle"),
             "norm='middle' must be one of 'pre', '",
         ),
-        (
-            lambda: layers.MultiHeadAttention(2, causal=True, cross=True),
-            "causal=True and cross=True are mutually exclusive",
-        ),
         (lambda: layers.MultiHeadAttention(3)(X), "hidden_dim=8 is not a multiple of num_heads=3"),
         *[
             (
