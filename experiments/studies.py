@@ -46,30 +46,6 @@ def validations(run: pathlib.Path | str) -> list[dict]:
     return [line for line in lines if line["kind"] == VALIDATION]
 
 
-def grid(
-    tasks: Sequence[str], out: pathlib.Path, *arguments: str, log: pathlib.Path | None = None
-) -> dict[str, list]:
-    """Runs `finetune grid`, and returns what it wrote to grid.json.
-
-    The dict has "models", the names of the models in the order of `--init`, and "combinations", the
-    output of `finetune.grid.combinations`.
-
-    Args:
-        tasks: names of the tasks.
-        out: folder of the grid.
-        arguments: further arguments of the command.
-        log: file to which the command's output is appended; `None` means stdout and stderr.
-    """
-    command("finetune", "grid", *tasks, str(out), *arguments, log=log)
-    return read_json(out / "grid.json", models=list, combinations=list)
-
-
-def grid_arguments(options: argparse.Namespace) -> list[str]:
-    """Converts the options that all studies share, --source and --finetune-set."""
-    arguments = [*shared_flags(options), *flags("--source", options.source)]
-    return [*arguments, *flags("--set", *options.finetune_set)]
-
-
 def shared_flags(options: argparse.Namespace) -> list[str]:
     """Returns --data-dir and --trust-code, if they are set, for the commands of a study."""
     trust = ["--trust-code"] if options.trust_code else []

@@ -94,7 +94,6 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
 
 COMMANDS_WITH_EXTRAS = {
     "experiments.finetune train sst2 OUT --init RUN": ("scipy, tensorboard", "train"),
-    "experiments.finetune grid sst2 OUT --init RUN": ("scipy, tensorboard", "train"),
     "experiments.finetune evaluate RUN": ("scipy", "evaluate"),
     "experiments.embed evaluate RUN": ("scipy", "evaluate"),
     "experiments.text_to_text evaluate RUN": ("scipy", "evaluate"),

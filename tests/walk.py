@@ -102,8 +102,8 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
         ("", f"finetune evaluate {r}/rte {d}", 0),
         ("Two men sleep.\tMen sleep.\n", f"finetune predict {r}/rte", 0),
-        ("", f"finetune grid cola rte {r}/grid --init {r}/bert {r}/swish "
-         f"--learning-rates 1e-4 --seeds 1 {tune} {d}", 0),
+        ("", f"compare {r}/tasks bert={r}/bert swish={r}/swish --tasks cola rte --seeds 1 --jobs 1 "
+         f"{tune} {d}", 0),
         ("", f"finetune train squad {r}/squad --init {r}/bert {d} {tune} "
          "--set spans.max_question=16", 0),
         ("", f"finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),

@@ -10,6 +10,8 @@
         macaron=multi30k_macaron_tiny --equal parameters
     macaron compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
+    macaron compare runs/glue --data-dir DIR bert=runs/bert own=hugging-face:DIR \\
+        --tasks cola sst2 mrpc stsb qqp mnli qnli rte --rates 3e-5 5e-5
 
 An arm is one of the compared variants. The command trains each arm with several seeds and tests
 which differences are significant. An arm is written [NAME=]RECIPE[:PATH=VALUE,...]: a recipe whose
@@ -26,7 +28,9 @@ depends:
                  from, in a form that `finetune train --init` accepts. {seed} in FROM is
                  replaced by the random seed, as in init=runs/bert-{seed}. The settings preset=NAME
                  and source=SOURCE have the same meaning as the flags --preset and --source of
-                 `finetune train`
+                 `finetune train`. With --tasks, an arm may also be a pre-trained model, written
+                 [NAME=]FROM[:PATH=VALUE,...]. The command fine-tunes it on every task, judges each
+                 task, and writes a table of all scores with their average
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward

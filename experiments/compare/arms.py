@@ -38,6 +38,8 @@ class Arm:
         recipe: name or location of the recipe.
         settings: settings in the form of `--set`.
         width: hidden width from `--widths` at which this arm is trained; `None` without that flag.
+        task: task from `--tasks` on which this arm, a pre-trained model, is fine-tuned; `None` for
+            an arm that is a recipe.
         rate: learning rate from `--rates` at which this arm is trained; `None` without that flag.
     """
 
@@ -46,11 +48,17 @@ class Arm:
     settings: tuple[str, ...]
     width: int | None = None
     rate: float | None = None
+    task: str | None = None
+
+    @staticmethod
+    def split(text: str) -> tuple[str | None, str, str]:
+        """Splits the text of an arm into name, recipe and settings."""
+        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
+        return re.fullmatch(pattern, text, re.S).groups()
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
-        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
-        name, recipe, settings = re.fullmatch(pattern, text, re.S).groups()
+        name, recipe, settings = cls.split(text)
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
@@ -60,11 +68,29 @@ class Arm:
             )
         return cls(name, recipe, tuple(parts))
 
+    @classmethod
+    def of_start(cls, text: str, task: str) -> "Arm":
+        """Parses `[NAME=]FROM[:PATH=VALUE,...]`, a pre-trained model to fine-tune on `task`.
+
+        NAME is by default the last part of FROM.
+        """
+        pattern = r"(?:([\w.+-]+)=)?(.+?)(?::([a-z_]+(?:\.\w+)*=.*))?"
+        name, location, settings = re.fullmatch(pattern, text, re.S).groups()
+        name = name or re.split("[/:]", location.rstrip("/"))[-1]
+        arm = cls.parse(f"{name}={task}:{settings or ''}")
+        return arm.changed(f"init={location}", task=task)
+
+    @property
+    def group(self) -> int | str | None:
+        """Width or task of the arm. The arms of a group are compared with each other."""
+        return self.width if self.task is None else self.task
+
     @property
     def label(self) -> str:
-        """Name, width and learning rate of the arm, for the names of its folders."""
+        """Name, width or task, and learning rate of the arm, for the names of its folders."""
         width = "" if self.width is None else f"-w{self.width}"
-        return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
+        task = "" if self.task is None else f"-{self.task}"
+        return f"{self.name}{width}{task}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
         """Returns a copy of the arm with some settings and fields replaced.

@@ -208,14 +208,14 @@ class Tuning:
     """Scores of an arm at each learning rate, and the best learning rate.
 
     Attributes:
-        arm, width: name and width of the arm.
+        arm, group: name and group of the arm (see `Arm.group`).
         scores: dict mapping a learning rate to a list with the score of each tuning seed; `None`
             means that the run diverged.
         picked: learning rate with the best mean score, among the rates at which no run diverged.
     """
 
     arm: str
-    width: int | None
+    group: int | str | None
     scores: dict[float, list[float | None]]
     picked: float
 
@@ -270,5 +270,5 @@ def tune_rates(
             )
         best_arms.append(max(stable, key=lambda arm: trainer.sign * statistics.mean(scores[arm])))
         by_rate = {candidate.rate: arm_scores for candidate, arm_scores in scores.items()}
-        tunings.append(Tuning(arm.name, arm.width, by_rate, best_arms[-1].rate))
+        tunings.append(Tuning(arm.name, arm.group, by_rate, best_arms[-1].rate))
     return best_arms, tunings

@@ -15,8 +15,10 @@ from experiments.compare.arms import Arm, Trainer
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import trainer_class
 from experiments.recipe import Recipe, is_among, refuse_argument_settings, settings_of
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError, nearest
+from macaron_tf.io.hub import HUB
+from macaron_tf.loading import LIBRARIES
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.training import Diverged
 
@@ -33,7 +35,10 @@ def run(options: argparse.Namespace) -> None:
     tuning_seeds, flags = _tuning_seeds(options), _flags_by_path(options)
     swept_flags = {path: flag for path, flag in flags.items() if flag in ("--widths", "--rates")}
     refuse_argument_settings(options.set, {"training.seed": "--seeds", **swept_flags})
-    out, arms = pathlib.Path(options.out), _parse_arms(options.arms or QUICK, options.set)
+    out, arms = (
+        pathlib.Path(options.out),
+        _parse_arms(options.arms or QUICK, options.set, options.tasks),
+    )
     trainer = trainer_class(arms[0])(options)
     choices.check_arms(trainer, arms, flags)
     trainer.leave_out(arms)
@@ -41,6 +46,13 @@ def run(options: argparse.Namespace) -> None:
     _check_data(trainer, recipes, options.differ)
     trainer.prepare(recipes, out)
     groups = [arms]
+    if arms[0].task is not None:
+        groups = [
+            [dataclasses.replace(arm, recipe=task, task=task) for arm in arms]
+            for task in options.tasks
+        ]
+        for group in groups[1:]:
+            _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group}, options.differ)
     if options.widths:
         groups = [
             [choices.scale_to_width(trainer, arm, width) for arm in arms]
@@ -152,24 +164,31 @@ def _train_all(
     return {(arm, seed): row for (seed, arm), row in zip(pairs, rows, strict=True)}
 
 
-def _parse_arms(texts: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
+def _parse_arms(
+    texts: Sequence[str], settings: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> list[Arm]:
     """Parses and checks the arms of a comparison.
 
     Args:
         texts: arms as written on the command line.
         settings: values of `--set`. If `--set` is used, the error message about an unknown arm such
             as `training.max_steps=9` suggests repeating the flag `--set`.
+        tasks: values of `--tasks`. With tasks, the arms may be pre-trained models. The function
+            returns their arms for the first task.
 
     Raises:
         UserError: there are fewer than two arms, an arm has no valid name or recipe, two arms have
             the same name or recipes of different kinds, or an arm sets `training.seed`.
     """
-    arms = [Arm.parse(text) for text in texts]
-    for text, arm in zip(texts, arms, strict=True):
-        is_recipe = arm.recipe in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS) or is_import_path(
-            arm.recipe
-        )
-        if settings and "=" in text and not is_recipe:
+    is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
+    if tasks and not any(is_recipe):
+        for task in tasks:
+            get_task(task, own=True)  # raises for an unknown task
+        arms = [Arm.of_start(text, tasks[0]) for text in texts]
+    else:
+        arms = [Arm.parse(text) for text in texts]
+    for text, arm, known in zip(texts, arms, is_recipe, strict=True):
+        if settings and "=" in text and not known and arm.task is None:
             raise UserError(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
                 f"{nearest(arm.recipe, registry.FAMILY_OF)}: correct the name or, for a setting, "
@@ -186,6 +205,11 @@ def _parse_arms(texts: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]
                 f"two arms are called {arm.name}: give one of these arms another name, as in "
                 f"NAME={arm.recipe}"
             )
+        if tasks and arm.task is None and arm.recipe in (*TASKS, *OWN_TASKS):
+            raise UserError(
+                f"{arm.name} names the task {arm.recipe}, but --tasks names tasks too: write "
+                f"{arm.name}=FROM for a pre-trained model FROM, or leave --tasks out"
+            )
         if arm.sets("training.seed"):
             raise UserError(
                 f"{arm.name} sets training.seed, but --seeds chooses the seeds of all arms: "
@@ -198,6 +222,12 @@ def _parse_arms(texts: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]
                 f"{' and '.join(names)}: give arms with recipes of the same kind"
             )
     return arms
+
+
+def _is_recipe(name: str) -> bool:
+    is_location = name.partition(":")[0] in (*LIBRARIES, HUB)
+    is_known = name in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS)
+    return is_known or (is_import_path(name) and not is_location)
 
 
 def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import scipy.stats
 from experiments import studies
 from experiments.compare.arms import Arm, Trainer
 from experiments.compare.choices import Timing, Tuning
+from experiments.compare.trainers import tuned_columns
 from experiments.recipe import Recipe
 from experiments.versions import versions
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
@@ -23,10 +24,12 @@ from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, ju
 # Settings that determine which batches arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
 # Fields of a result in compare.json, besides the scores.
-_FIELDS = ("arm", "width", "rate", "seed", "parameters", "updates", "seconds", "memory_mib")
+_FIELDS = ("arm", "width", "task", "rate", "seed", "parameters", "updates", "seconds", "memory_mib")
 _BOLD = types.MappingProxyType({"better": "**better**", "worse": "**worse**"})
 _TREND = {"better": "**gains**", "worse": "**falls behind**"}
 _WIDTHS = "widths.png"
+AVERAGE = "average"  # group of the averages over the tasks
+Group = int | str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Study:
 
     Attributes:
         trainer: trainer of the arms.
-        arms: arms at all widths. The first arm at each width is the baseline.
+        arms: arms of all groups, which are the widths or tasks (see `Arm.group`). The first arm of
+            each group is the baseline.
         rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
             the parameter count and the fields of `Trainer.row`.
         timings: timings from `--equal time`, one for each arm; empty without this flag.
@@ -61,38 +65,52 @@ class Study:
         return [name for name in names if name != self.first]
 
     @property
-    def widths(self) -> list[int | None]:
-        return list(dict.fromkeys(arm.width for arm in self.arms))
+    def groups(self) -> list[Group]:
+        return list(dict.fromkeys(arm.group for arm in self.arms))
 
-    def rows_of(self, name: str, width: int | None) -> list[dict]:
-        """Returns the results of the arm `name` at the width `width`, one dict for each seed."""
-        return [row for row in self.rows if (row["arm"], row["width"]) == (name, width)]
+    @property
+    def tasks(self) -> list[str]:
+        return [arm.task for arm in self.arms if arm.name == self.first and arm.task]
 
-    def scores(self, name: str, width: int | None) -> list[float]:
-        return [row[self.trainer.score] for row in self.rows_of(name, width)]
+    def rows_of(self, name: str | None, group: Group) -> list[dict]:
+        """Returns the results of an arm in a group, one dict for each seed.
+
+        Args:
+            name: name of the arm; `None` means all arms.
+            group: width or task.
+        """
+        rows = [row for row in self.rows if (row["task"] or row["width"]) == group]
+        return [row for row in rows if name in (None, row["arm"])]
+
+    def scores(self, name: str, group: Group) -> list[float]:
+        """Returns an arm's score for each seed. For the group "average", averages over tasks."""
+        if group == AVERAGE:
+            seeds = zip(*(self.scores(name, task) for task in self.tasks), strict=True)
+            return list(map(statistics.mean, seeds))
+        return [row[self.trainer.score] for row in self.rows_of(name, group)]
 
 
 def write(study: Study, options: argparse.Namespace) -> None:
     """Writes and prints the report, and prints a command to try next."""
     trainer, out, first = study.trainer, pathlib.Path(options.out), study.first
-    chance_level = trainer.chance_level(study.rows)
-    pairs = {
-        (name, width): (study.scores(name, width), study.scores(first, width))
-        for width in study.widths
-        for name in study.others
-    }
-    higher_is_better = trainer.sign > 0
-    verdicts = judge(pairs, higher_is_better, chance_level and chance_level[0], trainer.margin)
+    if study.tasks:
+        levels = {task: trainer.chance_level(study.rows_of(None, task)) for task in study.tasks}
+    else:
+        levels = dict.fromkeys(study.groups, trainer.chance_level(study.rows))
+    verdicts = _verdicts(study, study.groups, levels)
     tests = [
         test
-        for name, width in pairs
+        for name, width in verdicts
         for test in trainer.tests(study.rows_of(first, width), study.rows_of(name, width))
     ]
     lines, trends = [], {}
-    for width in study.widths:
-        lines += [] if width is None else [f"## model.hidden_dim={width}", ""]
-        lines += [*_table(study, width, verdicts, chance_level), ""]
-    if len(study.widths) > 1:
+    if study.tasks:
+        lines += [*_task_table(study, levels), ""]
+    for group in study.groups:
+        if group is not None:
+            lines += [f"## {group if study.tasks else f'model.hidden_dim={group}'}", ""]
+        lines += [*_table(study, group, verdicts, levels[group]), ""]
+    if len(study.groups) > 1 and not study.tasks:
         trends = trends_of(study, verdicts)
         lines += [*_trend_table(study, trends), "", f"![by width]({_WIDTHS})", ""]
         _draw_widths(study, verdicts, out / _WIDTHS)
@@ -102,25 +120,27 @@ def write(study: Study, options: argparse.Namespace) -> None:
     size = f"Scores are of {trainer.validation_size(study.rows)} of validation data."
     lines += [RULE, "", _about_table(trainer, first, options), "", size, _about_batches(study)]
     lines += _about_versions(study)
-    if chance_level:
-        lines += ["", _about_chance(study, chance_level)]
+    for groups in [[task] for task in study.tasks] or [study.groups]:
+        if level := levels[groups[0]]:
+            lines += ["", _about_chance(study, groups, level)]
     lines += ["", *_about_arms(study, options)]
     if tests:
         signatures = {(row["tokenized_signature"], row["bleu_signature"]) for row in study.rows}
         lines += ["", *(f"Signatures: `{a}`; `{b}`." for a, b in sorted(signatures))]
-    _draw(study, chance_level, out / "compare.png")
+    _draw(study, levels, out / "compare.png")
+    guessing = {group: level and level[0] for group, level in levels.items()}
     record = {
         "rows": [_compact(row, trainer) for row in study.rows],
-        "verdicts": _verdict_records(verdicts, "arm", "width"),
+        "verdicts": _verdict_records(verdicts, "arm", "task" if study.tasks else "width"),
         "trends": _verdict_records({(name,): trend for name, trend in trends.items()}, "arm"),
         "bootstrap": tests,
-        "guessing": chance_level and chance_level[0],
+        "guessing": guessing if study.tasks else guessing[study.groups[0]],
         "timing": [dataclasses.asdict(timing) for timing in study.timings],
         "tuning": [dataclasses.asdict(tuning) for tuning in study.tunings],
         "tuning_seeds": study.tuning_seeds if study.tunings else [],
     }
     studies.write(out, "compare", options, _title(study), lines, **record)
-    is_near_chance = bool(_arms_at_chance(study, chance_level))
+    is_near_chance = any(_arms_at_chance(study, group, levels[group]) for group in study.groups)
     print(f"next: {_next_command(study, verdicts, is_near_chance, options)}")
 
 
@@ -129,9 +149,50 @@ def _compact(row: dict, trainer: Trainer) -> dict:
 
     In a curve, a metric has a list of its values at the steps in the list "step".
     """
-    result = {key: row[key] for key in (*_FIELDS, *trainer.columns) if row.get(key) is not None}
+    metrics = [metric for _, metric in tuned_columns([row["task"]] if row["task"] else []).values()]
+    fields = dict.fromkeys((*_FIELDS, *trainer.columns, *metrics))
+    result = {key: row[key] for key in fields if row.get(key) is not None}
     keys = ("step", *(key for key in trainer.curves if studies.values(row["curve"], key)))
     return result | {"curve": {key: [point.get(key) for point in row["curve"]] for key in keys}}
+
+
+def _verdicts(
+    study: Study, groups: Sequence[Group], levels: Mapping[Group, tuple[float, str] | None]
+) -> dict[tuple, Verdict]:
+    """Compares each arm with the first arm in each group, by the rule of `judge`.
+
+    Returns:
+        A dict that maps (arm, group) to the verdict.
+    """
+    trainer, pairs, chance = study.trainer, {}, {}
+    for group, name in itertools.product(groups, study.others):
+        pairs[name, group] = study.scores(name, group), study.scores(study.first, group)
+        chance[name, group] = levels[group] and levels[group][0]
+    return judge(pairs, trainer.sign > 0, chance, trainer.margin)
+
+
+def _task_table(study: Study, levels: dict[str, tuple[float, str] | None]) -> list[str]:
+    """Formats the Markdown table of the scores of all arms on all tasks, and of their average.
+
+    The metrics that the SwishRNN paper reports instead of a task's score have columns of their own.
+    """
+    _, digits, factor = study.trainer.columns[study.trainer.score]
+    columns = tuned_columns(study.tasks)
+    known = [level[0] for level in levels.values() if level]
+    level = (statistics.mean(known), "") if len(known) == len(levels) else None
+    averages = _verdicts(study, [AVERAGE], {AVERAGE: level})
+    lines = []
+    for name in (study.first, *study.others):
+        cells = [
+            studies.mean_of(study.rows_of(name, task), metric, digits, factor)
+            for task, metric in columns.values()
+        ]
+        average = studies.cell(study.scores(name, AVERAGE), digits, factor)
+        verdict = verdict_cells(study.trainer, averages.get((name, AVERAGE)))
+        lines.append((name, *cells, f"**{average}**", *verdict))
+    head = ("arm", *columns, AVERAGE, f"- {study.first}", "95% interval", "p", "verdict")
+    text = "The average is over the scores. Its verdicts are corrected for the number of arms."
+    return [*studies.table(head, lines), "", text]
 
 
 def _verdict_records(verdicts: dict[tuple, Verdict], *key_names: str) -> list[dict]:
@@ -148,18 +209,23 @@ def _verdict_records(verdicts: dict[tuple, Verdict], *key_names: str) -> list[di
     ]
 
 
-def _arm_title(arm: str, width: int | None) -> str:
-    return arm if width is None else f"{arm}, width {width}"
+def _arm_title(arm: str, group: Group) -> str:
+    if group is None:
+        return arm
+    return f"{arm}, {group}" if isinstance(group, str) else f"{arm}, width {group}"
 
 
 def _title(study: Study) -> str:
-    updates = max(row["updates"] for row in study.rows_of(study.first, study.widths[0]))
+    title = f"{', '.join(study.others)} against {study.first}: {study.trainer.label}"
+    if study.tasks:
+        return f"{title} on {', '.join(study.tasks)}"
+    updates = max(row["updates"] for row in study.rows_of(study.first, study.groups[0]))
     length = f"after {updates:,} updates"
     if study.timings:
         length = f"in the time of {updates:,} updates of {study.first}"
-    if len(study.widths) > 1:
-        length += f", at widths {', '.join(map(str, study.widths))}"
-    return f"{', '.join(study.others)} against {study.first}: {study.trainer.label} {length}"
+    if len(study.groups) > 1:
+        length += f", at widths {', '.join(map(str, study.groups))}"
+    return f"{title} {length}"
 
 
 def _format_scores(
@@ -191,17 +257,17 @@ def verdict_cells(
 
 def _table(
     study: Study,
-    width: int | None,
+    group: Group,
     verdicts: dict[tuple, Verdict],
     chance_level: tuple[float, str] | None,
 ) -> list[str]:
-    """Formats the Markdown table for one width, with a row per arm.
+    """Formats the Markdown table for one width or task, with a row per arm.
 
     A further row shows the chance level, if it is known.
     """
     trainer, lines = study.trainer, []
-    arms = [arm for arm in study.arms if arm.width == width]
-    first_count = study.rows_of(study.first, width)[0]["parameters"]
+    arms = [arm for arm in study.arms if arm.group == group]
+    first_count = study.rows_of(study.first, group)[0]["parameters"]
     score_values = studies.values(study.rows, trainer.score)
     columns = {
         key: column
@@ -209,7 +275,7 @@ def _table(
         if key == trainer.score or studies.values(study.rows, key) not in ([], score_values)
     }
     for arm in arms:
-        arm_rows = study.rows_of(arm.name, width)
+        arm_rows = study.rows_of(arm.name, group)
         count = arm_rows[0]["parameters"]
         difference = f"{100 * (count / first_count - 1):+.1f}%"
         seconds, memory_mib = (studies.values(arm_rows, key) for key in ("seconds", "memory_mib"))
@@ -224,7 +290,7 @@ def _table(
                 f"{statistics.median(memory_mib):,.0f}" if memory_mib else "-",
                 f"**{cells[0]}**",
                 *cells[1:],
-                *verdict_cells(trainer, verdicts.get((arm.name, width))),
+                *verdict_cells(trainer, verdicts.get((arm.name, group))),
             )
         )
     head = ["arm", "parameters", *(["rate"] if study.tunings else [])]
@@ -239,8 +305,8 @@ def _table(
 
 def _seed_table(study: Study, seeds: Sequence[int]) -> list[str]:
     rows = (
-        (_arm_title(arm.name, arm.width),
-         *_format_scores(study.trainer, study.scores(arm.name, arm.width)))
+        (_arm_title(arm.name, arm.group),
+         *_format_scores(study.trainer, study.scores(arm.name, arm.group)))
         for arm in study.arms
     )  # fmt: skip
     return studies.table((f"{study.trainer.label} of seed", *map(str, seeds)), rows)
@@ -256,13 +322,13 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
     Returns:
         A dict mapping the name of an arm to the verdict on its trend.
     """
-    doublings, slopes, undecided = np.log2(study.widths), {}, {}
+    doublings, slopes, undecided = np.log2(study.groups), {}, {}
     for name in study.others:
-        arm_verdicts = [verdicts[name, width] for width in study.widths]
+        arm_verdicts = [verdicts[name, width] for width in study.groups]
         differences = [verdict.differences for verdict in arm_verdicts]
         arm_slopes = np.polyfit(doublings, differences, 1)[0]  # (seeds,)
         slopes[name] = arm_slopes.tolist(), [0.0] * len(arm_slopes)
-        for width, verdict in zip(study.widths, arm_verdicts, strict=True):
+        for width, verdict in zip(study.groups, arm_verdicts, strict=True):
             if verdict.reason:
                 undecided.setdefault(name, f"{verdict.reason} at width {width}")
     tested = {name: pair for name, pair in slopes.items() if name not in undecided}
@@ -318,7 +384,7 @@ def _rates_section(study: Study) -> list[str]:
     trainer, rows, edges = study.trainer, [], []
     number_format = trainer.columns[trainer.score][1:]
     for tuning in study.tunings:
-        name = _arm_title(tuning.arm, tuning.width)
+        name = _arm_title(tuning.arm, tuning.group)
         cells = [
             "diverged" if None in scores else studies.cell(scores, *number_format)
             for scores in tuning.scores.values()
@@ -369,7 +435,7 @@ def _about_table(trainer: Trainer, first: str, options: argparse.Namespace) -> s
 
 def _about_batches(study: Study) -> str:
     """Returns a sentence that says that arms read the same batches, or how their budgets differ."""
-    arms = [arm for arm in study.arms if arm.width == study.widths[0]]
+    arms = [arm for arm in study.arms if arm.group == study.groups[0]]
     recipes: dict[str, Recipe] = {arm.name: study.trainer.recipe(arm) for arm in arms}
     equalized = ["training.max_steps"] if study.timings else []
     differences = [
@@ -393,25 +459,29 @@ def _about_versions(study: Study) -> list[str]:
     return ["", f"Not all runs were started by this version: {', '.join(parts)}."]
 
 
-def _arms_at_chance(study: Study, chance_level: tuple[float, str] | None) -> list[str]:
-    """Returns the names of the arms at chance level; see `is_at_chance`."""
+def _arms_at_chance(
+    study: Study, group: Group, chance_level: tuple[float, str] | None
+) -> list[str]:
+    """Returns the names of a group's arms at chance level; see `is_at_chance`."""
     level, trainer = chance_level and chance_level[0], study.trainer
     return [
-        _arm_title(arm.name, arm.width)
+        _arm_title(arm.name, arm.group)
         for arm in study.arms
-        if is_at_chance(study.scores(arm.name, arm.width), trainer.sign > 0, level, trainer.margin)
+        if arm.group == group
+        and is_at_chance(study.scores(arm.name, group), trainer.sign > 0, level, trainer.margin)
     ]
 
 
-def _about_chance(study: Study, chance_level: tuple[float, str]) -> str:
+def _about_chance(study: Study, groups: Sequence[Group], chance_level: tuple[float, str]) -> str:
     """Returns a paragraph that defines the chance level and names the arms at this level."""
     trainer, (value, description) = study.trainer, chance_level
     _, digits, factor = trainer.columns[trainer.score]
+    title = f"Chance level of {groups[0]}" if study.tasks else "Chance level"
     text = (
-        f"Chance level, {factor * value:.{digits}f}: {description}. An arm that is not better by "
+        f"{title}, {factor * value:.{digits}f}: {description}. An arm that is not better by "
         f"more than {factor * trainer.margin:g} is at chance level."
     )
-    if names := _arms_at_chance(study, chance_level):
+    if names := [name for group in groups for name in _arms_at_chance(study, group, chance_level)]:
         advice = "raise training.max_steps" if trainer.from_random_weights else "train for longer"
         text += f" **{', '.join(names)}: at chance level, {advice}.**"
     return text
@@ -424,16 +494,20 @@ def _about_arms(study: Study, options: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _draw(study: Study, chance_level: tuple[float, str] | None, path: pathlib.Path) -> None:
-    """Draws the validation curves, with a panel for each width and metric."""
+def _draw(
+    study: Study, chance_levels: Mapping[Group, tuple[float, str] | None], path: pathlib.Path
+) -> None:
+    """Draws the validation curves, with a panel for each width or task and each metric."""
     trainer, panels, levels = study.trainer, {}, {}
-    for width in study.widths:
-        rows = [row for row in study.rows if row["width"] == width]
+    for group in study.groups:
         for metric, text in trainer.curves.items():
-            title = text if width is None else f"width {width}: {text}"
+            heading = group if study.tasks else f"width {group}"
+            title = text if group is None else f"{heading}: {text}"
+            rows = study.rows_of(None, group)
             panels[title] = studies.curves(rows, "arm", "step", metric, "curve")
-            if chance_level and metric == trainer.score_curve:
-                levels[title] = chance_level[0], "chance level"
+            level = chance_levels[group]
+            if level and metric == trainer.score_curve:
+                levels[title] = level[0], "chance level"
     studies.mean_curves(panels, path, "updates", "validation", levels=levels)
 
 
@@ -444,7 +518,7 @@ def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Pat
     """
     title, axes = f"{study.trainer.label} - {study.first}", ("model.hidden_dim", "difference, 95%")
     lines = {
-        name: {width: verdicts[name, width].differences for width in study.widths}
+        name: {width: verdicts[name, width].differences for width in study.groups}
         for name in study.others
     }
     style = dict(log_x=True, bar=_half_interval, levels={title: (0.0, study.first)})
@@ -458,7 +532,7 @@ def _next_command(
 
     Args:
         study: the comparison.
-        verdicts: dict that maps (arm, width) to the verdict.
+        verdicts: dict that maps (arm, group) to the verdict.
         is_near_chance: whether an arm is at chance level.
         options: parsed options of the command.
     """
@@ -497,7 +571,7 @@ def _next_command(
         rate = trainer.recipe(study.arms[0]).training.learning_rate
         rates = [f"{rate * factor:g}" for factor in (0.5, 1, 2)]
         return _repeated_command(options, "each arm at its best rate", "--rates", *rates)
-    if len(study.widths) == 1 and trainer.from_random_weights and "model.hidden_dim=" not in typed:
+    if len(study.groups) == 1 and trainer.from_random_weights and "model.hidden_dim=" not in typed:
         width = trainer.recipe(study.arms[0]).model_config().hidden_dim
         widths = [str(width // 2), str(width), str(2 * width)]
         return _repeated_command(options, "does it hold at other sizes?", "--widths", *widths)

@@ -4,10 +4,10 @@ The types are pre-training, translation and fine-tuning.
 """
 
 import argparse
+import collections
 import dataclasses
 import functools
 import pathlib
-import statistics
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ import numpy as np
 from experiments import registry, studies
 from experiments.compare.arms import TASK_FLAGS, Arm, Trainer
 from experiments.epochs import read_init
-from experiments.finetune.grid import metric_values
 from experiments.finetune.run import (
+    RESULT,
     TABLE_METRICS,
     FinetuningRecipe,
     FinetuningRun,
@@ -29,6 +29,7 @@ from experiments.pretrain.corpus import prepare_corpus
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import check_corpus
 from experiments.recipe import Recipe, override
+from experiments.run import DIVERGED
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.tfds import Tfds
@@ -160,24 +161,23 @@ class Pretraining(Trainer):
         return self._finetuning_scores(run, log) if self.tuned_columns else {}
 
     def _finetuning_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """Fine-tunes a run on `--tasks`, and returns the scores at the best settings for each task.
+        """Fine-tunes a run on `--tasks`, and returns the score at the best rate for each task.
 
-        The result is a dict mapping a column heading to the mean score over the fine-tuning seeds.
+        The result is a dict mapping a column heading to the score, or 0 for a run that diverged.
         """
-        rates = self.options.learning_rates or ()
-        arguments = ["--init", f"model={run}", *studies.grid_arguments(self.options)]
-        arguments += self.trust_flags(run)
-        arguments += ["--learning-rates", *map(repr, rates)] if rates else []
-        record = studies.grid(self.options.tasks, run / "tuned", *arguments, log=log)
-        best = {
-            task: max(task_cells, key=lambda cell: cell["mean"] or 0.0)["runs"]
-            for task, task_cells in studies.grouped(record["combinations"], "task").items()
-        }
-        # A run that diverged scores 0.
-        return {
-            column: statistics.mean(metric_values(best[task], metric) or [0.0])
-            for column, (task, metric) in self.tuned_columns.items()
-        }
+        options, best = self.options, {}
+        common = [f"init={run}", *options.finetune_set]
+        common += [f"source={options.source}"] if options.source else []
+        flags = [*self.data_flags, *self.trust_flags(run)]
+        for task in options.tasks:
+            results = []
+            for rate in options.learning_rates or [None]:
+                name = task if rate is None else f"{task}-lr{rate:g}"
+                chosen = [f"training.learning_rate={rate!r}"] if rate is not None else []
+                tuned = run / "tuned" / name
+                results.append(fine_tuned(task, tuned, [*common, *chosen], flags, log))
+            best[task] = max(results, key=lambda result: result["score"])
+        return {column: best[task][metric] for column, (task, metric) in self.tuned_columns.items()}
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
         corpus, *other_corpora = set(self.corpora.values())
@@ -315,16 +315,61 @@ def _average_scores(
 
 
 SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
-# Dict mapping settings of a fine-tuned arm to the corresponding flags of `finetune grid`.
-_GRID_FLAGS = {
-    "init": "--init",
-    "preset": "--preset",
-    "source": "--source",
-    "training.learning_rate": "--learning-rates",
-    "training.seed": "--seeds",
-    "batch_size": "--batch-sizes",
-    "epochs": "--epochs",
-}
+_NAMED = ("init", "preset", "source")  # settings that are flags of `finetune train`
+
+
+def split_settings(
+    settings: Sequence[str], paths: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Splits settings into a dict of the settings in `paths` and a list of the other settings.
+
+    If a setting occurs several times, the dict has its last value.
+    """
+    pairs = [setting.partition("=") for setting in settings]
+    selected = {path: value for path, _, value in pairs if path in paths}
+    return selected, ["".join(pair) for pair in pairs if pair[0] not in paths]
+
+
+def fine_tuned(
+    task: str,
+    run: pathlib.Path,
+    settings: Sequence[str],
+    flags: Sequence[str],
+    log: pathlib.Path | None,
+) -> dict[str, Any]:
+    """Fine-tunes a model by `finetune train` unless the run has ended, and returns its scores.
+
+    The file RUN.json keeps the scores, so that an ended run is not trained again.
+
+    Args:
+        task: the task.
+        run: folder of the run.
+        settings: settings of the run, as `path=value`, with `init`, `preset` and `source`.
+        flags: further arguments of the command, such as --data-dir.
+        log: file for the output of the command; `None` means stdout and stderr.
+
+    Returns:
+        A dict of "run" (folder), "diverged", "score" and the other metrics at the best checkpoint.
+        If the run diverged before its first checkpoint, all scores are 0.
+    """
+    named, others = split_settings(settings, _NAMED)
+    arguments = [word for name, value in named.items() for word in (f"--{name}", value)]
+    arguments += [*studies.flags("--set", *others), *flags]
+
+    def make() -> dict[str, Any]:
+        try:
+            studies.command("finetune", "train", task, str(run), *arguments, log=log)
+        except UserError:
+            if not (run / DIVERGED).exists():
+                raise
+        result = studies.read_json(run / RESULT, metrics=dict)
+        scores = {**result["metrics"], "score": result["best_score"] or 0.0}
+        return {"scores": scores, "diverged": result["best_score"] is None}
+
+    key = {"task": task, "settings": [*settings]}
+    saved = studies.read_or_compute(pathlib.Path(f"{run}.json"), key, make)
+    values = {**saved["scores"], "run": str(run), "diverged": saved["diverged"]}
+    return collections.defaultdict(float, values)
 
 
 class Finetuning(Trainer):
@@ -342,27 +387,16 @@ class Finetuning(Trainer):
     curves: ClassVar = {"score": "development score"}
     score_curve = "score"
 
-    def _split_settings(
-        self, settings: Sequence[str], paths: Collection[str]
-    ) -> tuple[dict[str, str], list[str]]:
-        """Splits settings into a dict of the settings in `paths` and a list of the other settings.
-
-        If a setting occurs several times, the dict has its last value.
-        """
-        pairs = [setting.partition("=") for setting in settings]
-        selected = {path: value for path, _, value in pairs if path in paths}
-        return selected, ["".join(pair) for pair in pairs if pair[0] not in paths]
-
     def recipe(self, arm: Arm) -> FinetuningRecipe:
         """Makes the recipe of an arm.
 
-        The model of the recipe is a default, which `finetune grid` replaces with the model of
+        The model of the recipe is a default, which `finetune train` replaces with the model of
         `init`.
 
         Raises:
             UserError: the arm does not set `init`, or the preset or a setting is not valid.
         """
-        selected, settings = self._split_settings(self.settings(arm), ("init", "preset", "source"))
+        selected, settings = split_settings(self.settings(arm), _NAMED)
         if "init" not in selected:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
@@ -374,17 +408,18 @@ class Finetuning(Trainer):
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Raises a `UserError` for an unsuitable flag, or if `init` cannot be read."""
-        super().prepare(recipes, out)
+        self.refuse_flags("applies only to comparisons of pre-training recipes", "corpus")
+        self.refuse_flags("does not apply to arms that are fine-tuned: use --set", *TASK_FLAGS)
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             locations = (init.replace(SEED, f"{seed}") for seed in self.options.seeds)
             for location in dict.fromkeys(locations):
                 read_init(location, trust_code=self.options.trust_code)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Does nothing, because `finetune grid` raises for settings without an effect."""
+        """Does nothing, because `finetune train` raises for settings without an effect."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Does nothing, because `finetune grid` checks existing runs."""
+        """Does nothing, because `fine_tuned` checks existing runs."""
 
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         raise NotImplementedError("fine-tuned arms have the weights of their init")
@@ -392,47 +427,32 @@ class Finetuning(Trainer):
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        flags, settings = self._split_settings(settings, _GRID_FLAGS)
-        init = flags["init"].replace(SEED, flags["training.seed"])
-        flags["init"] = f"{arm.name}={init}"
-        arguments = [
-            argument for path, value in flags.items() for argument in (_GRID_FLAGS[path], value)
-        ]
-        arguments += [*self.data_flags, *studies.flags("--set", *settings)]
-        studies.command("finetune", "grid", arm.recipe, str(run), *arguments, log=log)
+        raise NotImplementedError("fine-tuned arms are trained by `fine_tuned`")
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        # `grid` does not train complete runs again.
-        self.fit(arm, self.settings(arm, seed), run, log)
-        [cell] = read_json(run / "grid.json", combinations=list)["combinations"]
-        [tuned] = cell["runs"]
-        if tuned["score"] is None:
-            raise Diverged(f"{tuned['run']} diverged: lower training.learning_rate")
-        scores = {"score": tuned["score"], **tuned["metrics"]}
-        return self.row(pathlib.Path(tuned["run"]), scores)
+        settings = [one.replace(SEED, str(seed)) for one in self.settings(arm, seed)]
+        scores = fine_tuned(arm.recipe, run, settings, self.data_flags, log)
+        if scores.pop("diverged"):
+            raise Diverged(f"{run} diverged: lower training.learning_rate")
+        return self.row(run, scores)
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str]:
-        return finetuning_chance_level(rows[0]["run"], self.options.tfds)
+        data = _task_data(rows[0]["run"], self.options.tfds)
+        return data.chance_level(), "the best single answer to every example"
 
     def validation_size(self, rows: list[dict]) -> str:
-        examples = _task_data(rows[0]["run"], self.options.tfds).validation.values()
-        return f"{sum(map(len, examples)):,} examples"
+        runs = {row["task"]: row["run"] for row in rows}
+        data = {task: _task_data(run, self.options.tfds) for task, run in runs.items()}
+        counts = {task: sum(map(len, one.validation.values())) for task, one in data.items()}
+        return ", ".join(
+            f"{f'{task}: ' if task else ''}{n:,} examples" for task, n in counts.items()
+        )
 
 
 @functools.lru_cache(1)
 def _task_data(run: str, tfds: Tfds) -> TaskData:
     recipe = FinetuningRun.open(run).recipe
     return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
-
-
-def finetuning_chance_level(run: str, tfds: Tfds) -> tuple[float, str]:
-    """Returns the score of the best answer that is the same for every example, and describes it.
-
-    Args:
-        run: folder of a fine-tuning run on the task.
-        tfds: access to TensorFlow Datasets.
-    """
-    return _task_data(run, tfds).chance_level(), "the best single answer to every example"
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:

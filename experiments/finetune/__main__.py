@@ -7,11 +7,10 @@
     macaron finetune train squad runs/squad --init runs/bert --preset bert
     echo "Who sleeps?<TAB>Two men sleep." | macaron finetune predict runs/squad
     echo "Ann Lee saw Rome ." | macaron finetune predict runs/conll2003
-    macaron finetune grid cola rte stsb runs/grid --init runs/bert runs/macaron \\
-        --learning-rates 5e-5 3e-5 --batch-sizes 16 32 --seeds 1 2 3 --data-dir DIR
     macaron finetune submit runs/cola runs/rte glue/ --data-dir DIR
 
-To resume an interrupted `train` or `grid`, give the same command again.
+To resume an interrupted `train`, give the same command again. To fine-tune on several tasks, with
+several seeds and learning rates, use `macaron compare --tasks`.
 """
 
 import argparse
@@ -149,49 +148,6 @@ main = cli.program(
         ),
         _TRAINING,
         cli.CALLBACKS,
-    ),
-    cli.command(
-        "grid",
-        "fine-tune with every combination of model, task and hyperparameters, and write a table of "
-        "scores",
-        "experiments.finetune.grid:run",
-        cli.extra("train"),
-        cli.argument(
-            "tasks TASK",
-            "names of the tasks, such as 'cola' and 'rte'; the table of scores has one column for "
-            "each task",
-            nargs="+",
-        ),
-        cli.path_argument(
-            "out", "output folder for the runs and for the table of scores, grid.md and grid.json"
-        ),
-        cli.path_argument(
-            "--init [NAME=]FROM",
-            "models to start from, such as runs/bert or mine=hugging-face:DIR. The table of scores "
-            "has a row called NAME for each model (default NAME: the name of the model's folder)",
-            required=True,
-            nargs="+",
-        ),
-        *(
-            cli.count(flag, f"{text} (default: the value of the preset)", minimum=least, nargs="+")
-            for flag, least, text in (
-                ("--learning-rates R", 0.0, "peak learning rates to try"),
-                ("--batch-sizes N", 1, "batch sizes to try, in examples"),
-                ("--epochs N", 0.0, "numbers of epochs to try"),
-                (
-                    "--seeds N",
-                    0,
-                    "random seeds; the table of scores shows the mean and the standard deviation "
-                    "over the seeds",
-                ),
-            )
-        ),
-        cli.switch(
-            "--baseline",
-            "add the scores of a simple baseline to the table of scores: a linear model on TF-IDF "
-            "features or, for tagging, the most frequent tag of each word",
-        ),
-        _TRAINING,
     ),
     cli.command(
         "evaluate",

@@ -65,7 +65,7 @@ def is_at_chance(
 def judge(
     arms: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     higher_is_better: bool,
-    chance_level: float | None = None,
+    chance_level: float | Mapping[str, float | None] | None = None,
     margin: float = 0.0,
 ) -> dict[str, Verdict]:
     """Returns the verdict on each arm of a study, by the rule in `RULE`.
@@ -75,14 +75,15 @@ def judge(
             sequences have one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
         chance_level: score of a model that has learnt nothing, such as the majority-class score.
-            `None` means that this score is unknown.
+            `None` means that this score is unknown. A mapping has the score for each arm.
         margin: difference by which scores must be better than `chance_level`. An arm gets no
             verdict unless all scores of the arm and of its baseline are better by more than this
             difference.
     """
     sign, verdicts = 1 if higher_is_better else -1, {}
-    chance = higher_is_better, chance_level, margin
     for name, (scores, baseline) in arms.items():
+        level = chance_level[name] if isinstance(chance_level, Mapping) else chance_level
+        chance = higher_is_better, level, margin
         differences = tuple(a - b for a, b in zip(scores, baseline, strict=True))
         mean, reason = statistics.mean(differences), ""
         if len(differences) < SEEDS:

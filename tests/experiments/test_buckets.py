@@ -16,7 +16,7 @@ from macaron_tf.training.progress import read_lines
 from tests import ram_paths
 from tests.harness import refuses
 from tests.toys.pretraining import flags, toy_settings, write_documents
-from tests.toys.tasks import toy_flags, without, write_toy
+from tests.toys.tasks import toy_flags, write_toy
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,8 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     assert not os.path.exists("ram:")
 
 
-def test_a_grid_and_pictures_in_a_bucket(toy, toy_run, tmp_path, ran):
+def test_pictures_in_a_bucket(toy_run, tmp_path, ran):
     out = storage.as_path(ram_paths.folder(tmp_path))
-    chosen = without(toy_flags(toy), "training.learning_rate", "batch_size")
-    words = ["grid", "sst2", out / "grid", *chosen, "--learning-rates", "0.01"]
-    ran(finetune.main, *words)
-    first = (out / "grid/grid.json").read_bytes()
-    assert "score" in ran(finetune.main, *words).out
-    assert json.loads(first)["runs"] == json.loads((out / "grid/grid.json").read_bytes())["runs"]
     ran(look.main, toy_run, "the good film", "--out", out / "look")
     assert (out / "look/encoder.png").read_bytes().startswith(b"\x89PNG")
     assert not os.path.exists("ram:")

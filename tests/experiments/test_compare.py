@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import macaron_tf
 from experiments import registry, studies, versions
@@ -217,14 +218,14 @@ def test_a_trend_is_judged_seed_by_seed():
         return 5 - (gain if arm.name == "other" else 0)
 
     rows = [
-        {"arm": arm.name, "width": arm.width, "loss": loss(arm, seed)}
+        {"arm": arm.name, "width": arm.width, "task": None, "loss": loss(arm, seed)}
         for arm in arms
         for seed in range(3)
     ]
     study = Study(Pretraining, arms, rows, [], [], [])
     pairs = {
         ("other", width): (study.scores("other", width), study.scores("one", width))
-        for width in study.widths
+        for width in study.groups
     }
     [(name, trend)] = trends_of(study, judge(pairs, higher_is_better=False)).items()
     # The middle of three equally spaced widths has no influence on the slope.
@@ -396,45 +397,103 @@ def test_arms_are_named_recipes_with_settings():
     assert parse("sst2:init=runs/a").settings == ("init=runs/a",)
 
 
-@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.compare.trainers.read_init", lambda *_, **__: None)
-    monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
-    monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
-    arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
-    arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
-    assert compare([*arguments, "--set", "preset=bert"]) == 0
-    [swish] = [call for call in calls if call[3] == str(tmp_path / "swish-1")]
-    assert swish[:3] == ("finetune", "grid", "sst2")
-    words = " ".join(swish[4:])
-    for given in ("--init swish=runs/b", "--learning-rates 1e-3", "--epochs 2", "--seeds 1"):
-        assert given in words
-    assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
-    text = (tmp_path / "compare.md").read_text()
-    assert "| bert | " in text and "Scores are of 872 examples of validation data." in text
-    calls.clear()
-    arms = [arm.partition(",")[0] for arm in arms]
-    assert compare([str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]) == 0
-    runs = {(pathlib.Path(call[3]).name, *call[6:10]) for call in calls}
-    assert len(runs) == 2 * 2 + 2
-    assert ("swish-lr0.003-0", "--learning-rates", "0.003", "--seeds", "0") in runs
-    assert ("swish-lr0.001-1", "--learning-rates", "0.001", "--seeds", "1") in runs
-
-
-@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path, monkeypatch):
+@pytest.fixture
+def sizeless(monkeypatch):
+    """Leaves out what needs a task's data; returns the locations of the models that are read."""
     read = []
     monkeypatch.setattr(
         "experiments.compare.trainers.read_init", lambda location, trust_code: read.append(location)
     )
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")
+    return read
+
+
+@pretended
+def test_fine_tunings_are_compared(calls, sizeless, tmp_path):
+    arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
+    arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
+    assert compare([*arguments, "--set", "preset=bert"]) == 0
+    [swish] = [call for call in calls if call[3] == str(tmp_path / "swish-1")]
+    assert swish[:3] == ("finetune", "train", "sst2")
+    words = " ".join(swish[4:])
+    for given in ("init runs/b", "set training.learning_rate=1e-3", "set epochs=2"):
+        assert f"--{given}" in words
+    assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
+    assert "--set training.seed=1" in words
+    text = (tmp_path / "compare.md").read_text()
+    assert "| bert | " in text and "Scores are of 872 examples of validation data." in text
+    calls.clear()
+    arms = [arm.partition(",")[0] for arm in arms]
+    arguments = [str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]
+    assert compare(arguments) == 0
+    runs = {(pathlib.Path(call[3]).name, *call[6:]) for call in calls}
+    rate, seed = "training.learning_rate=0.003", "training.seed=0"
+    assert ("swish-lr0.003-0", "--set", rate, "--set", seed) in runs and len(runs) == 2 * 2 + 2
+    calls.clear()
+    assert compare(arguments) == 0 and not calls  # no run is trained twice
+
+
+@pretended
+def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless, tmp_path):
     arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
     assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
-    assert read == ["runs/one-4", "runs/one-5", "runs/two"]
+    assert sizeless == ["runs/one-4", "runs/one-5", "runs/two"]
     inits = {pathlib.Path(call[3]).name: call[5] for call in calls}
-    assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"one=runs/one-4", "one=runs/one-5"}
-    assert inits["one-lr0.001-0"] == "one=runs/one-0" and inits["two-lr0.001-5"] == "two=runs/two"
+    assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"runs/one-4", "runs/one-5"}
+    assert inits["one-lr0.001-0"] == "runs/one-0" and inits["two-lr0.001-5"] == "runs/two"
+
+
+@pretended
+def test_pre_trained_models_are_compared_on_several_tasks(
+    calls, sizeless, tmp_path, monkeypatch, refused
+):
+    # Scores of seeds 1 to 3 on both tasks, and CoLA's accuracy, which has a column of its own.
+    scores = {
+        ("base", "cola"): (0.10, 0.12, 0.14),
+        ("base", "rte"): (0.60, 0.62, 0.61),
+        ("own", "cola"): (0.20, 0.23, 0.23),
+        ("own", "rte"): (0.60, 0.60, 0.66),
+    }
+
+    def fine_tuned(task, run, *arguments):
+        name, _, seed = run.name.split("-")
+        score = scores[name, task][int(seed) - 1]
+        result = {"score": score, **({"accuracy": 0.5 + score} if task == "cola" else {})}
+        return really_fine_tuned(task, run, *arguments) | result
+
+    really_fine_tuned = trainers.fine_tuned
+    monkeypatch.setattr(trainers, "fine_tuned", fine_tuned)
+    levels = {"cola": (0.0, "one answer"), "rte": (0.5, "one answer")}
+    monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: levels[rows[0]["task"]])
+    arms = ["base=runs/a", "own=hugging-face:b:training.weight_decay=0.1"]
+    words = [*arms, "--tasks", "cola", "rte", "--jobs", "1"]
+    assert compare([str(tmp_path), *words, "--seeds", "1", "2", "3"]) == 0
+    assert {call[2] for call in calls} == {"cola", "rte"} and len(calls) == 2 * 2 * 3
+    [own] = [call for call in calls if call[3].endswith("own-rte-3")]
+    assert "--init hugging-face:b --set training.weight_decay=0.1" in " ".join(own)
+    assert sizeless == ["runs/a", "hugging-face:b"]
+    text = (tmp_path / "compare.md").read_text()
+    assert "| arm | cola | rte | cola accuracy | average | - base |" in text
+    average = [np.mean([scores["own", task] for task in levels], axis=0)]
+    average.append(np.mean([scores["base", task] for task in levels], axis=0))
+    test = scipy.stats.ttest_rel(*average)
+    low, high = (f"{100 * end:+.1f}" for end in test.confidence_interval())
+    row = f"| own | 22.0 ± 1.7 | 62.0 ± 3.5 | 72.0 ± 1.7 | **{100 * average[0].mean():.1f} ± "
+    assert row in text and f"| {low} to {high} | {test.pvalue:.3f} |" in text
+    assert "## cola" in text and "## rte" in text and "Chance level of rte, 50.0" in text
+    record = json.loads((tmp_path / "compare.json").read_text())
+    verdicts = {(one["arm"], one["task"]): one for one in record["verdicts"]}
+    # Holm's method counts the two tasks.
+    cola = scipy.stats.ttest_rel(scores["own", "cola"], scores["base", "cola"]).pvalue
+    assert verdicts["own", "cola"]["corrected"] == pytest.approx(2 * cola)
+    assert verdicts["own", "cola"]["word"] == "better" and record["guessing"]["rte"] == 0.5
+    for more, message in (
+        (["--tasks", "nothing"], "no task is called 'nothing'"),
+        (["--tasks", "rte", "--source", "tsv:x.tsv"], "--source does not apply to arms that"),
+        (["--tasks", "rte", "--corpus", "c"], "--corpus applies only to"),
+    ):
+        refused(compare, [str(tmp_path / "other"), *arms, *more], message, tmp_path)
 
 
 @pretended
@@ -622,8 +681,12 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "a does not set init, which names the weights to fine-tune: write",
         ),
         *(
-            (["a=sst2:init=r", "b=sst2:init=q", *words], f"{words[0]} applies only to comparisons")
-            for words in (["--corpus", "c"], ["--tasks", "rte"], ["--learning-rates", "1e-3"])
+            (["a=sst2:init=r", "b=sst2:init=q", *words], message)
+            for words, message in (
+                (["--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
+                (["--tasks", "rte"], "a names the task sst2, but --tasks names tasks too"),
+                (["--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
+            )
         ),
         ([*pair, "--set", "batch_size=8", "--learning-rates", "1"], "no effect without --tasks"),
         ([*pair, "--set", "batch_size=8", "--tasks", "b=bert"], "no task is called 'b=bert'"),

@@ -12,7 +12,6 @@ import macaron_tf
 from experiments.embed import __main__ as embed
 from experiments.epochs import read_init, warn_start
 from experiments.finetune.__main__ import main
-from experiments.finetune.grid import combinations, markdown
 from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.finetune.train import TaskData
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
@@ -27,7 +26,6 @@ from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
-from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.hugging_face import write_bert
@@ -41,7 +39,6 @@ from tests.toys.tasks import (
     split_command,
     toy_flags,
     validations,
-    without,
     write_table,
     write_toy,
     write_untrained,
@@ -147,72 +144,6 @@ def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, 
     (tmp_path / table).write_text("\n".join([header, *rows[::-1]]) + "\n")
     other = command("parts", model__dropout=0.1)
     refused(main, other, "the training data differ from", tmp_path)
-
-
-def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ran):
-    flags = toy_flags(toy, training__max_skipped_updates=3)
-    flags = without(flags, "training.learning_rate", "batch_size")
-    arguments = ["grid", "sst2", str(tmp_path), *flags, "--learning-rates", "0.01", "1e30"]
-    arguments += ["--seeds", "1", "--batch-sizes", "16", "--baseline"]
-    assert "diverged" in ran(main, *arguments).err
-    record = json.loads((tmp_path / "grid.json").read_text())
-    best, worst = record["combinations"]
-    assert (best["learning_rate"], best["diverged"]) == (0.01, 0)
-    assert best["mean"] == best["runs"][0]["score"] > 0.8 and best["deviation"] is None
-    assert (worst["learning_rate"], worst["diverged"], worst["mean"]) == (1e30, 1, None)
-    table = (tmp_path / "grid.md").read_text()
-    assert f"| bert_tiny | {100 * best['mean']:.1f} |" in table
-    assert "| baseline | 100.0 | 100.0 |" in table and "| diverged |" in table
-
-    # Of every run, only the checkpoint of its score is kept, and can still be evaluated.
-    runs = tmp_path / "sst2" / "bert_tiny"
-    for run in record["runs"]:
-        name = f"lr{run['learning_rate']:g}-batch16-steps40-seed{run['seed']}"
-        kept = CheckpointDirectory(runs / name).steps()
-        assert kept == ([] if run["best_step"] is None else [run["best_step"]])
-    winner = runs / "lr0.01-batch16-steps40-seed1"
-    output = ran(main, "evaluate", winner, "--output", tmp_path).out
-    assert f"score {best['mean']:.4f}" in output
-    # A run of a grid equals a single run with the same settings.
-    assert (winner / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
-
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    assert "step " not in ran(main, *arguments).out
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    assert json.loads((tmp_path / "grid.json").read_text())["runs"] == record["runs"]
-
-
-def test_a_grids_table_puts_seeds_together():
-    common = {"model": "bert", "task": "cola", "batch_size": 16, "epochs": 3.0, "max_steps": 9}
-    runs = [
-        {
-            **common,
-            "learning_rate": rate,
-            "seed": seed,
-            "score": score,
-            "metrics": {"matthews": score, "accuracy": 0.7 + seed / 10},
-            "reason": "",
-        }
-        for rate, scores in ((1e-3, (0.9, None)), (1e-4, (0.5, 0.7)))
-        for seed, score in enumerate(scores)
-    ]
-    best, worst = found = combinations(runs)
-    assert (best["learning_rate"], best["diverged"]) == (1e-4, 0)
-    assert best["mean"] == pytest.approx(0.6)
-    assert best["deviation"] == pytest.approx(np.std([0.5, 0.7], ddof=1))
-    assert (worst["mean"], worst["deviation"], worst["diverged"]) == (0.9, None, 1)
-    record = {"tasks": ["cola", "rte"], "models": ["bert"], "baselines": {}, "command": "grid"}
-    record["preset"] = "swish_rnn"
-    whole = {**record, "planned": 5, "runs": runs, "combinations": found}
-    table = markdown(whole)
-    assert "# Fine-tuning (4 of 5 runs)" in table and "over seeds (0, 1)" in table
-    assert "| bert | 60.0 ± 14.1 |  |  |" in table
-    assert "| cola | bert | 0.001 | 16 | 3 | 2 | 90.0 (diverged) | matthews" in table
-    assert "with cola by accuracy" in table and "| bert | 75.0 ± 7.1 | - |  |" in table
-    assert "by accuracy" not in markdown({**whole, "preset": "bert"})
-    glue = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    assert "are 81.48" in markdown({**whole, "preset": "macaron", "tasks": glue})
-    assert "81.48" not in markdown({**whole, "preset": "macaron"})
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys):
@@ -387,10 +318,6 @@ MISTAKES = [
     ("predict RUN --input /nowhere", "cannot be read"),
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
     ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
-    ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
-    ("grid sst2 OUT --init RUN --seeds 3 3", "seeds contains 3 twice"),
-    ("grid sst2 OUT --init RUN RUN --set max_length=16", "two models of --init are called 'toy'"),
-    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "bad.tsv has 1 example"),
 ]
 
 

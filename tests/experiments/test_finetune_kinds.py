@@ -3,7 +3,6 @@
 The choice and classification tests fine-tune a language model that was pre-trained briefly.
 """
 
-import dataclasses
 import itertools
 import json
 import shutil
@@ -17,7 +16,7 @@ from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.run import PretrainingRun
-from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load
 from macaron_tf.models import (
     CausalChooser,
@@ -178,28 +177,6 @@ def test_another_kinds_run_gives_its_encoder(task, folder):
     given = str(folder / "conll2003")
     init, _, network = not_yet_trained(given, task, "spans.max_question=4", name="bert")
     assert_same_weights(network.encoder, init.source.network.encoder)
-
-
-@pytest.mark.slow  # test_finetune.py has a grid of one task type
-def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, ran):
-    sources = {
-        "squad2": f"squad:{folder}/{{split}}.json",
-        "conll2003": f"conll:{folder}/{{split}}.txt",
-    }
-    for task, source in sources.items():
-        monkeypatch.setitem(TASKS, task, dataclasses.replace(TASKS[task], source=source))
-    steps = {"training__max_steps": 2, "training__validate_every": 2}
-    flags = toy_flags(folder, "squad2", **steps)
-    flags = without(flags, "--source", "training.learning_rate", "batch_size")
-    arguments = ["grid", *sources, str(tmp_path), *flags, "--seeds", "1", "--baseline"]
-    assert main(arguments) == 0
-    record = json.loads((tmp_path / "grid.json").read_text())
-    assert [run["task"] for run in record["runs"]] == [*sources]
-    assert all(run["score"] is not None for run in record["runs"])
-    assert set(record["baselines"]) == {"conll2003"}
-    table = (tmp_path / "grid.md").read_text()
-    assert "squad2 best_f1; conll2003 f1." in table and "| baseline |  | " in table
-    assert "step 2" not in ran(main, *arguments).out  # nothing is trained twice
 
 
 @pytest.mark.parametrize(

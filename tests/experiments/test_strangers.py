@@ -115,7 +115,6 @@ COMMANDS = [
     (finetune, "toy_run", ["evaluate", "RUN", "--split", "validation"]),
     (finetune, "toy_run", ["train", "--resume", "RUN"]),
     (finetune, "toy_run", ["train", "sst2", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
-    (finetune, "toy_run", ["grid", "sst2", "out", "--init", "RUN", "--source", "tsv:x.tsv"]),
     (embed, "toy_run", ["encode", "RUN", "--output", "x.npy", "--input", "lines.txt"]),
     (embed, "toy_run", ["search", "RUN", "--corpus", "lines.txt", "--query", "a"]),
     (embed, "toy_run", ["train", "stsb", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),

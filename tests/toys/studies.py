@@ -1,7 +1,6 @@
 """Toy corpora, and fake commands for studies, which only write output files."""
 
 import importlib
-import itertools
 import json
 import math
 import pathlib
@@ -78,36 +77,16 @@ def evaluate(options) -> None:
     write(options.output, memories or record)
 
 
-def tuned_run(options, task: str) -> str:
-    recipe = preset("macaron", get_task(task, own=True))
+def fine_tune(options) -> None:
+    recipe = preset("macaron", get_task(options.task, own=True))
     recipe = recipe.changed(model="bert_tiny", source=options.source)
-    run = pathlib.Path(options.out) / task
+    run = pathlib.Path(options.run)
     write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
     write(run / "model.json", {"versions": versions()})
     write(run / "metrics.jsonl", {"step": 10, "kind": "validation", "score": 0.5})
+    write(run / "result.json", {"best_score": 0.5, "metrics": {}})
     WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
     (run / "recipe.json").write_text(recipe.to_json())
-    return str(run)
-
-
-def grid(options) -> None:
-    cells = [
-        {
-            "model": init.partition("=")[0],
-            "task": task,
-            "learning_rate": rate,
-            "mean": 0.5,
-            "runs": [
-                {"score": 0.5, "metrics": {}, "run": tuned_run(options, task)}
-                for _ in options.seeds or [1]
-            ],
-        }
-        for init, task in itertools.product(options.init, options.tasks)
-        for rate in options.learning_rates or [1e-3]
-    ]
-    models = [init.partition("=")[0] for init in options.init]
-    record = {"models": models, "combinations": cells}
-    write(pathlib.Path(options.out) / "grid.json", record)
 
 
 def train_translator(options) -> None:
@@ -136,7 +115,7 @@ STAND_INS = {
     "experiments.pretrain.corpus:run_prepare": lambda options: None,
     "experiments.pretrain.train:run": pretrain,
     "experiments.pretrain.evaluate:run": evaluate,
-    "experiments.finetune.grid:run": grid,
+    "experiments.finetune.train:run": fine_tune,
     "experiments.translate.train:run": train_translator,
     "experiments.translate.evaluate:run_average": lambda options: None,
     "experiments.translate.evaluate:run": evaluate_translator,
