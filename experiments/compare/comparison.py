@@ -35,10 +35,8 @@ def run(options: argparse.Namespace) -> None:
     tuning_seeds, flags = _tuning_seeds(options), _flags_by_path(options)
     swept_flags = {path: flag for path, flag in flags.items() if flag in ("--widths", "--rates")}
     refuse_argument_settings(options.set, {"training.seed": "--seeds", **swept_flags})
-    out, arms = (
-        pathlib.Path(options.out),
-        _parse_arms(options.arms or QUICK, options.set, options.tasks),
-    )
+    out = pathlib.Path(options.out)
+    arms = _parse_arms(options.arms or QUICK, options.set, options.tasks)
     trainer = trainer_class(arms[0])(options)
     choices.check_arms(trainer, arms, flags)
     trainer.leave_out(arms)
