@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import types
 
 import keras
 import numpy as np
@@ -11,7 +10,6 @@ import scipy.special
 from keras import ops
 
 from macaron_tf.errors import UserError
-from macaron_tf.io import progress
 
 
 def refuses(message: str, function, /, *args, **options) -> str:
@@ -291,9 +289,3 @@ def run_card(folder: pathlib.Path, monkeypatch) -> dict:
     names: dict = {}
     exec(code, names)
     return names
-
-
-def show_every_line(monkeypatch) -> None:
-    """Makes `Progress` print each update as a line, by a clock that stays at 0:00:00."""
-    monkeypatch.setattr(progress, "_SECONDS", 0)
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: 0.0))

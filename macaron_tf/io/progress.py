@@ -79,18 +79,22 @@ class Progress:
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items, and counts each item as a finished unit."""
+        number = 0
         for number, item in enumerate(items, 1):
             yield item
             if number % _CHUNK == 0:
                 self.advance(_CHUNK)
+        self.advance(number % _CHUNK)
 
     def _show(self) -> None:
         if sys.stderr.isatty():
             if not self._ended.wait(_PATIENCE):
                 self._bar.start()
-        else:
+        elif not self._ended.wait(_SECONDS):
+            print(self._line(), file=sys.stderr, flush=True)
             while not self._ended.wait(_SECONDS):
                 print(self._line(), file=sys.stderr, flush=True)
+            print(self._line(), file=sys.stderr, flush=True)  # the final count
 
     def _line(self) -> str:
         [task] = self._bar.tasks

@@ -5,6 +5,13 @@ import string
 import pytest
 
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.toys.vocabularies import (  # noqa: F401  fixtures
+    bert,
+    real_pairs,
+    real_vocabulary,
+    toy_pairs,
+    toy_vocabulary,
+)
 
 
 @pytest.fixture(scope="session")

@@ -238,10 +238,3 @@ def test_each_file_is_scored_on_labelled_examples(version):
     assert found == [0.75] * 3 and record["check"]["examples"] == 4
     card = (version / "README.md").read_text()
     assert card.count("| accuracy 0.7500") == 2 and "4 examples of tsv:" in card
-
-
-def test_native_notes_are_no_part_of_the_screen(classifier, capfd):
-    with_lite = classifier.with_lite()
-    capfd.readouterr()
-    with_lite.predict("a")
-    assert capfd.readouterr().err == ""

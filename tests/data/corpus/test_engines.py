@@ -77,7 +77,7 @@ def test_processes(agrees):
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
 def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
     """A preparation that is killed and resumed with 1 or 2 processes writes the same files."""
-    monkeypatch.setattr(progress, "_SECONDS", 0)
+    monkeypatch.setattr(progress, "_SECONDS", 0.001)
     make(tmp_path / "whole", **settings)
     lines = capsys.readouterr().err.splitlines()
     numbers = itertools.cycle([2, 1])
