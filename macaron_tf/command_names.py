@@ -31,7 +31,7 @@ COMMANDS = {
         "export a trained model for Hugging Face's transformers",
     ),
     "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
-    "serve": ("export.serve", "serve a SavedModel on this machine over REST and gRPC"),
+    "serve": ("export.serve", "serve a SavedModel on this machine over HTTP"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "compare": (

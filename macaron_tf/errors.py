@@ -201,8 +201,6 @@ def sentence_of(error: BaseException, import_path: str = "") -> str | None:
 EXTRAS = {
     "ai_edge_litert": "lite",
     "apache_beam": "beam",
-    "grpc": "serving",
-    "h11": "serving",
     "huggingface_hub": "interop",
     "importlib_resources": "tfds",
     "jax": "jax",
@@ -212,16 +210,19 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "openvino": "openvino",
+    "prometheus_client": "serving",
     "pyarrow": "tables",
     "sacrebleu": "evaluate",
     "safetensors": "interop",
     "scipy": "evaluate",
     "sklearn": "evaluate",
+    "starlette": "serving",
     "tensorboard": "train",
     "tensorflow_datasets": "tfds",
-    "tensorflow_serving": "serving",
     "tf2onnx": "onnx",
     "tokenizers": "vocabularies",
+    "uvicorn": "serving",
+    "uvloop": "serving",
 }
 
 

@@ -163,7 +163,7 @@ NAMES = {
     "beam_size": "decoding",
     "length_penalty": "decoding",
     "masking": "recipes objectives",
-    "rest_port": "server",
+    "max_queue": "server",
 }
 
 

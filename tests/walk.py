@@ -181,7 +181,7 @@ def digest(folder: pathlib.Path) -> str:
 
 def serve(folder: pathlib.Path, log) -> bool:
     """Serves an exported translator and requests one translation; returns whether it succeeded."""
-    command = [MACARON, "serve", str(folder), "--rest-port", "0", "--grpc-port", "0"]
+    command = [MACARON, "serve", str(folder), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         ready = server.stdout.readline()

@@ -43,7 +43,7 @@ assert [answer["label"] for answer in answers] == LABELS[:2], answers
 model.export(folder / "served")
 
 macaron, served = pathlib.Path(sys.executable).with_name("macaron"), folder / "served"
-command = [macaron, "serve", served, "--rest-port", "0", "--grpc-port", "0"]
+command = [macaron, "serve", served, "--port", "0"]
 with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     try:
         address = re.search(r"http://[\w.:]+", server.stdout.readline())[0]

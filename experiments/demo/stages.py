@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> None:
     """Runs all stages of the demo."""
     check_packages("train")
     with needed("the model server of the demo"):
-        import h11  # noqa: F401
-        import tensorflow_serving  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
@@ -88,7 +88,7 @@ def _score(run: TranslationRun) -> None:
 def _serve(served: pathlib.Path) -> None:
     """Starts the server in a subprocess, sends a sentence to the server, and stops the server."""
     command = [sys.executable, "-m", "macaron_tf", "serve", str(served), "--name", "demo"]
-    command += ["--rest-port", "0", "--grpc-port", "0"]
+    command += ["--port", "0"]
     log = served.parent / "server.log"
     with log.open("w") as stderr:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)

@@ -1,1 +1,1 @@
-"""Local model server with TensorFlow Serving's REST and gRPC APIs."""
+"""Local model server with TensorFlow Serving's REST API, on Starlette and uvicorn."""

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.io.serving import EXTRA, MODEL_FILE, RECORD, version_of
+from macaron_tf.io.serving import EXTRA, MAX_TOKENS, MODEL_FILE, RECORD, version_of
 
 if TYPE_CHECKING:
     from macaron_tf.tasks.base import Decoding
@@ -39,6 +39,7 @@ class ExportedModel:
         small_engine: LiteRT engine for small requests to `serving_default`. `None` means that the
             version has no LiteRT file, that the file cannot be opened, or that LiteRT was not
             faster than the SavedModel at the export.
+        texts: LiteRT engine that can stream the answers of a text-generating task, or `None`.
         warning: error from opening the LiteRT file, or `None`.
     """
 
@@ -46,6 +47,7 @@ class ExportedModel:
         self._model = SessionModel(path)
         self.signature_defs = self._model.signature_defs
         self.small_engine: LiteModel | LiteTexts | None = None
+        self.texts: LiteTexts | None = None
         self.warning: UserError | None = None
         extra = pathlib.Path(path, EXTRA)
         try:
@@ -53,8 +55,8 @@ class ExportedModel:
                 network = LiteNetwork(extra)
                 self.small_engine = LiteModel(network, self._model) if network.max_rows else None
             elif (extra / DECODER).is_file():
-                texts = LiteTexts.from_folder(extra)
-                self.small_engine = texts if texts.max_rows else None
+                self.texts = LiteTexts.from_folder(extra)
+                self.small_engine = self.texts if self.texts.max_rows else None
         except UserError as error:
             self.warning = error
 
@@ -86,7 +88,7 @@ class LiteTexts:
     def __init__(self, task: "Decoding"):
         from macaron_tf.engines.graph import checked
 
-        self._decoder, self._inputs = task.decoder, tuple(task.inputs)
+        self._task, self._decoder, self._inputs = task, task.decoder, tuple(task.inputs)
         specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
         self._graph = tf.function(checked(task, task.serve), input_signature=specs, autograph=False)
 
@@ -125,6 +127,14 @@ class LiteTexts:
         with self._decoder.alone():
             outputs = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
         return {name: value.numpy() for name, value in outputs.items()}
+
+    def stream(self, inputs: Arrays) -> Iterator[str]:
+        """Yields the answer to a request with one text in parts, during the decoding."""
+        values = {name: inputs[name].item() for name in self._inputs}
+        text = values.pop("text").decode(errors="replace")
+        if "max_tokens" in values:  # as in the graph
+            values["max_tokens"] = min(values["max_tokens"], MAX_TOKENS)
+        return self._task.stream(text, **values)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
         """Computes the outputs of `serve` for a small request.

@@ -140,6 +140,7 @@ def write_version(
                 (staging / "README.md").write_text(card)
             record = {**record, **dtypes, **facts, "vocabulary": task.vocabulary.hash}
             record |= {"kind": task.name, "texts": task.texts}
+            record["examples"] = [*task.typical_texts()]
             (extra / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(staging, graph.signatures, task.typical_texts())
             if paths.is_remote(out):

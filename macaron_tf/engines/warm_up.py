@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.command_names import install_command
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_QUESTION, failed_check
 
 # File in a version's folder from which TensorFlow Serving replays requests.
@@ -26,10 +25,7 @@ def write_warm_up(
 
     TensorFlow Serving does not load a version if a warm-up request fails. So this function tries
     each request, and leaves out a request that the model rejects, with a warning. If the model
-    rejects all requests, the function writes no file.
-
-    `PredictionLog` is defined in the package tensorflow-serving-api. Without this package, the
-    function writes nothing and logs a warning. The server of this project does not need the file.
+    rejects all requests, the function writes no file. The server of this project does not need it.
 
     Args:
         folder: folder of the version.
@@ -37,14 +33,6 @@ def write_warm_up(
             must have a name.
         texts: texts for which to request predictions. Each signature gets one request per text.
     """
-    try:
-        from tensorflow_serving.apis import prediction_log_pb2
-    except ImportError:
-        _LOG.warning(
-            "no warm-up requests for TensorFlow Serving were written, because the package "
-            f"tensorflow-serving-api is missing: {install_command('serving')}"
-        )
-        return
     logs = []
     for (name, function), text in itertools.product(functions.items(), texts):
         specs = tf.nest.flatten(function.structured_input_signature)
@@ -56,16 +44,35 @@ def write_warm_up(
                 raise
             _LOG.warning("the warm-up requests leave out the text %r, because %s", text, sentence)
             continue
-        logs.append(log := prediction_log_pb2.PredictionLog())
-        log.predict_log.request.model_spec.signature_name = name
-        for key, value in inputs.items():
-            log.predict_log.request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
+        logs.append(_prediction_log(name, inputs))
     if logs:
         path = folder / WARMUP_REQUESTS
         path.parent.mkdir(exist_ok=True)
         with tf.io.TFRecordWriter(str(path)) as writer:
             for log in logs:
-                writer.write(log.SerializeToString())
+                writer.write(log)
+
+
+def _prediction_log(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+    """Encodes TensorFlow Serving's `PredictionLog` for a request.
+
+    The package tensorflow-serving-api defines this message. The numbers of its fields are:
+    `PredictionLog.predict_log` 6, `PredictLog.request` 1, `PredictRequest.model_spec` 1 and
+    `inputs` 2, which is a map, `ModelSpec.signature_name` 3.
+    """
+    request = _field(1, _field(3, signature.encode()))
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """Encodes a field of a protocol buffer: its number, 1 to 15, and bytes or a message."""
+    size, head = len(value), bytes([number << 3 | 2])
+    while size > 127:
+        head, size = head + bytes([size & 127 | 128]), size >> 7
+    return head + bytes([size]) + value
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:

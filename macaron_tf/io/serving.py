@@ -25,6 +25,7 @@ EXAMPLE = "A dog is running."  # example text for any model
 EXAMPLE_QUESTION = "What is running?"
 # Default values of the inputs that control a text generator.
 CONTROLS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
+MAX_TOKENS = 1024  # maximum number of tokens that an export writes
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 

@@ -291,6 +291,9 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, optio
             np.testing.assert_allclose(lite[name], values, atol=1e-3)
         else:
             np.testing.assert_array_equal(lite[name], values)
+    for row, text in enumerate(graph.get("completion", ())):  # a translator does not stream
+        one = {name: column[row : row + 1] for name, column in inputs.items()}
+        assert "".join(opened.texts.stream(one)) == text.decode()
     for found, wanted in zip(asked, expected, strict=True):
         assert {n: v for n, v in found.items() if "prob" not in n and n != "scores"} == {
             n: v for n, v in wanted.items() if "prob" not in n and n != "scores"

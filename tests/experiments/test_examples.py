@@ -48,7 +48,7 @@ def bert(tmp_path) -> str:
 def server(tmp_path):
     """Yields a server of the toy translator, which returns upper-case text."""
     export_toy(tmp_path / "toy", 1)
-    config = ServerConfig(str(tmp_path / "toy"), "toy", rest_port=0, grpc_port=0)
+    config = ServerConfig(str(tmp_path / "toy"), "toy", port=0)
     with ModelServer(config) as server:
         yield server
 
@@ -117,7 +117,7 @@ def test_the_client_prints_answers_and_the_server_s_errors(run, tiny):
     _, lines = run("ask_server", tiny("ask_server"))
     asked, answers = zip(*(line.split(" -> ") for line in lines.splitlines()), strict=True)
     assert asked == ("a dog", "b") and "v1:A DOG" in answers[0] and "v1:B" in answers[1]
-    with pytest.raises(SystemExit, match="status 404: Servable not found for request: Latest"):
+    with pytest.raises(SystemExit, match="status 404: there is no path /v1/models/other:predict"):
         run("ask_server", ["other", *tiny("ask_server")[1:]])
 
 

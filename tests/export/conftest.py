@@ -30,17 +30,16 @@ def model_folder(tmp_path, toy_versions):
 
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory, toy_versions):
-    """Yields a server that runs version 1 of the toy model on free ports."""
+    """Yields a server that runs version 1 of the toy model on a free port."""
     folder = tmp_path_factory.mktemp("live")
     shutil.copytree(toy_versions / "1", folder / "1")
     config = ServerConfig(
         str(folder),
         "toy",
-        rest_port=0,
-        grpc_port=0,
+        port=0,
         max_request_rows=100,
         max_body_bytes=1_000_000,
-        header_timeout=1.0,
+        body_timeout=1.0,
         poll_seconds=0.1,
     )
     with ModelServer(config) as server:

@@ -8,11 +8,9 @@ import functools
 import json
 from collections.abc import Callable
 
-import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 import macaron_tf
 from experiments import registry
@@ -392,24 +390,6 @@ def elsewhere(names, folder, expected, tmp_path_factory):
     return by_name
 
 
-def over_grpc(stub, name: str, inputs: dict[str, list]) -> dict:
-    """Returns the outputs of a gRPC prediction, or the error's text under "error"."""
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = name
-    for key, values in inputs.items():  # Python numbers become int32 and float32
-        request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
-    try:
-        outputs = stub.Predict(request, 120).outputs
-    except grpc.RpcError as error:
-        return {"error": error.details()}
-    plain = lambda value: value.decode() if isinstance(value, bytes) else value  # noqa: E731
-    arrays = {key: tf.make_ndarray(proto) for key, proto in outputs.items()}
-    return {
-        key: np.vectorize(plain, otypes=[object])(array).tolist() if array.size else array.tolist()
-        for key, array in arrays.items()
-    }
-
-
 def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
     _, answer = call(port, "POST", f"/v1/models/{name}:predict", {"inputs": inputs})
     if "error" in answer:
@@ -496,22 +476,15 @@ def test_python_says_what_the_run_says(name, folder, expected):
 
 
 def server_of(folder, name: str) -> ModelServer:
-    return ModelServer(ServerConfig(str(folder / "served" / name), name, rest_port=0, grpc_port=0))
+    return ModelServer(ServerConfig(str(folder / "served" / name), name, port=0))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_the_server_says_what_the_run_says(name, folder, expected):
-    kind, anything = KINDS[name], (("grpc.max_receive_message_length", -1),)
-    rest, remote = [], []
+    kind, found = KINDS[name], []
     with server_of(folder, name) as server:
-        address = f"127.0.0.1:{server.grpc_port}"
-        with grpc.insecure_channel(address, anything) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            for part in parts_of(expected[name]):
-                columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
-                inputs = inputs_of(kind, columns)
-                rest.append(over_rest(server.rest_port, name, inputs))
-                remote.append(over_grpc(stub, name, inputs))
-    assert check(name, expected[name], rest, "REST") < 1e-5
-    assert check(name, expected[name], remote, "gRPC") < 1e-5
+        for part in parts_of(expected[name]):
+            columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
+            found.append(over_rest(server.port, name, inputs_of(kind, columns)))
+    assert check(name, expected[name], found, "REST") < 1e-5

@@ -3,6 +3,7 @@
 All models except the translator have random weights. The translator is also served.
 """
 
+import asyncio
 import concurrent.futures
 import dataclasses
 import json
@@ -294,9 +295,7 @@ def same(found, expected) -> None:
 
 
 def server_of(folder, name) -> ModelServer:
-    config = ServerConfig(
-        str(folder / "served" / name), name, rest_port=0, grpc_port=0, poll_seconds=0.1
-    )
+    config = ServerConfig(str(folder / "served" / name), name, port=0, poll_seconds=0.1)
     return ModelServer(config)
 
 
@@ -304,7 +303,7 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
     asked = controls(PAIRS[1])
     with server_of(folder, "bart") as server:
         body = {"inputs": {name: 2 * value for name, value in asked.items()}}
-        status, answer = call(server.rest_port, "POST", "/v1/models/bart:predict", body)
+        status, answer = call(server.port, "POST", "/v1/models/bart:predict", body)
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
@@ -384,24 +383,24 @@ def test_translations_are_the_runs(number_hypotheses, answers):
 
 def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypotheses, monkeypatch):
     calls = count_calls(monkeypatch)
-    batcher = Batcher(max_batch_size=8, timeout_ms=60_000, max_queue=8, workers=1)
     servable = Servable(str(served(folder, "numbers")), 1)
     long = "one " * 300
     lines = [NUMBERS[0], long, *NUMBERS[1:6], long]
-    futures = [
-        batcher.submit(
-            servable, servable.signature(), {"text": np.array([line.encode()], object)}, 1
-        )
-        for line in lines
-    ]
-    for line, future in zip(lines, futures, strict=True):
+    config = ServerConfig("numbers", "numbers", max_batch_size=8, batch_timeout_ms=60_000.0)
+
+    async def ask() -> list:
+        batcher, signature = Batcher(config), servable.signature()
+        texts = [{"text": np.array([line.encode()], object)} for line in lines]
+        futures = [batcher.submit(servable, signature, text, 1) for text in texts]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    for line, answer in zip(lines, asyncio.run(ask()), strict=True):
         if line is long:
-            assert "a line has more than 256 tokens" in future.exception(60).message
+            assert "a line has more than 256 tokens" in str(answer)
         else:
             best = number_hypotheses[NUMBERS.index(line)][0].text
-            assert future.result(60)["translations"][0, 0] == best.encode()
-    assert len(calls) == 5  # all, the good, the bad, and each row of these
-    batcher.stop(5)
+            assert answer["translations"][0, 0] == best.encode()
+    assert len(calls) == 4  # all, the good, and each of the bad
     servable.close()
 
 
@@ -413,7 +412,7 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
     def check(part: slice) -> None:
         for _ in range(3):
             body = {"instances": lines[part]}
-            status, said = call(server.rest_port, "POST", "/v1/models/numbers:predict", body)
+            status, said = call(server.port, "POST", "/v1/models/numbers:predict", body)
             assert status == 200, said
             assert [row["translations"][0] for row in said["predictions"]] == expected[part]
 
@@ -421,7 +420,7 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
         waiting = [pool.submit(check, part) for part in parts]
         aside = served(folder, "numbers", ".tmp-2")
         shutil.copytree(served(folder, "numbers"), aside).rename(served(folder, "numbers", 2))
-        while next(iter(server.models.values())).current == 1:
+        while server.versions.current.version == 1:
             last = [pool.submit(check, part) for part in parts[::8]]
             concurrent.futures.wait(last)
             waiting += last
@@ -504,5 +503,5 @@ def test_the_wheel_alone_answers_and_exports_what_rest_answers(
             for row, texts in enumerate(zip(*columns, strict=True)):
                 given = {**dict(zip(inputs, texts, strict=True)), **options}
                 body = {"instances": [given if len(given) > 1 else texts[0]]}
-                _, said = call(server.rest_port, "POST", f"/v1/models/{name}:predict", body)
+                _, said = call(server.port, "POST", f"/v1/models/{name}:predict", body)
                 tf.nest.map_structure(same, answers[name][row], said["predictions"][0])

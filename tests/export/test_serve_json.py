@@ -28,7 +28,7 @@ PAIR = signature(a=tf.TensorSpec([None, 2], tf.int32), b=tf.TensorSpec([None], t
 
 
 def decode(body: str, which: Signature = TEXT):
-    return json_tensors.decode_inputs(json_tensors.parse_body(body.encode(), 10**6), which)
+    return json_tensors.decode_inputs(json_tensors.parse_body(body.encode()), which)
 
 
 @pytest.mark.parametrize(
@@ -61,34 +61,32 @@ def test_base64_is_bytes():
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("", "empty"),
-        ("{", "JSON Parse error"),
-        ("[1]", "Is not object"),
-        ('{"instances": ["a"], "instances": ["b"]}', "the key instances twice"),
-        ('{"instances": [{"text": "a", "text": "b"}]}', "the key text twice"),
-        ("[" * 100_000, "JSON Parse error"),
-        ('{"instances": [' + "9" * 5000 + "]}", "JSON Parse error"),
-        ("{}", "Missing 'inputs' or 'instances'"),
-        ('{"instances": ["a"], "inputs": ["a"]}', "only one of"),
-        ('{"instances": "a"}', "list/array"),
-        ('{"instances": []}', "No values"),
-        ('{"instances": [{"words": "a"}]}', "must be equal to: text"),
-        ('{"instances": ["a", {"text": "b"}]}', "item 1"),
-        ('{"instances": [{"text": "b"}, "a"]}', "item 1"),
-        ('{"instances": [1]}', "expected type: string"),
-        ('{"instances": [null]}', "expected type: string"),
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[1]", r"the body is \[1\], not a JSON object"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"instances": [' + "9" * 5000 + "]}", "is not JSON"),
+        ("{}", "either the key 'instances' or the key 'inputs'"),
+        ('{"instances": ["a"], "inputs": ["a"]}', "either the key"),
+        ('{"instances": "a"}', "'instances' is \"a\", not a list"),
+        ('{"instances": [{"words": "a"}]}', "instance 0 is {.*}, not an object with .'text'."),
+        ('{"instances": ["a", {"text": "b"}]}', 'instance 0 is "a", not an object'),
+        ('{"instances": [{"text": "b"}, "a"]}', 'instance 1 is "a", not an object'),
+        ('{"instances": [1]}', "1 is not a string"),
+        ('{"instances": [null]}', "null is not a string"),
+        ('{"instances": [NaN]}', "NaN is not a string"),
         ('{"instances": [["a"], ["b", "c"]]}', "ragged"),
         ('{"instances": [["a"], "b"]}', "ragged"),
-        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "nested too deeply"),
-        ('{"instances": [{"b64": "?"}]}', "base64"),
+        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "is not a string"),
+        ('{"instances": [{"b64": "?"}]}', "not base64"),
         ('{"instances": ["\\ud800"]}', "surrogate"),
-        ('{"inputs": {"words": ["a"]}}', "Missing named input: text"),
+        ('{"inputs": {"words": ["a"]}}', "'inputs' has the names"),
     ],
 )
 def test_bad_requests_name_what_is_wrong(body, words):
     with pytest.raises(ServingError, match=words) as caught:
         decode(body)
-    assert caught.value.http_status == 400
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
@@ -97,23 +95,21 @@ def test_bad_requests_name_what_is_wrong(body, words):
     + ['{"a": [1, 2], "b": 1e39}', '{"a": [1, 2], "b": "1"}', '{"a": [1, 2], "b": true}'],
 )
 def test_numbers_are_not_cast_with_loss(row):
-    with pytest.raises(ServingError, match="not of expected type"):
+    with pytest.raises(ServingError, match="is not a value of type"):
         decode(f'{{"instances": [{row}]}}', PAIR)
 
 
 def test_invalid_utf8_and_plain_list_for_two_inputs():
-    with pytest.raises(ServingError, match="UTF-8"):
-        json_tensors.parse_body(b'{"instances": ["\xff"]}', 10**6)
-    with pytest.raises(ServingError, match="list of objects"):
+    with pytest.raises(ServingError, match="not UTF-8 at byte 16"):
+        json_tensors.parse_body(b'{"instances": ["\xff"]}')
+    with pytest.raises(ServingError, match="'instances' has no names of inputs: send objects"):
         decode('{"instances": [1]}', PAIR)
 
 
 def test_a_body_has_a_limit_of_values():
-    fits, long = (json.dumps({"instances": [[]] * count}).encode() for count in (3, 4))
-    assert json_tensors.parse_body(fits, 8) == {"instances": [[], [], []]}
-    with pytest.raises(ServingError, match="more than 8 JSON values") as caught:
-        json_tensors.parse_body(long, 8)
-    assert caught.value.http_status == 413
+    with pytest.raises(ServingError, match="more than 250,000 JSON values") as caught:
+        json_tensors.parse_body(b"[]," * 1_000_000)
+    assert caught.value.status == 413
 
 
 def encode(row_format: bool, **outputs):
@@ -150,10 +146,7 @@ def test_long_answers_are_printed_in_pieces_as_whole(shape):
         assert json_tensors.encode_outputs({"a": each, "b": np.arange(1, 3)}, False) == expected
 
 
-def test_row_form_needs_equal_rows():
-    with pytest.raises(ServingError, match="scalar"):
-        encode(True, y=np.float32(1))
-    with pytest.raises(ServingError, match="inconsistent batch size"):
-        encode(True, x=np.zeros(2), y=np.zeros(3))
-    with pytest.raises(ServingError, match="y has no shape"):
-        encode(True, x=np.zeros(2), y=np.float32(1))
+@pytest.mark.parametrize("y", [np.float32(1), np.zeros(3)])
+def test_row_form_needs_equal_rows(y):
+    with pytest.raises(ServingError, match="do not have one row per instance"):
+        encode(True, x=np.zeros(2), y=y)

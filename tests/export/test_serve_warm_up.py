@@ -1,35 +1,22 @@
-"""Tests of warm-up requests, and of the operations that a server must have registered."""
+"""Tests of warm-up, by this server and by the file for TensorFlow Serving."""
 
-import importlib.util
-import pathlib
-import sys
-
+import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_text
-from tensorflow_serving.apis import prediction_log_pb2
 
-from export.server import servable as servable_module
 from export.server.servable import Servable
 from macaron_tf.engines import warm_up
 from macaron_tf.tasks.base import require
 
 
-@pytest.fixture
-def runs(monkeypatch):
-    """Returns a list to which each later model call appends (signature name, inputs)."""
-    seen = []
-    original = Servable.run
+def test_each_signature_gets_a_made_up_row(model_folder, monkeypatch):
+    runs, original = [], Servable.run
 
     def run(self, signature, inputs):
-        seen.append((signature.name, {name: array.tolist() for name, array in inputs.items()}))
+        runs.append((signature.name, {name: array.tolist() for name, array in inputs.items()}))
         return original(self, signature, inputs)
 
-    monkeypatch.setattr(servable_module.Servable, "run", run)
-    return seen
-
-
-def test_each_signature_gets_a_made_up_row(model_folder, runs):
+    monkeypatch.setattr(Servable, "run", run)
     servable = Servable(str(model_folder / "1"), 1)
     servable.warm_up()
     servable.close()
@@ -38,78 +25,26 @@ def test_each_signature_gets_a_made_up_row(model_folder, runs):
     assert len(runs) == 6
 
 
-@pytest.mark.parametrize(
-    "text, expected", [("recorded", 1), ("FAIL", 1), (None, 0), (b"no message", 0)]
-)
-def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
-    """Warm-up replays recorded requests; a failing request or a damaged file raises no error."""
-    path = model_folder / "1" / servable_module.WARMUP_REQUESTS
-    path.parent.mkdir()
-    if text is None:
-        path.write_bytes(b"no records")
-    else:
-        log = prediction_log_pb2.PredictionLog()
-        request = log.predict_log.request
-        request.inputs["text"].CopyFrom(tf.make_tensor_proto([text]))
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            writer.write(log.SerializeToString() if isinstance(text, str) else text)
-    servable = Servable(str(model_folder / "1"), 1)
-    servable.warm_up()
-    servable.close()
-    assert runs == [("serving_default", {"text": [str(text).encode()]})] * expected
+def test_a_request_is_encoded_as_by_tensorflow_serving_api():
+    """The bytes are those of tensorflow-serving-api 2.20."""
+    expected = "322e0a2c0a111a0f73657276696e675f64656661756c74"
+    expected += "12170a0474657874120f080712041202080142054120646f67"
+    inputs = {"text": np.array([b"A dog"], object)}
+    assert warm_up._prediction_log("serving_default", inputs).hex() == expected
+    assert warm_up._field(2, b"a" * 300)[:3].hex() == "12ac02"
 
 
-def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, monkeypatch):
-    """An export records one request per signature, except requests that the signature refuses.
+@pytest.mark.parametrize("name, count", [("serving_default", 1), ("strict", 0)])
+def test_an_export_leaves_out_requests_that_a_signature_refuses(tmp_path, caplog, name, count):
+    """TensorFlow Serving would not load a model with a recorded request that fails."""
 
-    TensorFlow Serving would not load a model with a recorded request that fails.
-    """
+    def strict(text):
+        return {"y": require(tf.strings.length(text) < 9, "too long", text)}
 
-    def strict(text, max_tokens):
-        return {"y": require(tf.strings.length(text) < 9, "too long", max_tokens)}
-
-    def functions(*names):
-        specs = (
-            tf.TensorSpec([None], tf.string, "text"),
-            tf.TensorSpec([None], tf.int32, "max_tokens"),
-        )
-        known = {"serving_default": lambda text, max_tokens: {"y": text}, "strict": strict}
-        return {name: tf.function(known[name]).get_concrete_function(*specs) for name in names}
-
-    module, found = tf.Module(), functions("serving_default", "strict")
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures=found)
-    warm_up.write_warm_up(tmp_path / "1", found)
-    servable = Servable(str(tmp_path / "1"), 1)
-    servable.warm_up()
-    servable.close()
-    inputs = {"max_tokens": [20], "text": [b"A dog is running."]}
-    assert [(name, dict(sorted(given.items()))) for name, given in runs] == [
-        ("serving_default", inputs)
-    ]
-
-    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
-    warm_up.write_warm_up(tmp_path / "2", found)
-    assert "tensorflow-serving-api" in caplog.text and not (tmp_path / "2").exists()
-
-
-def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path, monkeypatch, capsys):
-    path = pathlib.Path(servable_module.__file__).parents[1] / "deploy" / "check_ops.py"
-    spec = importlib.util.spec_from_file_location("check_ops", path)
-    check_ops = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(check_ops)
-    assert check_ops.ops_outside_core(str(model_folder / "1")) == {}
-
-    module = tf.Module()
-    signature = [tf.TensorSpec([None], tf.string)]
-    module.fold = tf.function(tensorflow_text.case_fold_utf8, input_signature=signature)
-    tf.saved_model.save(module, str(tmp_path / "folding"))
-    assert list(check_ops.ops_outside_core(str(tmp_path / "folding"))) == ["CaseFoldUTF8"]
-
-    monkeypatch.setattr(sys, "argv", ["check_ops.py", str(tmp_path / "folding")])
-    for damage in (b"damaged", b"", None):
-        file = tmp_path / "folding" / "saved_model.pb"
-        file.write_bytes(damage) if damage is not None else file.unlink()
-        assert check_ops.main() == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"error: {tmp_path}/folding has no readable saved_model.pb (")
-        assert error.count("\n") == 1
+    known = {"serving_default": lambda text: {"y": text}, "strict": strict}
+    spec = tf.TensorSpec([None], tf.string, "text")
+    warm_up.write_warm_up(tmp_path, {name: tf.function(known[name]).get_concrete_function(spec)})
+    files = list(tmp_path.glob(warm_up.WARMUP_REQUESTS))
+    assert len(files) == count and ("because too long" in caplog.text) == (count == 0)
+    for record in tf.data.TFRecordDataset([*map(str, files)]):
+        assert b"A dog is running." in record.numpy()

@@ -62,7 +62,7 @@ def nothing_runs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "pkgutil", idle)
         patch.setattr("macaron_tf.distribution.make_strategy", lambda *given: None)
-        patch.setattr("export.serve.run", lambda *given, **options: None)
+        patch.setattr("export.serve.run", lambda *given, **options: True)
         patch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO()))
         idle_signal = types.SimpleNamespace(signal=lambda *given: None, SIGINT=2, SIGTERM=15)
         patch.setattr("export.serve.signal", idle_signal)

@@ -56,8 +56,8 @@ def requests(draw):
 @examples(40, 200)
 @hypothesis.given(sent=strategies.binary(max_size=60) | requests())
 def test_any_request(live_server, sent):  # noqa: F811
-    answer = raw_exchange(live_server.rest_port, sent)
+    answer = raw_exchange(live_server.port, sent)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 "), answer
     assert not answer.startswith(b"HTTP/1.1 500"), answer
-    good = raw_exchange(live_server.rest_port, b"GET /v1/models/toy HTTP/1.1\r\nHost: x\r\n\r\n")
+    good = raw_exchange(live_server.port, b"GET /v1/models/toy HTTP/1.1\r\nHost: x\r\n\r\n")
     assert good.startswith(b"HTTP/1.1 200 ")

@@ -565,8 +565,7 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
 @contextlib.contextmanager
 def over_http(folder: str) -> Iterator[Callable[[Sequence[str]], dict]]:
     """Starts `macaron serve`, and yields a function from lines to the outputs of the model."""
-    arguments = ["-m", "export.serve", folder, "--name", "model"]
-    arguments += ["--rest-port", "0", "--grpc-port", "0"]
+    arguments = ["-m", "export.serve", folder, "--name", "model", "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -1,0 +1,256 @@
+"""TensorFlow Serving's REST API for one model, with streams, health, metrics and a page."""
+
+import asyncio
+import contextlib
+import functools
+import http
+import json
+import logging
+import pathlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import prometheus_client
+from google.protobuf import json_format
+from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from export.server.batching import Batcher
+from export.server.config import ServerConfig
+from export.server.errors import ServingError, from_exception
+from export.server.json_tensors import decode_inputs, encode_outputs, parse_body
+from export.server.servable import Arrays, Servable, Signature
+from export.server.versions import Versions
+
+_LOG = logging.getLogger(__name__)
+_SMALL = 64 * 1024  # bytes of a body that is always accepted, and converted in the event loop
+_MAX_STREAMS = 32  # each needs a thread and its own keys and values of the tokens so far
+# Page for querying the model in a browser. It loads nothing from other servers.
+_PAGE = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+_PREFIX = ":tensorflow:serving:request_"  # as TensorFlow Serving names its metrics
+# Upper bounds of TensorFlow Serving's histogram buckets, in microseconds.
+_BOUNDS = [10 * 1.8**i for i in range(33)]
+
+_FIELDS = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+
+prometheus_client.disable_created_metrics()
+
+
+class _VersionNumber(IntegerConvertor):
+    """Version number in a URL. Python refuses to read integers of more than 4,300 digits."""
+
+    regex = "[0-9]{1,19}"
+
+
+register_url_convertor("version", _VersionNumber())
+
+
+class Api:
+    """REST API of a model.
+
+    Args:
+        config: the server's settings.
+        versions: the model.
+
+    Attributes:
+        app: the ASGI application.
+    """
+
+    def __init__(self, config: ServerConfig, versions: Versions):
+        self._config, self._versions = config, versions
+        self._batcher = Batcher(config)
+        self._held = self._streams = 0  # bytes of all bodies in memory; number of streams
+        self._registry = prometheus_client.CollectorRegistry()
+        self._count = prometheus_client.Counter(
+            f"{_PREFIX}count", "Predictions", ["model_name", "status"], registry=self._registry
+        )
+        self._latency = prometheus_client.Histogram(
+            f"{_PREFIX}latency", "In us", ["model_name"], registry=self._registry, buckets=_BOUNDS
+        ).labels(config.name)
+        routes = [
+            Route("/", self._page),
+            Route("/example", self._example),
+            Route("/healthz", self._health),
+            Route("/monitoring/prometheus/metrics", self._metrics),
+        ]
+        model = f"/v1/models/{config.name}"
+        for path in (model, f"{model}/versions/{{version:version}}"):
+            routes += [
+                Route(path, self._status),
+                Route(f"{path}/metadata", self._metadata),
+                Route(f"{path}:predict", self._predict, methods=["POST"]),
+                Route(f"{path}:stream", self._stream, methods=["POST"]),
+            ]
+        self.app = Starlette(
+            routes=routes,
+            exception_handlers={
+                ServingError: lambda request, error: _refusal(error.status, str(error)),
+                HTTPException: self._refuse_path,
+                ClientDisconnect: lambda request, error: Response(status_code=400),  # nobody reads
+                Exception: self._fail,
+            },
+        )
+
+    def _refuse_path(self, request: Request, error: HTTPException) -> Response:
+        path = request.url.path[:200]
+        message = f"there is no path {path}: this server has the model {self._config.name}"
+        if error.status_code == 405:
+            message = f"{path} does not allow {request.method[:20]}: use {error.headers['Allow']}"
+        return _refusal(error.status_code, message, error.headers)
+
+    def _fail(self, request: Request, error: Exception) -> Response:
+        _LOG.error("%s failed", request.url.path[:200], exc_info=error)
+        return _refusal(500, str(from_exception(error)))
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(_PAGE)
+
+    async def _example(self, request: Request) -> Response:
+        servable = self._versions.acquire()
+        self._versions.release(servable)
+        return JSONResponse({"model": self._config.name, "body": servable.example})
+
+    async def _health(self, request: Request) -> Response:
+        ready = self._versions.current is not None
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        text = prometheus_client.generate_latest(self._registry)
+        return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+    async def _status(self, request: Request) -> Response:
+        states = [
+            {
+                "version": str(version),
+                "state": state,
+                "status": {"error_code": "UNKNOWN" if message else "OK", "error_message": message},
+            }
+            for version, state, message in self._versions.states(request.path_params.get("version"))
+        ]
+        return JSONResponse({"model_version_status": states})
+
+    async def _metadata(self, request: Request) -> Response:
+        servable = self._versions.acquire(request.path_params.get("version"))
+        self._versions.release(servable)
+        signatures = {
+            name: json_format.MessageToDict(definition, **_FIELDS)
+            for name, definition in servable.signature_defs.items()
+        }
+        name, version = self._config.name, str(servable.version)
+        spec = {"name": name, "signature_name": "", "version": version}
+        metadata = {"signature_def": {"signature_def": signatures}}
+        return JSONResponse({"model_spec": spec, "metadata": metadata})
+
+    async def _predict(self, request: Request) -> Response:
+        with self._measured():
+            async with self._body(request) as body:
+                servable = self._versions.acquire(request.path_params.get("version"))
+                try:
+                    read = functools.partial(self._read, body, servable)
+                    request_read = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
+                    signature, inputs, rows, row_format = request_read
+                    work = self._batcher.submit(servable, signature, inputs, rows)
+                except BaseException:
+                    self._versions.release(servable)
+                    raise
+
+            def release(work: asyncio.Future) -> None:
+                self._versions.release(servable)
+                work.exception()  # if the request is late, nobody else reads the exception
+
+            work.add_done_callback(release)
+            del body, read, request_read, inputs  # frees memory while the request waits
+            try:
+                seconds = self._config.request_timeout
+                outputs = await asyncio.wait_for(asyncio.shield(work), seconds)
+            except TimeoutError:
+                message = f"the request took longer than {seconds:g} s: send fewer rows"
+                raise ServingError(504, message) from None
+            encode = functools.partial(encode_outputs, outputs, row_format)
+            is_small = sum(array.size for array in outputs.values()) < 4096
+            answer = encode() if is_small else await asyncio.to_thread(encode)
+            return Response(answer, media_type="application/json")
+
+    async def _stream(self, request: Request) -> Response:
+        """Answers a request with one row by server-sent events, each with a part of the text."""
+        async with self._body(request) as body:
+            servable = self._versions.acquire(request.path_params.get("version"))
+            self._versions.release(servable)  # a stream does not use what `close` frees
+            _, inputs, rows, _ = await asyncio.to_thread(self._read, body, servable)
+        if rows != 1:
+            raise ServingError(400, f"a stream has one row, not {rows}: send one row")
+        if self._streams >= _MAX_STREAMS:
+            raise ServingError(503, f"{_MAX_STREAMS} streams are running: try again later")
+        parts = servable.stream(inputs)
+        try:  # the text is refused here, before the answer begins
+            first = await asyncio.to_thread(next, parts, None)
+        except Exception as error:
+            raise from_exception(error) from error
+        return StreamingResponse(self._events(first, parts), media_type="text/event-stream")
+
+    async def _events(self, part: str | None, parts: Iterator[str]) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            while part is not None:
+                yield f"data: {json.dumps({'completion': part}, ensure_ascii=False)}\n\n"
+                part = await asyncio.to_thread(next, parts, None)
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            _LOG.exception("a stream failed")
+            yield f"data: {json.dumps({'error': str(from_exception(error))})}\n\n"
+        finally:
+            self._streams -= 1
+
+    def _read(self, body: bytearray, servable: Servable) -> tuple[Signature, Arrays, int, bool]:
+        """Returns the signature, the inputs, the number of rows and whether they came as rows."""
+        document = parse_body(body)
+        signature = servable.signature(document.get("signature_name", ""))
+        inputs, row_format = decode_inputs(document, signature)
+        rows = signature.count_rows(inputs, self._config.max_request_rows)
+        return signature, inputs, rows, row_format
+
+    @contextlib.asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
+        """Yields the body of a request, whose size and time of receipt have limits."""
+        limit, body = self._config.max_body_bytes, bytearray()
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise ServingError(415, "a compressed body is not supported: send it uncompressed")
+        try:
+            async with asyncio.timeout(self._config.body_timeout):
+                async for chunk in request.stream():
+                    body += chunk
+                    self._held += len(chunk)
+                    if len(body) > limit:
+                        raise ServingError(413, f"the body exceeds {limit} bytes: send fewer rows")
+                    if self._held > 16 * limit and len(body) > _SMALL:
+                        raise ServingError(503, "many large requests run: try again later")
+            yield body
+        except TimeoutError:
+            raise ServingError(408, "the body arrived too slowly: send fewer rows") from None
+        finally:
+            self._held -= len(body)
+
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Counts one prediction by its status, with its latency."""
+        start, status = time.monotonic(), 500
+        try:
+            yield
+            status = 200
+        except ServingError as error:
+            status = error.status
+            raise
+        finally:
+            self._count.labels(self._config.name, http.HTTPStatus(status).name).inc()
+            self._latency.observe((time.monotonic() - start) * 1e6)
+
+
+def _refusal(status: int, message: str, headers: dict[str, Any] | None = None) -> Response:
+    """Returns an error in TensorFlow Serving's format, {"error": message}."""
+    headers = {**(headers or {}), **({"Retry-After": "1"} if status == 503 else {})}
+    return JSONResponse({"error": message}, status, headers)
