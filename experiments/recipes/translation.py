@@ -5,8 +5,8 @@ Unless a docstring says otherwise, the settings of the IWSLT14 and WMT14 recipes
 of the paper.
 
 Measured: `experiments/results/demo.md` and multi30k.md have the results of the demo and of
-Multi30k, also from pre-trained models after 1,000 updates. The IWSLT14 and WMT14 recipes were not
-run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several GPUs or TPUs.
+Multi30k, also from pre-trained models after 1,000 updates. The IWSLT14 and WMT14 recipes were
+not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several GPUs or TPUs.
 """
 
 from experiments.translate.run import DataConfig, TranslationRecipe

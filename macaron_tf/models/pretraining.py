@@ -127,9 +127,6 @@ class PretrainingEncoder(Model):
             left: encoder output at the position before the span, `(..., D)`.
             right: encoder output at the position after the span, `(..., D)`.
             positions: int `(...,)`, positions within the span, from 0.
-
-        Raises:
-            ValueError: the model has no span-boundary head.
         """
         return self.span_boundary(left, right, positions, self._table())
 
@@ -138,9 +135,6 @@ class PretrainingEncoder(Model):
 
         In class 0, the segments are in order. In class 1, they are swapped, or the second segment
         is from another text.
-
-        Raises:
-            ValueError: the model has no sentence-pair head.
         """
         return self.sentence_pair(self.pooler(hidden), training=training)
 

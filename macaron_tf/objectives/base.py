@@ -151,9 +151,6 @@ class PretrainingObjective(Objective):
                 `row_number` and `epoch`, both `(B,)` int.
             masking: the masking settings.
             vocabulary: the vocabulary of the token ids.
-
-        Raises:
-            ValueError: static masking is set, but `spec` lacks `row_number` or `epoch`.
         """
 
         def masked(batch, seed):

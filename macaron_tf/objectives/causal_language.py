@@ -75,6 +75,11 @@ class CausalLanguageObjective(PretrainingObjective):
         return separate_documents
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        if not network.config.causal:
+            raise ValueError(
+                "the network has causal=False, but causal language modelling needs causal "
+                "attention: build the network with causal=True"
+            )
         ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         return self.sums(network, hidden[:, :-1], batch.get("labels", ids[:, 1:]), ids, training)

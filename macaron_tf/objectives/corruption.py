@@ -16,7 +16,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, reduced_by_row
-from macaron_tf.objectives.masking.masking import multiple_of_8, static_length
+from macaron_tf.objectives.masking.masking import multiple_of_8
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
@@ -71,7 +71,7 @@ class CorruptionObjective(PretrainingObjective):
                 f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: "
                 "leave --vocabulary out, so that this command trains a new vocabulary"
             )
-        corrupt = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
+        corrupt = self.corruption(vocabulary, spec["token_ids"].shape[1] - 2)
 
         def make_pair(batch: Batch, seed: tf.Tensor) -> Batch:
             ids = batch["token_ids"]

@@ -23,7 +23,6 @@ from macaron_tf.objectives.masking.masking import (
     maskable_tokens,
     masked_features,
     multiple_of_8,
-    static_length,
 )
 from macaron_tf.settings import Positive
 from macaron_tf.text.base import PieceVocabulary
@@ -57,7 +56,7 @@ def permute_tokens(
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
     token_ids = batch["token_ids"]
-    length = static_length(token_ids)
+    length = token_ids.shape[1]
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
     num_predicted = np.maximum(1, np.rint(np.arange(1, length + 1) / partial))
     counts = lookup_by_count(np.array([0, *num_predicted], np.int32), maskable)  # (B,)

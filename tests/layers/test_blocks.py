@@ -198,5 +198,3 @@ def test_what_cannot_be_shared_is_refused():
     rejects("the same settings", block.share, layers.block_class("gmlp")(**OPTIONS))
     with pytest.raises(ValueError, match="operators='attention'"):
         block.share(layers.TransformerBlock(**OPTIONS), ("attention",))
-    block.build((None, None, 8))
-    rejects("before build", block.share, layers.TransformerBlock(**OPTIONS))

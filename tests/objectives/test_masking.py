@@ -11,7 +11,6 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
-from tests.harness import rejects
 from tests.toys import objectives as toy
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
@@ -150,16 +149,6 @@ def test_ids_keep_their_type():
         batch = toy.masked(toy.full_rows(3, 32).astype(dtype))
         assert batch["token_ids"].dtype == batch["masked_labels"].dtype == dtype
         assert batch["masked_positions"].dtype == np.int32
-
-
-def test_a_length_that_is_not_static_is_refused():
-    function = tf.function(
-        lambda ids: mask_tokens({"token_ids": ids}, (0, 0), MaskingConfig(), toy.VOCABULARY),
-        input_signature=[tf.TensorSpec((2, None), tf.int32)],
-    )
-    rejects(
-        "sequence length of token_ids is not static", function, tf.constant(toy.full_rows(2, 8))
-    )
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():

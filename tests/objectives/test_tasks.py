@@ -204,7 +204,6 @@ PAIRS, TWO = sentences_of(2, [1, 1], np.int32([0, 0])), Vectors(normal(2, 2, 8))
         (ClassificationObjective(2), answering(np.zeros((2, 3))), CLASSES, "num_classes=2 differs"),
         (TaggingObjective(2), answering(np.zeros((2, 12, 3))), TAGS, "num_tags=2 differs"),
         (PairClassificationObjective(2), TWO, PAIRS, "num_classes=2 differs from .* 3: build"),
-        (TripletObjective(), TWO, PAIRS, "is 2, but TripletObjective needs 3"),
     ],
 )
 def test_a_network_that_does_not_fit_is_named(objective, network, batch, message):

@@ -148,7 +148,7 @@ def mask_tokens(
     `MaskingConfig`.
     """
     token_ids = batch["token_ids"]
-    length = static_length(token_ids)
+    length = token_ids.shape[1]
     choice_seed, fate_seed, piece_seed = draws.split(seed, 3)
 
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
@@ -187,15 +187,6 @@ def mask_tokens(
         **extra,
         "token_ids": put_tokens(token_ids, flat, replaced, real),
     }
-
-
-def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
-    """Returns the static length L of token ids `(B, L)`.
-
-    Raises:
-        ValueError: L is not static.
-    """
-    return token_ids.shape[1]
 
 
 def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
