@@ -172,7 +172,7 @@ SMALL = {
     "model.attention_dropout": 0.0,
     "training.learning_rate": 0.005,
     "training.schedule": "constant",
-    "training.warmup_steps": 10,
+    "training.warmup_steps": 4,
     "training.validate_every": 5,
     "training.save_every_steps": 5,
     "training.log_every": 5,

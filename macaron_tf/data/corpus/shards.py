@@ -117,6 +117,7 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
                 f"reads format {FORMAT}: use the version that prepared the corpus, or {mend}"
             )
         state, settings = record["state"], record["settings"]
+        settings["vocabulary"]  # what lacks it is damaged; `open` compares it with the files
         shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}
         return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
 

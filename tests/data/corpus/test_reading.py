@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import json
 import shutil
 
 import numpy as np
@@ -135,6 +136,16 @@ def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
     assert sentence.startswith(f"{path} is missing or damaged: remove {tmp_path}/copy/corpus.json")
     # An error in the model is not mistaken for an error in the corpus.
     assert corpus.shard_error(raised.value) is None
+
+
+@pytest.mark.parametrize("field", ["vocabulary", "config"])
+def test_an_index_that_lacks_a_field_is_damaged(corpus, tmp_path, field):
+    shutil.copytree(corpus.folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "corpus.json"
+    record = json.loads(path.read_text())
+    del record["settings"][field]
+    path.write_text(json.dumps(record))
+    refuses(f"{path} is damaged: remove the file", PretrainingCorpus.open, tmp_path / "copy")
 
 
 def test_a_row_keeps_its_number(corpus, monkeypatch):
