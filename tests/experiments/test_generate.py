@@ -89,7 +89,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
     other.mkdir()
     (other / "recipe.json").write_text('{"kind": "translation"}')
     for arguments, words in (
-        (["complete", str(other), "a"], "experiments.translate translate"),
+        (["complete", str(other), "a"], "macaron translate translate"),
         (["complete", str(tmp_path), "a"], "is not a run"),
         (["complete", language_run, "a " * 40], "shorten the prompt"),
         (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),

@@ -27,7 +27,6 @@ from tests.toys.tasks import (
     scores_in,
     sentences,
     toy_flags,
-    without,
     write_reading,
     write_table,
     write_untrained,
@@ -94,14 +93,6 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
         assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
     finally:
         (folder / "own.tsv").write_text(text)
-
-
-def test_a_grid_on_a_table_finds_its_runs_again(own, tmp_path, ran):
-    flags = without(own[1], "batch_size", "training.learning_rate")
-    grid = ["grid", "classify", tmp_path, *flags, "--set", "training.max_steps=2"]
-    first, again = (ran(main, *grid).out for _ in range(2))
-    assert "A task's score is the mean of its metrics: classify accuracy." in first
-    assert "validation  loss" in first and "validation  loss" not in again
 
 
 def test_scores_are_of_the_tables_size(toy, tmp_path, answered):

@@ -56,7 +56,7 @@ def translated(sources, tmp_path_factory):
 
 
 def batches(recipe, corpus, start, count) -> list[dict[str, np.ndarray]]:
-    made = _batches(recipe, corpus, Workers(tf.distribute.get_strategy()), None, False)(start)
+    made = _batches(recipe, corpus, Workers(tf.distribute.get_strategy()), False)(start)
     return [{name: one.numpy() for name, one in batch.items()} for batch in made.take(count)]
 
 
