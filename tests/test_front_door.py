@@ -202,6 +202,7 @@ def test_inputs_by_other_libraries_names_and_alone():
     [
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': use one of"),
         ({"segment_ids": ROWS}, "EncoderClassifier got no token_ids"),
+        ({"token_ids": ROWS, "input_ids": ROWS}, "got token_ids twice in token_ids, input_ids"),
         (ROWS[0], r"EncoderClassifier needs token_ids with 2 axes, but got shape \("),
     ],
 )
@@ -240,6 +241,13 @@ def test_two_padding_masks_hide_what_either_hides():
     expected = model({"token_ids": ROWS, "padding_mask": first & (second > 0)})
     both = model({"token_ids": ROWS, "padding_mask": first, "attention_mask": second})
     np.testing.assert_allclose(both, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "macaron_tiny", "elmo_tiny", "tcn_jsb"])
+def test_a_summary_lists_the_parts_of_parts(name):
+    model, lines = macaron_tf.build(name), []
+    model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text))
+    assert model.layers[-1].name in "".join(lines)
 
 
 def test_a_translator_needs_source_and_target():

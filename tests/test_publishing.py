@@ -115,6 +115,9 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
     with forgotten(tmp_path / "other"):
         pathlib.Path("mine.py").write_text("")
         refuses("contains its own module mine, but .*other/mine.py", load_trusted, written)
+    with forgotten(tmp_path / "third"):
+        (code / "itertools.py").write_text("")  # a module without a file
+        refuses("own module itertools, but Python imports built-in", load_trusted, written)
 
 
 def load_trusted(location):

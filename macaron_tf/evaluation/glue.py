@@ -32,6 +32,11 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
         ValueError: the shape of `outputs` does not match the task.
     """
     outputs = np.asarray(outputs)
+    if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
+        raise ValueError(
+            f"outputs have the shape {outputs.shape}, but must have the shape (N, "
+            f"{task.num_classes}): pass the outputs of a model for the task {task.name!r}"
+        )
     if not task.regression:
         return outputs.argmax(axis=1)
     scores = outputs[:, 0].astype(np.float64)  # (N,)
@@ -77,6 +82,12 @@ def score(
     if not task.metrics:
         raise UserError(f"the task {task.name!r} names no metric: choose one or more of {choices}")
     predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if predictions.shape != labels.shape or labels.ndim != 1:
+        raise ValueError(
+            f"predictions have the shape {predictions.shape} and labels have the shape "
+            f"{labels.shape}, but both must be one-dimensional and equally long: pass one "
+            "prediction for each label"
+        )
     if not len(labels):
         raise UserError(
             f"there are no examples of the task {task.name!r} to score: give a larger split"
@@ -223,6 +234,17 @@ def write_submission(
             are missing.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
+    if predictions.shape != indices.shape or indices.ndim != 1:
+        raise ValueError(
+            f"predictions have the shape {predictions.shape} and indices have the shape "
+            f"{indices.shape}, but both must be one-dimensional and equally long: pass one index "
+            "for each prediction"
+        )
+    if len(np.unique(indices)) != len(indices):
+        raise ValueError(
+            f"{file.name} cannot be written, because an example index occurs twice: pass each "
+            "example once"
+        )
     if not np.isfinite(predictions).all():
         raise UserError(
             f"{file.name} cannot be written, because a prediction is NaN or infinite: give a model "

@@ -205,6 +205,12 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
+    paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise UserError(
+            f"{file} must list one or more modules, each with a path: download or copy the file "
+            "again"
+        )
     return modules
 
 

@@ -71,8 +71,9 @@ def offer_code(folder: epath.Path) -> None:
     code = pathlib.Path(code).resolve()
     for file in sorted(code.rglob("*.py")):
         name = ".".join(file.relative_to(code).with_suffix("").parts).removesuffix(".__init__")
-        origin = plug_ins.origin_of(name)
-        if origin and pathlib.Path(origin).read_bytes() != file.read_bytes():
+        # Python's own modules may be "built-in" or "frozen", without a file.
+        origin = pathlib.Path(plug_ins.origin_of(name) or file)
+        if not (origin.is_file() and origin.read_bytes() == file.read_bytes()):
             raise UserError(
                 f"{folder} contains its own module {name}, but Python imports {origin} instead: "
                 "load the folder in a new process and in another working directory"

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, TypeVar
 
@@ -12,7 +13,7 @@ import rich.progress
 Item = TypeVar("Item")
 _PATIENCE = 5  # seconds before a terminal shows the bar
 _SECONDS = 30  # seconds between lines of text in other outputs
-_CHUNK = 256  # number of items that `over` counts at once, because counting takes 4 microseconds
+_INTERVAL = 0.5  # seconds between two counts of `over`, because counting takes 4 microseconds
 
 
 class Progress:
@@ -79,12 +80,13 @@ class Progress:
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items, and counts each item as a finished unit."""
-        number = 0
+        number, counted, due = 0, 0, time.monotonic() + _INTERVAL
         for number, item in enumerate(items, 1):
             yield item
-            if number % _CHUNK == 0:
-                self.advance(_CHUNK)
-        self.advance(number % _CHUNK)
+            if time.monotonic() >= due:
+                self.advance(number - counted)
+                counted, due = number, time.monotonic() + _INTERVAL
+        self.advance(number - counted)
 
     def _show(self) -> None:
         if sys.stderr.isatty():

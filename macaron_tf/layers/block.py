@@ -142,6 +142,11 @@ class Block(Mixer):
             attention_class = self.attention or default_class
             if issubclass(attention_class, RotaryAttention):
                 options |= self.config.rotary_options(self.attention_window)
+            if not issubclass(attention_class, default_class):
+                raise SettingError(
+                    f"positions={positions!r} needs a subclass of {default_class.__name__}: make "
+                    f"{attention_class.__name__} such a subclass, or set positions='none'"
+                )
             return self._attention(attention_class, **options)
         return self._attention(
             RelativeAttention,

@@ -131,6 +131,11 @@ class RelativeAttention(MultiHeadAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, **kwargs)
+        if self.cross or self.window or self.num_kv_heads != num_heads:
+            raise ValueError(
+                "relative attention does not support cross-attention, windows or grouped heads: "
+                "set cross=False, window=0 and num_kv_heads=None"
+            )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v

@@ -50,6 +50,12 @@ class RotaryAttention(MultiHeadAttention):
 
     def build_projections(self, x_shape, memory_shape, width):
         rotated_dim = self.rotary_dim or self._head_dim
+        name = "rotary_dim" if self.rotary_dim else "head_dim"
+        if rotated_dim % 2:
+            raise ValueError(
+                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs of channels: make "
+                f"{name} even"
+            )
         self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 

@@ -203,6 +203,10 @@ class Model(Recording, keras.Model):
         model, named = type(self).__name__, {}
         for alias, value in inputs.items():
             name = self._input_name(alias)
+            if name in named:
+                raise ValueError(
+                    f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
+                )
             if value is not None:
                 # Id 0, padding, fills the rows of a ragged tensor.
                 value = ops.convert_to_tensor(value, ragged=False)

@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.encoding import (
     has_text,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.errors import needed
+from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
@@ -221,7 +221,18 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
     )
-    vectorizer.fit([*train.first, *(train.second or ())])
+    try:
+        vectorizer.fit([*train.first, *(train.second or ())])
+    except ValueError as error:
+        raise UserError(
+            f"the training texts of {task.name!r} contain no words: give texts with words"
+        ) from error
+    classes = np.unique(train.labels)
+    if not task.regression and len(classes) < 2:
+        raise UserError(
+            f"all training labels of {task.name!r} are {task.labels[classes[0]]!r}: give "
+            "examples of at least two classes"
+        )
     model = Ridge() if task.regression else LogisticRegression(max_iter=1000)
     model.fit(_features(vectorizer, train), train.labels)
 

@@ -24,6 +24,16 @@ _REPLACING_SETTINGS = {
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
+# Optimizer attributes that must not be set. The training model clips, averages and accumulates by
+# itself, and does not scale the loss.
+_CONFLICTING_ATTRIBUTES = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -140,8 +150,20 @@ def make_keras_optimizer(
         arguments: arguments of the optimizer's constructor.
         schedule: learning rate schedule.
         weight_decay: decoupled weight decay; `None` means no decay.
+
+    Raises:
+        UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
+            the loss by itself. `FitModel` and `JaxModel` clip, average and accumulate over all
+            micro-batches, and do not scale the loss.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
+    for argument in _CONFLICTING_ATTRIBUTES:
+        if getattr(optimizer, argument):
+            setting = _REPLACING_SETTINGS[argument]
+            raise UserError(
+                f"optimizer {name} sets {argument} itself: remove {argument} from the class, and "
+                f"set training.{setting} if needed"
+            )
     return optimizer

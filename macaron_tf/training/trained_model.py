@@ -222,3 +222,12 @@ def freeze(
             )
         for weight in matches:
             weight.trainable = False
+    if not network.trainable_variables:
+        raise config.error(
+            f"frozen={config.frozen!r} excludes all weights from training: freeze fewer weights"
+        )
+    if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
+        raise config.error(
+            f"frozen={config.frozen!r} excludes all weights that the first stage trains: freeze "
+            "fewer weights, or set first_stage_steps=0"
+        )

@@ -319,6 +319,16 @@ def test_another_process_is_waited_for(build, tmp_path):
     assert count == 1 and data.fingerprint() == first.fingerprint()
 
 
+@pytest.mark.slow
+def test_processes_make_the_same_bytes(build, shards, tmp_path):
+    build(processes=1, cleaning=CleaningConfig(deduplicate=True))
+    whole = bytes_of(tmp_path)
+    (folder,) = tmp_path.glob("cache/tokens/*")
+    shutil.rmtree(folder)
+    build(processes=2, cleaning=CleaningConfig(deduplicate=True))
+    assert bytes_of(tmp_path) == whole
+
+
 def test_real_corpus_is_batched_well(real_pairs, real_vocabulary):
     data = TranslationData.from_pairs(
         real_pairs, real_vocabulary, batching=BatchingConfig(max_tokens=512)

@@ -317,6 +317,7 @@ MISTAKES = [
     ("predict FOLDER", "has no readable model.json"),
     ("predict RUN --input /nowhere", "cannot be read"),
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
+    ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
 ]
 
 

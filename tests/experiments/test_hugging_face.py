@@ -199,6 +199,16 @@ def test_it_goes_on_as_theirs(system, models, ran):
     assert (whole.text, whole.length) == (expected, TOKENS)
 
 
+def test_only_gpt2_begins_a_text(models, refused):
+    (*_, gpt2), (*_, gpt) = models.values()
+    assert generate.main(["sample", gpt2, "--max-tokens", "5"]) == 0
+    refused(
+        generate.main,
+        ["sample", gpt, "--max-tokens", "5"],
+        "the model can only continue a prompt",
+    )
+
+
 def test_what_is_exported_of_gpt_goes_on_as_well(models):
     theirs, read, given = models["gpt"]
     [complete] = TaskGraph(open_model(given).task).signatures.values()

@@ -161,6 +161,9 @@ def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refu
     assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
     broken = ["evaluate", tmp_path / "run", "--split", "dev"]
     refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
+    monkeypatch.setattr("my_rows.rows", lambda split: [{"text": "a", "label": None}])
+    broken = ["train", "classify", tmp_path / "none", *flags]
+    refused(main, broken, "'label' is None, but must be text or a number", tmp_path / "none")
 
 
 def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):

@@ -1,6 +1,7 @@
 """Tests of runs saved by `save_pretrained`, and of the commands that read the saved folder."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from experiments.finetune.run import FinetuningRun
 from experiments.generate.__main__ import main as generate
 from experiments.translate.__main__ import main as translate
 from export.saved_model import main as export
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses
@@ -47,6 +49,21 @@ model.save_pretrained(sys.argv[2] + "/again")
     )
     for name in ("model.json", "recipe.json"):
         assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
+
+
+def test_commands_answer_as_of_the_run(saved, number_run, toy_run, answered, ran, language_run):
+    lines = "one two\nthree four five\n"
+    assert answered(translate, "translate", saved / "numbers", text=lines) == answered(
+        translate, "translate", number_run, text=lines
+    )
+    assert answered(finetune, "predict", saved / "toy", text="good film\n") == answered(
+        finetune, "predict", toy_run, text="good film\n"
+    )
+    words = ["a a", "--max-tokens", "5"]
+    assert (
+        ran(generate, "complete", saved / "gpt2", *words).out
+        == ran(generate, "complete", language_run, *words).out
+    )
 
 
 def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
@@ -127,6 +144,20 @@ def test_a_training_starts_from_it(saved, toy, tmp_path):
     found = macaron_tf.load(run)
     assert found.recipe["init"] == str(saved / "toy")
     assert found.vocabulary.hash == macaron_tf.load(saved / "toy").vocabulary.hash
+
+
+def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
+    card = (saved / "toy/README.md").read_text()
+    result = json.loads((as_path(toy_run) / "result.json").read_text())
+    for words in (
+        "# toy\n",
+        "`EncoderClassifier`",
+        "model.predict(",
+        "`macaron export DIR OUT`",
+        "| training.learning_rate | 0.01 |",
+        f"| validation, step {result['best_step']} | accuracy | ",
+    ):
+        assert words in card
 
 
 def test_a_bare_encoder_is_a_start(toy_run, tmp_path):

@@ -351,6 +351,19 @@ def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
     refuses(reason, read_sentence, tmp_path, **changes)
 
 
+def test_missing_files_of_modules_are_named(tmp_path):
+    read_sentence(tmp_path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/modules.json").write_text('[{"path": 1}]')
+    refuses("each with a path", read_encoder, tmp_path / "more")
+    for file, reason in (
+        ("1_Pooling/config.json", r"1_Pooling/config\.json, which sets the pooling, is missing"),
+        ("modules.json", r"because it has no modules\.json"),
+    ):
+        (tmp_path / file).unlink()
+        refuses(reason, read_sentence_transformer, tmp_path)
+
+
 RELEASED = {  # ModernBERT base's fields before transformers 5
     **{"hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22},
     **{"num_attention_heads": 12, "max_position_embeddings": 8192, "norm_eps": 1e-05},

@@ -220,6 +220,8 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
             lambda: layers.Residual(layers.FeedForward(16), norm="middle"),
             "norm='middle' must be one of 'pre', '",
         ),
+        (lambda: RelativeAttention(2, cross=True), "set cross=False"),
+        (lambda: RelativeAttention(2, causal=True, window=3), "set cross=False, window=0"),
         (lambda: layers.MultiHeadAttention(3)(X), "hidden_dim=8 is not a multiple of num_heads=3"),
         *[
             (

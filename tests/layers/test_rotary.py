@@ -6,7 +6,7 @@ from keras import ops
 
 from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBlock
 from macaron_tf.layers.mixer import Context
-from tests.harness import check_layer, normal, numpy_of, randomized
+from tests.harness import check_layer, normal, numpy_of, randomized, rejects
 
 H, K, D, T = 4, 2, 6, 5  # heads, key heads, head width, tokens
 BASE = 50.0
@@ -47,6 +47,11 @@ def test_it_follows_the_equations_at_any_positions():
     found = layer.mix(x, Context(positions=restarted))[0]
     np.testing.assert_allclose(found, by_the_equations(layer, x, restarted), atol=1e-5)
     check_layer(rotary(), x)
+
+
+def test_odd_heads_and_uneven_groups_are_refused():
+    rejects("head_dim=3 is odd", RotaryAttention(2, 3).build, (1, T, 6))
+    rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
 
 
 class Fading(MultiHeadAttention):
@@ -95,3 +100,10 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
     assert new[0].shape == (1, 1, 1, 3, 3)
     one, _ = attention.mix(x[:, 3], held, cache)
     np.testing.assert_allclose(one, whole[:, 3], atol=1e-5)
+
+
+def test_a_block_with_another_attention_refuses_rotary_positions():
+    options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
+    rejects(
+        "needs a subclass of RotaryAttention: make Fading such a subclass", FadingBlock, **options
+    )

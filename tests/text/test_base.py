@@ -27,6 +27,7 @@ from macaron_tf.text import (
     TextVocabulary,
     WordPieceVocabulary,
     check_vocabulary,
+    load_encoder_vocabulary,
 )
 from macaron_tf.text.base import draw_sample
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
@@ -215,6 +216,16 @@ def test_damage_is_refused(vocabulary, tmp_path):
     refuses(rf"cannot read .*{own.name}", PieceVocabulary.load, tmp_path)
 
 
+def test_kinds_are_told_apart(tmp_path):
+    MAKERS["sentencepiece"]().save(tmp_path)
+    with pytest.raises(UserError, match="'sentencepiece', but must be of kind wordpiece"):
+        WordPieceVocabulary.load(tmp_path)
+    assert load_encoder_vocabulary(tmp_path).mask_id == 4
+    MAKERS["translation"]().save(tmp_path)
+    with pytest.raises(UserError, match=r"has no \[MASK\]"):
+        load_encoder_vocabulary(tmp_path)
+
+
 def joint(lines, size):
     return SentencePieceVocabulary.train(lines, size, masks=False)
 
@@ -385,6 +396,22 @@ def test_wordpieces_lie_on_the_text_they_were_made_of(wordpiece):
     assert ("".join(pieces)) == TEXTS[1].replace(" ", "")
     assert [text for _, text in rows[2]][:4] == ["z", "e", "r", "o"]
     assert rows[6] == rows[7] == []
+
+
+def test_sentencepieces_leave_out_the_space_before_them():
+    lines = ["the old cat", "ﬁne cafés", "cat saw the town"] * 30
+    vocabulary = SentencePieceVocabulary.train(
+        lines, 40, normalization=NormalizationConfig(lower_case=True)
+    )
+    texts = ["The  OLD cat", "  ﬁne cafés ", "town", "", "Cat\u2028saw"]
+    assert [[i for i, _ in row] for row in located(vocabulary, texts)] == vocabulary.encode(
+        tf.constant(texts)
+    ).to_list()
+    for text, row in zip(texts, located(vocabulary, texts), strict=True):
+        pieces = [piece for _, piece in row]
+        assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
+        # "ﬁ" becomes two letters, which both cover the one character.
+        assert set("".join(text.split())) <= set("".join(pieces))
 
 
 ALL = hard_texts()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from macaron_tf.text.byte_pairs import (
     BytePairVocabulary,
     CharacterPairVocabulary,
     MosesPairVocabulary,
+    byte_alphabet,
 )
 from tests.harness import refuses
 from tests.toys.vocabularies import MERGES, UNITS
@@ -108,6 +110,24 @@ def test_a_word_brings_its_space_along(lines, vocabulary):
     assert folded.encode_lines(text[:1]) == vocabulary.encode_lines(["ein mann läuft"])
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_are_found_in_the_text(vocabulary, prefix):
+    vocabulary = BytePairVocabulary(vocabulary.units, vocabulary.merges, add_prefix_space=prefix)
+    text = ["ein mann läuft", " der  Hund,\tgroß ", "", "日本 x", "a\x00\U0010ffffb ein"]
+    ids, starts, ends = vocabulary.encode_with_offsets(tf.constant(text))
+    assert ids.to_list() == vocabulary.encode_lines(text)
+    for line, row, first, last in zip(
+        text, ids.to_list(), starts.to_list(), ends.to_list(), strict=True
+    ):
+        found = [line[a:b] for a, b in zip(first, last, strict=True)]
+        pieces = [piece.strip() for piece in vocabulary.decode_lines([[i] for i in row])]
+        for part, piece in zip(found, pieces, strict=True):
+            # A piece with part of a character's bytes, or with a space, covers the character.
+            assert "\ufffd" in piece or piece in ("", part.strip())
+    positions = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
+    assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in positions} - {""}
+
+
 HARD = [
     "Hello, WORLD! It's 1,234.56 (or $7)...", "Café naïve Ünder İstanbul ΣΑΣ", "東京 tower 🙂 end",
     "supercalifragilistic" * 20, "a-b_c/d", "tab\tand\nline", "½ ² ﬁ ①", "ß ẞ", "<unk> </w> x</w>",
@@ -173,6 +193,20 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
         assert "".join([*map(stream.add, ids), stream.end()]) == text
 
 
+def test_bytes_without_merges_are_a_vocabulary():
+    plain = BytePairVocabulary(byte_alphabet(), [])
+    assert plain.decode_lines(plain.encode_lines(["abc é"])) == ["abc é"]
+    assert [len(row) for row in plain.encode_lines(["abc", "é"])] == [3, 2]
+
+
+def test_a_pair_of_vocabularies_decodes_as_its_target():
+    target = BytePairVocabulary(byte_alphabet(), [], add_prefix_space=False)
+    pair = PairVocabulary(BytePairVocabulary(byte_alphabet(), []), target)
+    rows = tf.ragged.constant(target.encode_lines([" a"]), tf.int32)
+    assert pair.decode(rows).numpy().tolist() == target.decode(rows).numpy().tolist() == [b" a"]
+    assert pair.decode_lines(rows.to_list()) == [" a"]
+
+
 @pytest.fixture
 def release(tmp_path) -> dict:
     """Writes the two files of an XLM release; returns a dict mapping argument names to paths.
@@ -207,6 +241,15 @@ def test_xlms_release(release, tmp_path):
     pair = PairVocabulary(xlm, xlm, languages=("de", "en"))
     assert [pair.encode_lines(["hello's"], code) for code in xlm.languages] == [english, german]
     refuses("splits words in Python, which a SavedModel cannot contain", xlm.trackables)
+
+
+def test_languages_whose_words_others_cut(release, monkeypatch):
+    xlm = MosesPairVocabulary.from_fastbpe(**release)
+    for package in ("jieba", "pythainlp"):
+        monkeypatch.setitem(sys.modules, package, None)
+    refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
+    refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
+    refuses("splits Japanese text with the tool KyTea", xlm.encode_lines, ["x"], "ja")
 
 
 def test_a_merge_that_stands_twice_has_its_later_rank():

@@ -346,3 +346,16 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
     kept = {name for name in before if np.array_equal(before[name], after[name])}
     assert kept == {name for name in before if "embedding/" in name or "head/bias" in name}
     assert not any("embedding" in v.path for v in model.optimizer.variables)
+
+
+@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "excludes all weights")])
+def test_what_is_frozen_is_a_part_of_the_network(part, said):
+    with pytest.raises(UserError, match=said):
+        build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
+
+
+def test_a_first_stage_that_is_frozen_is_refused():
+    network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
+    stage = FirstStage(2, network.get_layer("embedding").weights)
+    with pytest.raises(UserError, match="^training.frozen=.* all weights that the first stage"):
+        build_fit_model(network, toy_objective, config, first_stage=stage)

@@ -188,5 +188,6 @@ def test_refusals(own):
     refuses("lion raised ValueError", make, "lion(beta_1=0)")
     refuses("'adam' must be given without arguments", make, "adam(beta_1=0.8)")
     refuses("averages the weights by itself", make, "schedule_free_adamw", ema_decay=0.9)
+    refuses("Clips sets clipnorm itself: .* set training.clip_norm", make, f"{own}:Clips")
     refuses("Fails.* no 1", make, f"{own}:Fails(rate=1)")
     refuses("Closed.*learning_rate", make, f"{own}:Closed")

@@ -263,3 +263,12 @@ def test_adafactor_keeps_rows_and_columns_alone():
     optimizer.build(variables)
     shapes = [tuple(v.shape) for v in optimizer.variables if len(v.shape)]
     assert shapes == [(40,), (30,), (7,)]
+
+
+def test_a_rate_that_float32_rounds_to_0_is_refused():
+    for rate in (0.0, 1e-45, -1e-3):
+        refuses(
+            f"learning_rate={rate} must be a number of at least 1.2e-38",
+            TrainingConfig,
+            learning_rate=rate,
+        )

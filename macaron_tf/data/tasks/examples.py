@@ -249,6 +249,11 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
                 place = f" in field {fields[-1]!r}"
                 labels.append(-1 if label == "-1" else _parse_label(task, label, where, place))
     is_secret = set(labels) == {-1}
+    if -1 in labels and not is_secret:
+        raise UserError(
+            f"tfds:{names}, split {split!r} has both withheld (-1) and known labels: prepare the "
+            "dataset again"
+        )
     names = (*task.first, *task.question, *task.second)
     texts = {
         name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)

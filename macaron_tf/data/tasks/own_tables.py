@@ -22,6 +22,8 @@ from macaron_tf.data.tasks.tags import (
     as_iob2,
     scheme_of,
     sentences_of,
+    standard_tags,
+    strays_among,
 )
 from macaron_tf.errors import UserError, plural
 from macaron_tf.settings import Natural, Positive, Settings
@@ -333,12 +335,28 @@ def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter
             warning.
     """
     counts, where_by_tag = collections.Counter(), {}
+    names = standard_tags({tag for _, tags, _ in sentences for tag in tags}) if checks else {}
     for _, tags, locations in sentences:
-        for tag, where in zip(as_iob2(tags), locations, strict=True):
+        renamed = as_iob2([names.get(tag, tag) for tag in tags])
+        for tag, where in zip(renamed, locations, strict=True):
             counts[tag] += 1
             where_by_tag.setdefault(tag, where)
+    if checks and (strays := strays_among(counts)):
+        tag, others = strays[0], sorted({*counts} - {*strays})
+        raise UserError(
+            f"{where_by_tag[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
+            f"{plural('time', counts[tag])}, does not fit the other tags "
+            f"{', '.join(others[:5])}: correct the tag, or give all tags by --set table.classes"
+        )
     if checks:
         warn_alike(where_by_tag)
+    types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
+    rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
+    if checks and scheme_of(counts) and rare:
+        print(
+            f"warning: tags that occur only once or twice may be misspelt: {', '.join(rare[:5])}",
+            file=sys.stderr,
+        )
     return counts
 
 
@@ -351,7 +369,14 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     Raises:
         UserError: the tags mark entities, but in an unknown scheme.
     """
-    if not (scheme := scheme_of(tags)):
+    names = standard_tags(tags)
+    if not names:
         return sorted(tags)
-    types = sorted({tag[2:] for tag in tags} - {""})
+    if not (scheme := scheme_of(names.values())):
+        raise UserError(
+            f"{source}: the tags {', '.join(sorted(tags)[:5])} mark entities, but not by IOB, "
+            "BIOES, BILOU, BMES or BMEWO: convert the tags to IOB, or score words instead of "
+            "entities by giving all tags in --set table.classes"
+        )
+    types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -248,5 +248,11 @@ def _function_rows(
                 f"{where} has the columns {join_names(record)}, but example 1 has "
                 f"{join_names(header)}: give all examples the same columns"
             )
+        for column, value in record.items():
+            if not isinstance(value, str | int | float):
+                raise UserError(
+                    f"{where}: {column!r} is {value!r:.40}, but must be text or a number: correct "
+                    "the function"
+                )
         rows.append((where, [str(record[column]) for column in header]))
     return header, rows

@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ TAG_FORMS = ("conll:FILE", *TABLE_FORMS)  # source notations besides `tfds:NAME`
 # Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
+# Notations of entity tags: B-PER, also as b-per or B_PER; PER-B; and B for a single entity type.
+_NOTATION = re.compile("([BIESLUMW])[-_/](.+)|(.+)[-_/]([BIESLUMW])|([BIESLUMW])", re.IGNORECASE)
 _ITEM = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
 # A list or a tuple as Python, JSON or NumPy writes it: ['a', 'b'], ("a", "b") or ['a' 'b'].
 _LIST = re.compile(rf"\[({_ITEM}(\s*,\s*|\s+|(?=\])))+\]|\(({_ITEM}\s*,\s*)+{_ITEM}?\)")
@@ -87,8 +89,9 @@ def read_tagged(
         tagged = sentences_of(task, parsed, split, tfds)
     tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
     sentences = TaggedSentences([], [])
+    marks_entities = scheme_of(task.labels) is not None
     for words, tags, locations in tagged:
-        iob2_tags = as_iob2(tags)
+        iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=False):
             if iob2_tag not in tag_ids:
                 hint = "" if iob2_tag == tag else f", which is {iob2_tag[:40]!r} in IOB2,"
@@ -120,6 +123,11 @@ def sentences_of(
         path, sentence = source.path(split), None
         for sentence in _file_sentences(path, task):
             yield tuple(zip(*sentence, strict=True))
+        if not sentence:
+            raise UserError(
+                f"{path} contains no sentences: write one word and its tag per line, and an empty "
+                "line after each sentence"
+            )
         return
     for where, (text, label) in Table(source, split, tfds).rows((*task.first, task.label)):
         # A word such as [1] is not a list.
@@ -146,6 +154,28 @@ def _items(cell: str) -> list[str]:
 def at_spaces(text: str) -> list[str]:
     """Splits a text at ASCII white space only, to match `tf.strings.split` in exported models."""
     return [word.decode() for word in text.encode().split()]
+
+
+def _standard(tag: str) -> str:
+    """Returns a tag in the form B-PER or O, or "" if the tag does not mark entities."""
+    if tag in ("O", "o"):
+        return "O"
+    if not (match := _NOTATION.fullmatch(tag)):
+        return ""
+    letter, entity_type = match[1] or match[4] or match[5], match[2] or match[3] or "ENTITY"
+    return f"{letter.upper()}-{entity_type}"
+
+
+def standard_tags(tags: Iterable[str]) -> dict[str, str]:
+    """Returns a dict that maps tags such as b-per, B_PER, PER-B and o to the form B-PER or O.
+
+    The dict is empty if a tag does not mark entities, and if tags in another form than B-PER have
+    no letter B.
+    """
+    names = {tag: _standard(tag) for tag in tags}
+    others = {*names.values()} - {*tags, "O"}
+    marks_entities = "" not in others and any(name[0] == "B" for name in names.values())
+    return names if marks_entities or not others else {}
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -178,6 +208,24 @@ def scheme_of(tags: Iterable[str]) -> str | None:
     if not all(matches) or (letters - {"I"} and letters.isdisjoint("BSUW")):
         return None
     return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
+
+
+def strays_among(counts: Mapping[str, int]) -> list[str]:
+    """Returns the tags that are probably mistakes, such as a single `0` for O.
+
+    The entity tags that occur three times or more, or all entity tags if none is so frequent,
+    determine the tagging scheme. Tags outside this scheme are mistakes. If more than half of the
+    distinct tags are outside, the tags do not mark entities, and the list is empty.
+
+    Args:
+        counts: dict that maps each tag to its number of occurrences.
+    """
+    entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
+    letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
+    schemes = [scheme for scheme in _SCHEMES if letters <= {*scheme}]
+    scheme = "BI" if "BI" in schemes else "".join(schemes)
+    strays = [tag for tag in counts if tag != "O" and (tag not in entities or tag[0] not in scheme)]
+    return strays if letters and scheme and 2 * len(strays) <= len(counts) else []
 
 
 def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]]:

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 import shutil
 
 import pytest
@@ -276,6 +277,20 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         read,
         f"tsv:{tmp_path}/a.csv",
     )
+
+
+@pytest.mark.parametrize("kind", ["text", "text-lines", "text-paragraphs", "jsonl", "parquet"])
+def test_devices_and_pipes_are_no_documents(kind, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        refuses(f"{path} is a device", lambda path: [*documents(f"{kind}:{path}")], path)
+
+
+@pytest.mark.parametrize("form", ["text:{0},{0}", "tsv:{0}", "jsonl:{0}:a,b", "parquet:{0}:a,b"])
+def test_devices_and_pipes_are_no_pairs(form, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        refuses(f"{path} is a device", read, form.format(path))
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -123,6 +123,11 @@ def test_the_same_in_a_graph(vocabulary):
     assert graph([], [])["token_ids"].shape[0] == 0
 
 
+def test_a_text_of_ten_megabytes(vocabulary):
+    rows = spelt(vocabulary, ["a " + "w0nderful " * 1_000_000, "b"], ["c", "d"], 7)
+    assert rows == ["^a??|c| 0000011", "^b|d|.. 0001100"]
+
+
 SENTENCES = ["The cat sits under the red tree.", "Ein Hund läuft über das Gras, schnell."] * 200
 
 
@@ -156,6 +161,13 @@ def test_a_cut_leaves_whole_characters():
     expected = [b"", b"ab", "ü".encode() * 32_768, b"\xff" * 32_768]
     assert cut_texts(texts, 8).numpy().tolist() == expected
     assert len(cut_texts(tf.constant(["a" * 99_999]), 2_000).numpy()[0]) == 64_000
+
+
+def test_no_room(vocabulary):
+    assert spelt(vocabulary, ["a b"], None, 3) == ["^a| 000"]
+    assert spelt(vocabulary, ["a b"], ["c d"], 5) == ["^a|c| 00011"]
+    empty = Examples(([],), None)
+    refuses("no example", encode_examples, vocabulary, empty, 8)
 
 
 def test_a_split_is_tokenized_in_parts(vocabulary):

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.examples import read_examples, read_triplets
 from macaron_tf.errors import UserError
@@ -186,6 +186,7 @@ def test_choices_of_official_records(tmp_path):
     assert found.questions is None
     secret = {**ENDING, "label": -1}
     assert read("hellaswag", endings, secret, split="test").labels is None
+    refuses("has both withheld", read, "hellaswag", endings, ENDING, secret)
     stories = [{**ENDING, "endings": ["a", "b"], "label": label} for label in (1, 2)]
     assert read("story_cloze", endings, *stories).labels.tolist() == [0, 1]
     names = tfds.ClassLabel(names=["choice1", "choice2"])
@@ -244,6 +245,13 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
     assert found.texts == (["p2", "p0"], ["h2", "h0"])
 
 
+def test_columns_are_in_order(tfds):
+    columns = read_columns("glue/rte:2.0.0", "train", ["idx", "label"], tfds)
+    assert columns.class_names == {"label": ("entailment", "not_entailment")}
+    assert columns.values["idx"].shape == (2240,)
+    assert columns.values["idx"][:3].tolist() == [1352, 1142, 1437]
+
+
 def test_a_table(table, tmp_path):
     source = table("id\tlabel\ttext", "a\tgood\tso good", 'b\t0\tso "bad', "c\tbad\tgood")
     examples = read_examples(SENTIMENT, "train", source=source)
@@ -264,6 +272,21 @@ def test_a_table(table, tmp_path):
     assert examples.second == ["q a", "r a", "q a", "q b"]
     assert examples.labels.tolist() == [1, 0, 1, 0]
     assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
+
+
+def test_a_table_that_pandas_wrote(table, capsys):
+    header, *lines = '"label"," text"', 'good,"so\n""good"", so"', "bad,x", "", ""
+    source = table(header, *lines, name="table.csv")
+    examples = read_examples(SENTIMENT, "train", source=source)
+    assert examples.first == ['so\n"good", so', "x"] and examples.labels.tolist() == [1, 0]
+    assert not capsys.readouterr().err
+    source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
+    examples = read_examples(SENTIMENT, "train", source=source)
+    assert (
+        "table.tsv, line 3: quotes surround a text, in 1 line of the file"
+        in capsys.readouterr().err
+    )
+    assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
 def test_a_table_without_labels(table):
@@ -292,6 +315,16 @@ def test_a_table_without_labels(table):
 def test_bad_tables(lines, message, table):
     source = table(*lines)
     assert "table.tsv" in refuses(message, read_examples, SENTIMENT, "train", source=source)
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "5.1", "-0.1", "x", ""])
+def test_bad_scores(score, table):
+    source = table("sentence1\tsentence2\tlabel", "a\tb\t1", f"a\tb\t{score}")
+    with pytest.raises(UserError, match="line 3: .* in column 'label' is not a number from 0 to 5"):
+        read_examples(TASKS["stsb"], "train", source=source)
+    if score not in ("5.1", "-0.1"):
+        free = Task("free", first=("sentence1",))
+        refuses("is not a finite number", read_examples, free, "train", source=source)
 
 
 def test_triplets_are_read_by_their_columns(table, tmp_path):

@@ -100,6 +100,22 @@ def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
 
 
 ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
+
+
+@pytest.mark.parametrize("tag", ["0", "E-PER", "U-LOC", "-"])
+def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
+    words = rf"own.txt, line 13: the tag '{tag}', found 1 time, does not fit the other tags B-LO"
+    refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
+    table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
+    refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
+    named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the classes are the user's choice
+    _, task = filled(TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt", **named)
+    assert task.labels == named["classes"]
+    if tag[1:2] != "-":  # the other scheme is accepted if all tags use it
+        everywhere = ENTITIES.replace(" O", f" {tag}")
+        refuses("line 2: the tag .*, found 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
+
+
 IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
 
 
@@ -108,9 +124,15 @@ IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
     [
         "B-PER I-PER O B-LOC B-LOC",
         "I-PER I-PER O I-LOC B-LOC",  # IOB1
+        "b-PER i-PER o b-LOC b-LOC",
+        "B_PER I_PER O B_LOC B_LOC",
+        "i_PER i_PER O i_LOC b_LOC",
+        "PER-B PER-I O LOC-B LOC-B",
+        "PER_b PER_i o LOC_b LOC_b",
+        "B-PER I_PER O b-LOC B-LOC",  # a mixture
     ],
 )
-def test_entities_are_read_as_iob2(tags, tmp_path):
+def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
     words, source = ["Ann", "Lee", "saw", "Rome", "Oslo"], f"conll:{tmp_path}/own.txt"
     lines = "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags.split(), strict=True))
     _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
@@ -118,6 +140,23 @@ def test_entities_are_read_as_iob2(tags, tmp_path):
     for read in (task, get_task("conll2003")):
         found = read_tagged(read, "train", source=source)
         assert [read.labels[tag] for tag in found.labels[2]] == IOB2
+
+
+def test_tags_without_a_type_mark_entities(tmp_path):
+    _, task = filled(TAG, tmp_path, "Ann B\nLee I\nsaw O\n\nHe O\n", "own.txt")
+    assert task.labels == ("O", "B-ENTITY", "I-ENTITY") and task.metrics == ("f1",)
+    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
+    assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
+
+
+@pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER", "b-x l-x s-x"])
+def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
+    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
+    words = "own.txt: the tags .* mark entities, but not by IOB, BIOES"
+    refuses(words, filled, TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
+    classes = tuple(tags.split())
+    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt", classes=classes)
+    assert len(task.labels) == 3 and task.metrics == ("accuracy",)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +225,15 @@ def test_lists_that_do_not_fit_are_refused(row, tmp_path):
     refuses(message, filled, TAG, tmp_path, f"words\ttags\n{row}\n")
 
 
+def test_rare_types_of_entities_are_told(tmp_path, capsys):
+    _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
+    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
+    said = capsys.readouterr().err
+    assert "only once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
+    filled(TAG, tmp_path, ENTITIES, "own.txt")
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("scheme", "one", "more"), [("BIES", "S", "E"), ("BILU", "U", "L")])
 def test_schemes_that_mark_the_end_stay_entities(scheme, one, more, tmp_path):
     text = f"Ann B-PER\nLee {more}-PER\nof O\nRome {one}-LOC\n\n" * 3
@@ -227,6 +275,12 @@ def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
         assert not capsys.readouterr().err
 
 
+def test_tags_that_look_alike_are_told(tmp_path, capsys):
+    filled(TAG, tmp_path, "a B-PER\nb O\nc B-Per\n" * 3, "own.txt")
+    said = capsys.readouterr().err
+    assert "own.txt, line 3: the label 'B-Per' looks like the label 'B-PER' in " in said
+
+
 def test_choices_are_numbered_columns(tmp_path):
     text = f"{CHOICES}a\tb\tc\td\te\t3\nf\tg\th\ti\t\t1\n"
     table, task = filled(CHOOSE, tmp_path, text)
@@ -256,6 +310,16 @@ def test_choices_are_numbered_columns(tmp_path):
     )
 
 
+def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
+    _, task = filled(CLASSIFY, tmp_path, "text\tlabel\na\t2\nb\t7\nc\t2\n")
+    (tmp_path / "other.tsv").write_text("text\tlabel\na\t1\n")
+    source = f"tsv:{tmp_path}/other.tsv"
+    refuses(
+        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7: correct",
+        *(read_examples, task, "all", None, source),
+    )
+
+
 def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
     table, task = filled(REGRESS, tmp_path, "text\tlabel\na\t100\nb\t300\n")
     assert task.regression and (task.mean, task.deviation) == (200.0, 100.0)
@@ -265,6 +329,17 @@ def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
     assert (one.mean, one.deviation) == (50.0, 100.0)
     other = dataclasses.replace(table, mean=None, deviation=4.0).filled(REGRESS, source)
     assert (other.mean, other.deviation) == (200.0, 4.0)
+
+
+def test_tags_of_entities_and_of_words(tmp_path):
+    _, task = filled(TAG, tmp_path, "Ann I-PER\n. O\n\nOslo B-LOC\n", "own.txt")
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and task.metrics == ("f1",)
+    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
+    assert [labels.tolist() for labels in found.labels] == [[3, 0], [1]]
+    _, task = filled(TAG, tmp_path, "tokens\ttags\nAnn saw Oslo\tN V N\nno\tX\n")
+    assert task.labels == ("N", "V", "X") and task.metrics == ("accuracy",)
+    found = read_tagged(task, "train", source=f"tsv:{tmp_path}/own.tsv")
+    assert found.words == [["Ann", "saw", "Oslo"], ["no"]]
 
 
 def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):

@@ -36,6 +36,7 @@ def test_conll_files(tmp_path):
     for text, words in (
         ("EU B-EU\n", "line 1: the tag 'B-EU'"),
         ("a O\nEU\n", "line 2 has only one column, 'EU'"),
+        ("\n-DOCSTART- O\n", "contains no sentences"),
     ):
         path.write_text(text)
         refuses(words, read_tagged, TASK, "train", source=f"conll:{path}")

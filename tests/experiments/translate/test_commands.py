@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import types
 
@@ -14,6 +15,7 @@ from experiments.translate.__main__ import main
 from experiments.translate.run import DataConfig, TranslationRun
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.errors import UserError
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.toys.numbers import number_pairs, number_settings, write_numbers
@@ -139,12 +141,60 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(
     refused(main, arguments, words, tmp_path)
 
 
+@pytest.mark.parametrize("language", ["zh", "th"])
+def test_checkpoints_of_text_without_spaces_are_told_apart(
+    language, tmp_path, monkeypatch, capsys, number_run, repeating
+):
+    line = {"zh": "我们今天去公园散步吧。", "th": "วันนี้อากาศดีเราไปเดินเล่น"}[language]
+    source = tmp_path / "a.tsv"
+    source.write_text(f"{line[:-2]}\t{line}\n" * 20)
+    [record] = evaluated(
+        number_run, tmp_path / "out", "--source", f"tsv:{source}", "--tokenize", "char"
+    )
+    assert 0 < record["bleu"] < 95 and 0 < record["tokenized_bleu"] < 95
+    assert record["metric"]["tokenize"] == "char" and "tok:char" in record["bleu_signature"]
+    file = next((tmp_path / "out").glob("*.json"))
+    assert main(["compare", str(file), str(file), "--samples", "10"]) == 0
+    assert "tok:char" in capsys.readouterr().out
+
+    def pairs(run, data, judged, asked, score, *others, **options):
+        raise UserError(f"{score([line for _, line in asked])} {score(['我们'] * len(asked))}")
+
+    monkeypatch.setattr("experiments.translate.train.train_pairs", pairs)
+    source.rename(tmp_path / "train.tsv").with_name("validation.tsv").write_text(f"a\t{line}\n" * 9)
+    (tmp_path / "train.tsv").write_text(f"{line}\t{line}\n" * 200)
+    settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv")
+    changes = [f"data.target_language={language}", "data.batching.max_tokens=64"]
+    assert train(tmp_path / "run", [*settings, *changes, "data.vocabulary_size=36"]) == 2
+    output = capsys.readouterr()
+    assert re.search(r"'bleu': 100.0\d*, 'sacrebleu': 100.0\d*, .*'bleu': 0", output.err), (
+        output.err
+    )
+    assert output.err.count("BLEU uses metric.tokenize=char, because the text") == (
+        language == "th"
+    )
+
+
 def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused):
     (tmp_path / "validation.tsv").write_text("one two\teins zwei\n" * 9)
     (tmp_path / "train.tsv").write_text("one two three four\teins zwei drei vier\n" * 300)
     settings = [*number_settings(f"tsv:{tmp_path}/{{split}}.tsv"), "data.vocabulary_size=26"]
     run = ["train", "multi30k_macaron_tiny", tmp_path / "run", *flags(settings)]
     refused(main, run, "training.best_metric=bleu is 0 even if the model's output", tmp_path)
+
+
+def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
+    pairs = number_pairs(4, seed=5)
+    for side, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    (tmp_path / "a.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    out = tmp_path / "out"
+    evaluated(number_run, out, "--source", f"text:{tmp_path}/a.en,{tmp_path}/a.de")
+    records = evaluated(number_run, out, "--source", f"tsv:{tmp_path}/a.tsv", "--beam-size", "1")
+    assert [record["split"] for record in records] == ["all", "all"]
+    assert records[0]["references"] == records[1]["references"] == [pair[1] for pair in pairs]
+    assert "average (the mean of steps 275, 300)" in capsys.readouterr().out
+    assert records[0]["steps"] == [275, 300]
 
 
 @pytest.fixture
@@ -258,6 +308,22 @@ def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys, repeatin
     names = [path.name for path in out.glob("*.json")]
     assert sum("a.tsv-all-average-beam5-" in name for name in names) == 3
     assert sum("a.tsv-all-average-beam2-" in name for name in names) == 1
+
+
+def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, repeating):
+    asked = []
+
+    def read(source, split, *languages_and_place):
+        asked.append(languages_and_place[:2])
+        return [("one", "eins")]
+
+    monkeypatch.setattr("experiments.translate.evaluate.read_pairs", read)
+    languages = ["--source-language", "en_US", "--target-language", "de_DE"]
+    (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
+    assert asked == [("en_US", "de_DE")]
+    assert record["languages"] == ["en_US", "de_DE"]
+    # The metric's rules depend on the language, whatever the records call it.
+    assert record["metric"]["language"] == "de"
 
 
 GOOD = {
