@@ -60,10 +60,11 @@ def run(config: ServerConfig, stop: threading.Event) -> bool:
     server.start()
     example = server.example()
     print(
-        f"ready: {config.name} version {server.versions.current.version} on {server.url}"
-        f"{f'; try: {example}' if example else ''}",
+        f"ready: {config.name} version {server.versions.current.version} on {server.url}",
         flush=True,
     )
+    if example:
+        print(f"try:   {example}", flush=True)
     stop.wait()
     logging.info("stopping: finishing the requests in flight")
     return server.stop()

@@ -184,8 +184,7 @@ def serve(folder: pathlib.Path, log) -> bool:
     command = [MACARON, "serve", str(folder), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        ready = server.stdout.readline()
-        url = next(word for word in ready.split() if word.startswith("http://"))
+        url = server.stdout.readline().split()[-1]
         ask = [sys.executable, "-m", "experiments.examples.ask_server", folder.name]
         ask += ["A man is riding.", "--url", url]
         return subprocess.run(ask, stdout=log, stderr=log).returncode == 0

@@ -99,8 +99,8 @@ def _serve(served: pathlib.Path) -> None:
             ready = server.stdout.readline().strip()
             if not ready:
                 raise UserError(f"the server did not start: read the error message in {log}")
-            print(ready.partition("; try: ")[0])  # the suggested text is not of this domain
-            url = next(part for part in ready.split() if part.startswith("http://"))
+            print(ready)
+            url = ready.split()[-1]
             print(f"\n  request over REST: {SENTENCE}\n  response of the server:", flush=True)
             body = json.dumps({"instances": [SENTENCE]}).encode()
             with urllib.request.urlopen(f"{url}/v1/models/demo:predict", body, 60) as response:

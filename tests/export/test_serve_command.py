@@ -29,10 +29,10 @@ def process(model_folder):
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:
         try:
-            ready = started.stdout.readline()
-            match = re.fullmatch(
-                r"ready: toy version 1 on http://127.0.0.1:(\d+); "
-                r"try: curl -d '\{\"instances\": \[\"A dog is running.\"\]\}' "
+            ready = started.stdout.readline() + started.stdout.readline()
+            match = re.fullmatch(  # scripts take the last word of the first line: the address
+                r"ready: toy version 1 on http://127.0.0.1:(\d+)\n"
+                r"try:   curl -d '\{\"instances\": \[\"A dog is running.\"\]\}' "
                 r"http://127.0.0.1:\1/v1/models/toy:predict\n",
                 ready,
             )
