@@ -56,6 +56,11 @@ GREEDY = GenerationConfig(0.0, max_tokens=12)
 DRAWN = GenerationConfig(1.3, 40, 0.95, max_tokens=12)
 LONG = {"max_length": 48, "model.max_length": 48}
 
+# A number passes through some 12 sums of at most 96 float32 terms. Another order of the terms moves
+# a sum by sqrt(96) roundings of 6e-8, so 12 sums by sqrt(12 * 96) * 6e-8 = 2e-6 of its size; of
+# the 10,000 numbers compared, the largest difference lies below 5 standard deviations.
+ROUNDING = 1e-5
+
 
 def vocabulary_of(kind: str):
     """Returns a vocabulary of the given type, trained on the texts.
@@ -453,7 +458,7 @@ def test_the_export_says_what_the_run_says(name, expected, elsewhere):
     answers = [one for one in expected[name] if not isinstance(one, str)]
     assert len(answers) > 150
     assert len({json.dumps(one, default=str) for one in answers}) > 40
-    assert check(name, expected[name], elsewhere[name], "alone") < 1e-5
+    assert check(name, expected[name], elsewhere[name], "alone") < ROUNDING
 
 
 @pytest.mark.parametrize("name", [one for one in NAMES if not KINDS[one.values[0]].keras])
@@ -472,7 +477,7 @@ def test_python_says_what_the_run_says(name, folder, expected):
             found.append({key: [one[key] for one in answers] for key in answers[0]})
         else:
             found.append({"": answers})
-    assert check(name, expected[name], found, "Python") < 1e-5
+    assert check(name, expected[name], found, "Python") < ROUNDING
 
 
 def server_of(folder, name: str) -> ModelServer:
@@ -487,4 +492,4 @@ def test_the_server_says_what_the_run_says(name, folder, expected):
         for part in parts_of(expected[name]):
             columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
             found.append(over_rest(server.port, name, inputs_of(kind, columns)))
-    assert check(name, expected[name], found, "REST") < 1e-5
+    assert check(name, expected[name], found, "REST") < ROUNDING
