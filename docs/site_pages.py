@@ -148,13 +148,11 @@ def settings_pages() -> dict[str, str]:
 
 def commands_pages() -> dict[str, str]:
     """Returns a dict mapping paths to pages: an index of all commands, and a page for each one."""
-    from macaron_tf.command_names import COMMANDS
+    from macaron_tf.cli.launcher import COMMANDS, command
 
     index, pages = "# Every command\n\nThese pages are generated from `--help`.\n\n", {}
-    for name, (module, text) in COMMANDS.items():
-        with contextlib.suppress(ModuleNotFoundError):
-            module = importlib.import_module(f"{module}.__main__").__name__
-        main = importlib.import_module(module).main
+    for name, (_, text) in COMMANDS.items():
+        main = command(name)
         help_text = help_of(main)
         page = f"# {name}\n\n````text\n{help_text}````\n"
         match = re.search(r"COMMAND\n((?:    .*\n)+)", help_text)

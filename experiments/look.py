@@ -389,6 +389,3 @@ main = cli.single_program(
         "'last' if the run was never validated)"
     ),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

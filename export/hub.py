@@ -58,6 +58,3 @@ main = single_program(
         "default visibility)",
     ),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -45,6 +45,3 @@ main = single_program(
     ),
     LICENSE,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

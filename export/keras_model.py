@@ -82,6 +82,3 @@ main = single_program(
     COMPILE,
     BFLOAT16,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

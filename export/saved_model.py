@@ -179,6 +179,3 @@ main = single_program(
     OPENVINO,
     CHECK,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -85,7 +85,3 @@ def main(arguments: list[str] | None = None) -> int:
         logging.warning("requests did not end within %g s", config.grace_seconds)
         os._exit(0)  # Python would wait for the threads that compute them
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -20,8 +20,6 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be run outside its
     print("error: macaron_tf needs Python 3.11 or later: use a newer Python", file=sys.stderr)
     sys.exit(2)
 
-from macaron_tf.command_names import SCRIPT
-
 if TYPE_CHECKING:
     from macaron_tf import layers, models, tasks
     from macaron_tf.loading import load
@@ -49,7 +47,7 @@ def _is_command() -> bool:
     """Returns whether this process runs, or is about to run, a command of this project."""
     # While Python looks up the module of `python -m MODULE`, sys.argv[0] is "-m".
     launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
-    script = os.path.basename(sys.argv[0]) == SCRIPT
+    script = os.path.basename(sys.argv[0]) == "macaron"
     return launched or script or not {"experiments", "export"}.isdisjoint(sys.modules)
 
 

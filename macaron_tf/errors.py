@@ -5,13 +5,12 @@ import difflib
 import importlib.util
 import json
 import os
+import pathlib
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-from macaron_tf.command_names import install_command
 
 
 class UserError(Exception):
@@ -224,6 +223,18 @@ EXTRAS = {
     "uvicorn": "serving",
     "uvloop": "serving",
 }
+
+_INSTALLED = pathlib.Path(__file__).with_name("commands")
+# Parent folder of the packages `experiments` and `export`: `macaron_tf/commands` in an installed
+# wheel, or the root of a checkout.
+COMMANDS_FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs an extra of this wheel or of this checkout."""
+    if COMMANDS_FOLDER == _INSTALLED:
+        return f"pip install 'macaron_tf[{extra}]'"
+    return f"pip install -e '{COMMANDS_FOLDER}[{extra}]'"
 
 
 def missing_package(error: Exception, purpose: str = "this command") -> str | None:

@@ -21,7 +21,7 @@ from experiments.finetune.run import preset
 from experiments.recipe import Recipe, override, settings_of
 from experiments.text_to_text.run import TextRecipe
 from macaron_tf.cli import arguments
-from macaron_tf.command_names import COMMANDS
+from macaron_tf.cli.launcher import COMMANDS, command
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from tests import lab, walk
@@ -51,8 +51,6 @@ TESTED = {
 def commands_in(text: str) -> list[str]:
     """Returns the arguments of `macaron`, or of `python -m`, in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
-    for name, (module, _) in COMMANDS.items():
-        text = text.replace(f"python -m {module}", f"macaron {name}")
     names = rf"macaron (?={'|'.join(COMMANDS)})|python -m (?=experiments\.|export\.)"
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'|\"[^\"\n]*\""  # single quotes may span several lines
     commands = re.findall(rf"(?:{names})((?:{quoted}|[^\n`|&#'\"])*)", text)
@@ -74,12 +72,13 @@ def key(line: str) -> str:
 
 def program(name: str):
     """Returns the `main` function of a command or a module of the lab, or `None` for a script."""
-    if name not in {*lab.COMMANDS, *COMMANDS}:
+    if name in COMMANDS:
+        return command(name)
+    if name not in lab.COMMANDS:
         return None
-    module = COMMANDS.get(name, (name,))[0]
     with contextlib.suppress(ModuleNotFoundError):
-        module = importlib.import_module(f"{module}.__main__").__name__
-    return getattr(importlib.import_module(module), "main", None)
+        name = importlib.import_module(f"{name}.__main__").__name__
+    return getattr(importlib.import_module(name), "main", None)
 
 
 @functools.cache

@@ -37,7 +37,7 @@ def run(arguments, **options):
     "arguments, error",
     [
         (f"{PRINT} > /dev/full", "standard input or output failed (No space left on device)"),
-        (r"-m experiments.generate $'\xff'", r"argument 1 is not UTF-8: encode '\udcff'"),
+        (r"-m macaron_tf generate $'\xff'", r"argument 2 is not UTF-8: encode '\udcff'"),
     ],
 )
 def test_a_stream_that_fails_is_one_sentence(arguments, error):
@@ -99,7 +99,7 @@ sys.meta_path.insert(0, Waiting())
 """
 
 
-@pytest.mark.parametrize("module", ["macaron_tf.cli.arguments", "tensorflow.python", "keras.src"])
+@pytest.mark.parametrize("module", ["export.saved_model", "tensorflow.python", "keras.src"])
 def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
     """Ctrl-C during any import prints one line and exits with status 130.
 
@@ -108,7 +108,14 @@ def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WAITING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        [sys.executable, "-m", "export.saved_model", str(tmp_path / "run"), str(tmp_path / "out")],
+        [
+            sys.executable,
+            "-m",
+            "macaron_tf",
+            "export",
+            str(tmp_path / "run"),
+            str(tmp_path / "out"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "WAIT_AT": module},

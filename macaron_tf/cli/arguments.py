@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError, check_path
 
-_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.I)
-
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
 # A command's name, its help text, its function (as `module:function`), and its arguments.
@@ -48,7 +46,6 @@ def program(
     text: str,
     *commands: Command,
     epilog: str = "",
-    default: str | None = None,
     prepare: Prepare | None = None,
 ) -> Callable[..., int]:
     """Builds the `main` function of a program with sub-commands.
@@ -58,10 +55,7 @@ def program(
         text: help text with examples.
         commands: commands of the program; see `command`.
         epilog: text at the end of each command's help, such as a list of accepted data sources.
-        default: command to run if the first argument is not the name of a command. `None` means
-            that the user must give a command.
-        prepare: function to call before the command's function. Its arguments are the parsed
-            options, and whether they are from `sys.argv`.
+        prepare: function of the parsed options, to call before the command's function.
 
     Returns:
         The function `main(arguments=None)`, which returns the exit status (see
@@ -71,12 +65,7 @@ def program(
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for command_name, help_, run, parts in commands:
         _add_parts(add(command_name, help=help_, description=help_, epilog=epilog), run, parts)
-    recognized = {"-h", "--help", *(name for name, *_ in commands)}
-
-    def with_default(argv: list[str]) -> list[str]:
-        return argv if not default or not argv or argv[0] in recognized else [default, *argv]
-
-    return _main(name, lambda argv: parser.parse_args(with_default(argv)), prepare)
+    return _main(parser, prepare)
 
 
 def single_program(
@@ -94,32 +83,7 @@ def single_program(
     """
     parser = Parser(prog=name, description=text, epilog=epilog)
     _add_parts(parser, run, parts)
-    return _main(name, parser.parse_intermixed_args, prepare, functools.partial(_end_lists, parser))
-
-
-def _end_lists(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
-    """Moves positional arguments that follow the values of a flag before the flag.
-
-    argparse would take them for further values. For example, `--equal time ARM --rates 1e-3 ARM`
-    becomes `ARM --equal time ARM --rates 1e-3`. Only lists of numbers or choices are ended.
-    """
-    lists = [action for action in parser._actions if action.nargs == "+"]
-    choices = {name: [*(one.choices or ())] for one in lists for name in one.option_strings}
-    arranged, start, values, count = [], 0, None, 0
-    for word in argv:
-        is_value = values is not None and (word in values or _NUMBER.fullmatch(word))
-        if word.startswith("--"):
-            # The words behind a list would be values of the list before it.
-            start = len(arranged) if values is None else start
-            values, count = choices.get(word), 0
-        elif count and values is not None and not is_value:
-            arranged.insert(start, word)
-            start += 1
-            continue
-        elif is_value:
-            count += 1
-        arranged.append(word)
-    return arranged
+    return _main(parser, prepare, intermixed=True)
 
 
 def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
@@ -127,18 +91,13 @@ def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...
     together(*parts, TRUST_CODE)(parser)
 
 
-def _main(
-    name: str,
-    parse: Callable[[list[str]], argparse.Namespace],
-    prepare: Prepare | None,
-    arrange: Callable[[list[str]], list[str]] = list,
-) -> Callable[..., int]:
+def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
-        argv = arrange(sys.argv[1:] if arguments is None else arguments)
-        options = parse(argv)
-        options.arguments, options.line = argv, shlex.join([*name.split(), *argv])
+        argv = sys.argv[1:] if arguments is None else arguments
+        options = (parser.parse_intermixed_args if intermixed else parser.parse_args)(argv)
+        options.arguments, options.line = argv, shlex.join([*parser.prog.split(), *argv])
         if output := vars(options).get("output"):
             for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
                 if os.path.realpath(file) == os.path.realpath(output):

@@ -1,7 +1,8 @@
 """Process setup of commands: standard streams, Ctrl-C and exit status.
 
-This module does not import TensorFlow. The packages `experiments` and `export` call `begin_command`
-before any other import. `exit_on_user_error` decorates the `main` function of each command.
+This module does not import TensorFlow. The launcher and the package `experiments` call
+`begin_command` before any other import. `exit_on_user_error` decorates the `main` function of each
+command.
 """
 
 import errno
@@ -182,6 +183,7 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
 def _print_error(sentence: object) -> int:
     # The sentence may quote user input with line breaks or a terminal's colour codes.
     characters = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
+    _discard_output()
     print(f"error: {''.join(characters)}", file=sys.stderr)
     return 2
 
@@ -215,13 +217,9 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
         # An error of a named file has a filename, and a closed pipe has its own status.
         if error.filename or isinstance(error, BrokenPipeError) or error.errno not in _IO_ERRORS:
             raise
-        _discard_output()
         raise UserError(
             f"standard input or output failed ({error.strerror}): redirect it elsewhere"
         ) from error
-    except UserError:
-        _discard_output()
-        raise
 
 
 def _open_closed_streams() -> None:

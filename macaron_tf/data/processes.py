@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
-from macaron_tf.command_names import SCRIPT
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import other_bar
 
@@ -142,7 +141,7 @@ class Processes(contextlib.AbstractContextManager):
         """
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.
-        code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
+        code = "import sys; sys.argv[0] = 'macaron'; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         pipes = []
         for _ in range(self.count):

@@ -50,7 +50,7 @@ def test_each_reads_its_own_shards(tmp_path):
     settings += ["corpus.rows_per_shard=10", "training.schedule=constant"]
     settings += ["training.warmup_steps=1", "training.log_every=1"]
     corpus = ["--corpus", str(tmp_path / "corpus")]
-    pretrain, given = ["-m", "experiments.pretrain"], flags(settings)
+    pretrain, given = ["-m", "macaron_tf", "pretrain"], flags(settings)
     processes.finished(processes.started([*pretrain, "prepare", "bert_tiny", corpus[1], *given]))
 
     def train(name, steps, resumed=False):
@@ -77,7 +77,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
     Two processes can also resume the run of one process.
     """
     settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
-    pretrain = ["-m", "experiments.pretrain"]
+    pretrain = ["-m", "macaron_tf", "pretrain"]
     corpus = str(tmp_path / "corpus")
     made = processes.started([*pretrain, "prepare", recipe, corpus, *flags(settings)])
     processes.finished(made)
@@ -107,7 +107,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
-    command = ["-m", "experiments.translate", "train", "multi30k_macaron_tiny"]
+    command = ["-m", "macaron_tf", "translate", "train", "multi30k_macaron_tiny"]
 
     def train(name, configs, *more):
         words = [*command, str(tmp_path / name), *flags(settings), "--strategy", *more]

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from experiments import look, registry
-from experiments.finetune import __main__ as finetune
-from experiments.pretrain import __main__ as pretrain
+from experiments.finetune import commands as finetune
+from experiments.pretrain import commands as pretrain
 from experiments.pretrain.train import train_recipe
 from experiments.run import read_kind
 from macaron_tf.data.corpus.reading import PretrainingCorpus

@@ -20,8 +20,8 @@ import scipy.stats
 import macaron_tf
 from experiments import registry, studies, versions
 from experiments.compare import trainers
-from experiments.compare.__main__ import main as compare
 from experiments.compare.arms import Arm
+from experiments.compare.commands import main as compare
 from experiments.compare.comparison import _parse_arms
 from experiments.compare.report import Study, trends_of
 from experiments.compare.trainers import Finetuning, Pretraining
@@ -54,26 +54,6 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
     assert versions.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
     assert versions.commit(tmp_path) == f"{clean}-dirty"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "out a b --equal parameters time --rates 1e-3 2 --seeds 4",
-        "out --equal parameters time a --rates 1e-3 2 b --seeds 4",
-        "out --equal parameters time a b --seeds 4 --rates 1e-3 2",
-        "--equal parameters time out a --seeds 4 b --rates 1e-3 2",
-        "--rates 1e-3 out 2 a --seeds 4 b --equal parameters time",
-    ],
-)
-def test_arms_may_stand_behind_any_flag(line, monkeypatch):
-    seen = []
-    monkeypatch.setattr("experiments.compare.comparison.run", seen.append)
-    assert compare(line.split()) == 0
-    options = seen[0]
-    assert (options.out, options.arms) == ("out", ["a", "b"])
-    assert options.equal == ["parameters", "time"]
-    assert (options.rates, options.seeds) == ([1e-3, 2.0], [4])
 
 
 pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)

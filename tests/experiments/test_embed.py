@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from experiments.embed.__main__ import main
+from experiments.embed.commands import main
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs

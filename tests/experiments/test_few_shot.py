@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 
-from experiments.few_shot.__main__ import main
+from experiments.few_shot.commands import main
 from experiments.few_shot.evaluate import Asker, evaluate
 from experiments.few_shot.tasks import (
     TEMPLATES,

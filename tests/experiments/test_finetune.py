@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed import __main__ as embed
+from experiments.embed import commands as embed
 from experiments.epochs import read_init, warn_start
-from experiments.finetune.__main__ import main
+from experiments.finetune.commands import main
 from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.finetune.train import TaskData
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun

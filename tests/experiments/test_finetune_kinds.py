@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.finetune.__main__ import main
+from experiments.finetune.commands import main
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
-from experiments.pretrain import __main__ as pretrain
+from experiments.pretrain import commands as pretrain
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load

@@ -10,9 +10,9 @@ import shutil
 import pytest
 
 from experiments import registry
-from experiments.generate.__main__ import main
+from experiments.generate.commands import main
 from experiments.generate.writing import open_model
-from experiments.pretrain.__main__ import main as pretrain
+from experiments.pretrain.commands import main as pretrain
 from experiments.pretrain.run import PretrainingRecipe
 from macaron_tf.decoding import GenerationConfig, TextScorer
 from macaron_tf.training.progress import read_lines
@@ -29,7 +29,7 @@ def test_the_next_token_is_learnt_and_none_filled_in(
         run, settings = tmp_path / "run", toy_settings(source)
         corpus = prepare(recipe, str(tmp_path / "corpus"), settings)
         output = ran(pretrain, "train", recipe, run, "--corpus", corpus, *flags(settings)).out
-        assert " fill " not in output and f"experiments.generate complete {run}" in output
+        assert " fill " not in output and f"macaron generate complete {run}" in output
     lines = read_lines(run / "metrics.jsonl")
     assert lines[-1]["loss"] < lines[0]["loss"]
     output = ran(pretrain, "evaluate", run, "--corpus", run.parent / "corpus").out

@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from experiments.embed import run as embedding
-from experiments.few_shot import __main__ as few_shot
-from experiments.finetune import __main__ as finetune
+from experiments.few_shot import commands as few_shot
+from experiments.finetune import commands as finetune
 from experiments.finetune.run import FinetuningRun
-from experiments.generate import __main__ as generate
+from experiments.generate import commands as generate
 from experiments.generate.writing import open_model
-from experiments.pretrain.__main__ import main as pretrain
-from experiments.text_to_text import __main__ as text_to_text
+from experiments.pretrain.commands import main as pretrain
+from experiments.text_to_text import commands as text_to_text
 from experiments.text_to_text.run import TextRun, recipe_for
 from experiments.text_to_text.train import read_init as read_pair
 from macaron_tf.data.translation import TranslationData

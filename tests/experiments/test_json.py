@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.elmo.__main__ import main as elmo
-from experiments.embed.__main__ import main as embed
-from experiments.generate.__main__ import main as generate
-from experiments.pretrain.__main__ import main as pretrain
-from experiments.text_to_text.__main__ import main as text_to_text
-from experiments.translate.__main__ import main as translate
+from experiments.elmo.commands import main as elmo
+from experiments.embed.commands import main as embed
+from experiments.generate.commands import main as generate
+from experiments.pretrain.commands import main as pretrain
+from experiments.text_to_text.commands import main as text_to_text
+from experiments.translate.commands import main as translate
 from macaron_tf import models
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary, WordPieceVocabulary

@@ -121,7 +121,7 @@ class Session:
     def __init__(self, words: list[str], run: pathlib.Path, clusters=()):
         self.run, self._log = run, run / "metrics.jsonl"
         self._before = self._inode()
-        arguments = ["-m", f"experiments.{words[0]}", *words[1:]]
+        arguments = ["-m", "macaron_tf", *words]
         environments = [{"TF_CONFIG": cluster} for cluster in clusters] or [{}]
         self.processes = [started(arguments, **environment) for environment in environments]
 

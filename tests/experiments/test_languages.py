@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.finetune.__main__ import main
+from experiments.finetune.commands import main
 from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds

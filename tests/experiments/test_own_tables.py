@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed.__main__ import main as embed
+from experiments.embed.commands import main as embed
 from experiments.epochs import read_init
-from experiments.few_shot.__main__ import main as few_shot
-from experiments.finetune.__main__ import main
+from experiments.few_shot.commands import main as few_shot
+from experiments.finetune.commands import main
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.finetune.train import TaskData
 from experiments.recipe import override

@@ -12,14 +12,14 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from experiments.elmo.__main__ import main as elmo
-from experiments.embed.__main__ import main as embed
-from experiments.finetune.__main__ import main as finetune
+from experiments.elmo.commands import main as elmo
+from experiments.embed.commands import main as embed
+from experiments.finetune.commands import main as finetune
 from experiments.finetune.run import FinetuningRun
-from experiments.pretrain.__main__ import main
+from experiments.pretrain.commands import main
 from experiments.pretrain.run import PretrainingRun
-from experiments.tcn.__main__ import main as tcn
-from experiments.text_to_text.__main__ import main as text_to_text
+from experiments.tcn.commands import main as tcn
+from experiments.text_to_text.commands import main as text_to_text
 from experiments.translate.run import TranslationRecipe
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs

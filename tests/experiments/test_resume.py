@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from experiments import train_run
-from experiments.elmo.__main__ import main as elmo
-from experiments.embed.__main__ import main as embed
-from experiments.tcn.__main__ import main as tcn
-from experiments.text_to_text.__main__ import main as text_to_text
-from experiments.translate.__main__ import main as translate
+from experiments.elmo.commands import main as elmo
+from experiments.embed.commands import main as embed
+from experiments.tcn.commands import main as tcn
+from experiments.text_to_text.commands import main as text_to_text
+from experiments.translate.commands import main as translate
 from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.training import build_fit_model

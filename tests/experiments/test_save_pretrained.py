@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed.__main__ import main as embed
+from experiments.embed.commands import main as embed
 from experiments.epochs import read_init
-from experiments.finetune.__main__ import main as finetune
+from experiments.finetune.commands import main as finetune
 from experiments.finetune.run import FinetuningRun
-from experiments.generate.__main__ import main as generate
-from experiments.translate.__main__ import main as translate
+from experiments.generate.commands import main as generate
+from experiments.translate.commands import main as translate
 from export.saved_model import main as export
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder

@@ -18,15 +18,15 @@ import pytest
 from keras.src.saving.serialization_lib import SafeModeScope
 
 import macaron_tf
-from experiments.embed.__main__ import main as embed
-from experiments.few_shot.__main__ import main as few_shot
-from experiments.finetune.__main__ import main as finetune
-from experiments.generate.__main__ import main as generate
+from experiments.embed.commands import main as embed
+from experiments.few_shot.commands import main as few_shot
+from experiments.finetune.commands import main as finetune
+from experiments.generate.commands import main as generate
 from experiments.lab.ode import main as ode
 from experiments.look import main as look
-from experiments.pretrain.__main__ import main as pretrain
-from experiments.text_to_text.__main__ import main as text_to_text
-from experiments.translate.__main__ import main as translate
+from experiments.pretrain.commands import main as pretrain
+from experiments.text_to_text.commands import main as text_to_text
+from experiments.translate.commands import main as translate
 from export.keras_model import main as keras_model
 from export.saved_model import main as export
 from macaron_tf.data.processes import Processes

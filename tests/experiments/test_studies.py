@@ -12,7 +12,7 @@ import time
 import pytest
 
 from experiments import studies
-from experiments.compare.__main__ import main as compare
+from experiments.compare.commands import main as compare
 from experiments.compare.trainers import Pretraining
 from tests.toys.pretraining import flags
 from tests.toys.studies import is_figure

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from experiments.epochs import read_init
-from experiments.finetune.__main__ import main as finetune
-from experiments.pretrain.__main__ import main as pretrain
+from experiments.finetune.commands import main as finetune
+from experiments.pretrain.commands import main as pretrain
 from experiments.pretrain.run import PretrainingRun
-from experiments.text_to_text.__main__ import main
+from experiments.text_to_text.commands import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
 from macaron_tf.data.tasks.definitions import TASKS, Task
@@ -33,7 +33,7 @@ def test_it_is_pre_trained_and_evaluated(
         run = tmp_path / "bart"
         settings = flags(t5_settings(recipe, "swish_rnn"))
         output = ran(pretrain, "train", recipe, run, "--corpus", t5_corpus, *settings).out
-        assert "experiments.text_to_text" in output and "experiments.finetune" not in output
+        assert "macaron text_to_text" in output and "macaron finetune" not in output
     opened = PretrainingRun.open(run)
     lines = read_lines(opened.path / "metrics.jsonl")
     assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]

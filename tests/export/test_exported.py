@@ -17,7 +17,7 @@ import macaron_tf
 from experiments import registry
 from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from experiments.finetune.run import FinetuningRun, preset
-from experiments.generate.__main__ import main as generate
+from experiments.generate.commands import main as generate
 from experiments.generate.writing import open_model
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun

@@ -24,7 +24,7 @@ PREDICT = "/v1/models/toy:predict"
 @pytest.fixture
 def process(model_folder):
     """Yields a server as a process, and its port; the grace is 3 s."""
-    words = ["-m", "export.serve", str(model_folder), "--port", "0", "--grace-seconds", "3"]
+    words = ["-m", "macaron_tf", "serve", str(model_folder), "--port", "0", "--grace-seconds", "3"]
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as started:

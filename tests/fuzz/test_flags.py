@@ -16,24 +16,21 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 
 from export.server.config import ServerConfig
 from macaron_tf.cli import arguments
-from macaron_tf.command_names import COMMANDS
+from macaron_tf.cli.launcher import COMMANDS, command
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
 from tests import lab
 
-MODULES = {
-    **{name: module for name, (module, _) in COMMANDS.items()},
-    **{name: name for name in lab.COMMANDS},
-}
-PARSED = sorted(MODULES)
+PARSED = sorted([*COMMANDS, *lab.COMMANDS])
 
 
 @functools.cache
-def main_of(command: str):
-    """Returns the `main` function of a command's module, or of its package's `__main__`."""
-    module = MODULES[command]
-    package = importlib.util.find_spec(module).submodule_search_locations is not None
-    return importlib.import_module(f"{module}.__main__" if package else module).main
+def main_of(name: str):
+    """Returns the `main` function of a command, a module of the lab or a package's `__main__`."""
+    if name in COMMANDS:
+        return command(name)
+    package = importlib.util.find_spec(name).submodule_search_locations is not None
+    return importlib.import_module(f"{name}.__main__" if package else name).main
 
 
 def said(main, *words: str) -> str:
@@ -97,8 +94,8 @@ WORDS = [
     "topology", "tpu", "url", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
-ALSO["export.hub"] = ["repository"]
-ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
+ALSO["hub"] = ["repository"]
+ALSO["serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = [
     f"experiments.lab.benchmarks.{name}" for name in ("decoding", "input_pipeline", "serving")
 ]
@@ -135,21 +132,20 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
 
     monkeypatch.chdir(tmp_path)
     tried = []
-    for module in [*BENCHMARKS, *MODULES.values()]:
-        package = importlib.util.find_spec(module).submodule_search_locations is not None
-        main = importlib.import_module(f"{module}.__main__" if package else module).main
+    for name in [*BENCHMARKS, *PARSED]:
+        main = main_of(name)
         with monkeypatch.context() as patch, pytest.raises(Parsed) as caught:
-            for name in ("parse_known_args", "parse_known_intermixed_args"):
-                patch.setattr(argparse.ArgumentParser, name, stop)
+            for method in ("parse_known_args", "parse_known_intermixed_args"):
+                patch.setattr(argparse.ArgumentParser, method, stop)
             main([])
-        for words, more in places(caught.value.args[0], [*WORDS, *ALSO.get(module, ())]):
+        for words, more in places(caught.value.args[0], [*WORDS, *ALSO.get(name, ())]):
             tried.append(words)
             for bad, why in (
                 ("gs:/b/x", "gs:/b/x is not a supported path: give a local path"),
                 ("gs://", "gs:// is not a supported path: give a local path"),
                 ("s3://b/x", "s3://b/x is not a supported path: give a local path"),
             ):
-                assert main([*words, bad, *more]) == 2, (module, words)
+                assert main([*words, bad, *more]) == 2, (name, words)
                 said = capsys.readouterr().err
                 assert said.startswith(f"error: {why}") and said.count("\n") == 1, said
     assert len(tried) > 150 and not [*tmp_path.iterdir()]

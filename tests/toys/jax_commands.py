@@ -2,15 +2,15 @@
 
     KERAS_BACKEND=jax python -m tests.toys.jax_commands FILE
 
-FILE is a JSON list of pairs: a program, such as "experiments.pretrain", and a list of its
-arguments.
+FILE is a JSON list of pairs: the name of a command and a list of its arguments.
 """
 
-import importlib
 import json
 import pathlib
 import sys
 
+from macaron_tf.cli.launcher import command
+
 if __name__ == "__main__":
-    for program, words in json.loads(pathlib.Path(sys.argv[1]).read_text()):
-        assert importlib.import_module(f"{program}.__main__").main(words) == 0, words
+    for name, words in json.loads(pathlib.Path(sys.argv[1]).read_text()):
+        assert command(name)(words) == 0, words

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.pretrain.__main__ import main
+from experiments.pretrain.commands import main
 
 LETTERS = "abcdefghij"
 

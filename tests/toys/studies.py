@@ -134,7 +134,7 @@ def calls(request, monkeypatch):
 
     def command(script, *argv, log=None, trust_code=False):
         called.append((script, *argv))
-        if importlib.import_module(f"experiments.{script}.__main__").main(list(argv)):
+        if importlib.import_module(f"experiments.{script}.commands").main(list(argv)):
             raise UserError("failed")
 
     class Names:

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from experiments.embed import __main__ as embed
+from experiments.embed import commands as embed
 from experiments.epochs import read_init
-from experiments.finetune import __main__ as finetune
+from experiments.finetune import commands as finetune
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.definitions import get_task

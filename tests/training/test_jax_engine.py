@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.pretrain.__main__ import main as pretrain
-from experiments.translate.__main__ import main as translate
+from experiments.pretrain.commands import main as pretrain
+from experiments.translate.commands import main as translate
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import CONTROLS
@@ -196,11 +196,11 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     if system == "xlnet_tiny":
         small += ["--set", "training.epsilon=1e-3"]
     if system == "multi30k_macaron_tiny":
-        program, main, data = "experiments.translate", translate, []
+        program, main, data = "translate", translate, []
         settings = number_settings(number_text, 5)
         settings += ["data.validation_lines=8", "model.activation_dropout=0.0"]
     else:
-        program, main = "experiments.pretrain", pretrain
+        program, main = "pretrain", pretrain
         source = write_documents(tmp_path)
         settings = toy_settings(source, 5)
         if system == "gpt2_tiny":  # the 256 bytes and the special tokens

@@ -310,10 +310,10 @@ def _exported(
     Raises:
         UserError: the command failed.
     """
-    command_line = [sys.executable, "-m", f"export.{command}", location, *arguments]
+    command_line = [sys.executable, "-m", "macaron_tf", command, location, *arguments]
     process = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
-        raise UserError(f"`python -m export.{command}` failed: read its error message above")
+        raise UserError(f"`macaron {command}` failed: read its error message above")
     model = tf.saved_model.load(str(folder / "1"))
 
     def answer(lines: Sequence[str]) -> np.ndarray:
@@ -565,7 +565,7 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
 @contextlib.contextmanager
 def over_http(folder: str) -> Iterator[Callable[[Sequence[str]], dict]]:
     """Starts `macaron serve`, and yields a function from lines to the outputs of the model."""
-    arguments = ["-m", "export.serve", folder, "--name", "model", "--port", "0"]
+    arguments = ["-m", "macaron_tf", "serve", folder, "--name", "model", "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -659,7 +659,7 @@ def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     for name, flags in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
         versions = folder / str(len(answers))
         answers[name] = _exported(
-            "saved_model", options.run, versions, "probabilities", str(versions), *flags
+            "export", options.run, versions, "probabilities", str(versions), *flags
         )
     model = macaron_tf.load(options.run)
     answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.elmo.__main__ import main
+from experiments.elmo.commands import main
 from experiments.elmo.run import ElmoRun, embed
 from macaron_tf.engines import certificate
 from macaron_tf.training.progress import read_lines
@@ -209,7 +209,7 @@ def colour_tables(folder) -> dict[str, list[str]]:
     ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conll2003", "squad"))],
 )
 def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
-    from experiments.finetune.__main__ import main as finetune
+    from experiments.finetune.commands import main as finetune
 
     source, *more = colour_tables(tmp_path)[task]
     out = str(tmp_path / "out")
@@ -248,7 +248,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
     ):
         refused(main, words, message, tmp_path)
-    from experiments.finetune.__main__ import main as finetune
+    from experiments.finetune.commands import main as finetune
 
     for words, message in (
         (["copa", new, "--init", run], "copa is a multiple-choice task"),

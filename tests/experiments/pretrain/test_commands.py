@@ -13,7 +13,7 @@ import pytest
 import macaron_tf
 from experiments import registry
 from experiments.pretrain import train as training
-from experiments.pretrain.__main__ import main
+from experiments.pretrain.commands import main
 from experiments.pretrain.corpus import vocabulary_config, vocabulary_lines
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import train_recipe

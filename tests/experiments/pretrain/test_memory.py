@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.generate import __main__ as generate
+from experiments.generate import commands as generate
 from experiments.generate.writing import open_model
-from experiments.pretrain.__main__ import main
+from experiments.pretrain.commands import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -175,7 +175,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
     # A process of its own, because TensorFlow's devices can no longer be changed here.
     arguments = ["train", XL, str(tmp_path / "two"), "--corpus", corpus]
     arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
-    subprocess.run([sys.executable, "-m", "experiments.pretrain", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "macaron_tf", "pretrain", *arguments], check=True)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
     mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")

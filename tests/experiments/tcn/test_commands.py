@@ -13,7 +13,7 @@ import scipy.io
 
 from experiments import registry
 from experiments.tcn import data, text
-from experiments.tcn.__main__ import main
+from experiments.tcn.commands import main as tcn
 from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
@@ -43,13 +43,17 @@ def write_pieces(path, tunes: str, **changes) -> None:
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
 
 
+def train(words: list[str]) -> int:
+    return tcn(["train", *words])
+
+
 @pytest.fixture(scope="module")
 def whole(tunes, tmp_path_factory):
     """Returns the folder of four finished runs on toy music, and the command that trained them."""
     folder = tmp_path_factory.mktemp("music_runs")
     command = ["jsb", str(folder), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
     command += flags(SMALL)
-    assert main(command) == 0
+    assert train(command) == 0
     return folder, command
 
 
@@ -83,10 +87,10 @@ def test_models_and_seeds_are_trained_and_shown(whole):
 def test_finished_runs_are_not_trained_again(again, capsys):
     folder, command = again
     rows = rows_in(folder)
-    assert main(command) == 0
+    assert train(command) == 0
     assert capsys.readouterr().out.count("complete") == 4
     assert rows_in(folder) == rows
-    assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
+    assert train([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
 
 
@@ -96,7 +100,7 @@ def test_other_pieces_with_as_many_keys_are_refused(again, split, tunes, tmp_pat
     command[3] = str(tmp_path / "other.mat")
     write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
     for words in (command, ["--resume", str(folder / "tcn-1"), "--data", command[3]]):
-        assert main(words) == 2
+        assert train(words) == 2
         assert "the training data differ from" in capsys.readouterr().err
 
 
@@ -106,13 +110,13 @@ def test_a_complete_run_is_scored_on_a_new_test_split_and_keeps_its_score_withou
     folder, command = again
     rows, command[3] = rows_in(folder), str(tmp_path / "other.mat")
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
-    assert main(command) == 0
+    assert train(command) == 0
     assert capsys.readouterr().out.count("scored on the new test split") == 4
     scored = rows_in(folder)
     assert [row["validation"] for row in scored] == [row["validation"] for row in rows]
     assert all(one["test"] != two["test"] for one, two in zip(scored, rows, strict=True))
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :0])
-    assert main(command) == 0
+    assert train(command) == 0
     assert rows_in(folder) == scored
 
 
@@ -132,7 +136,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         ),
         (["adding", "--data", tunes], "in adding, which reads no file: leave --data out"),
     ):
-        refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
+        refused(train, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -279,10 +283,10 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
 def test_a_task_in_a_bucket(tunes, tmp_path, ran, refused):
     out = as_path(ram_paths.folder(tmp_path))
     command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]
-    ran(main, *command)
+    ran(train, *command)
     assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
     [row] = json.loads((out / "jsb.json").read_text())["rows"]
-    assert row["test"] > 0 and "complete" in ran(main, *command).out
+    assert row["test"] > 0 and "complete" in ran(train, *command).out
     for content in (b"{", b"[]", b"{}", b"[" * 100_000, json.dumps({**row, "widths": 3}).encode()):
         (out / "tcn-1/result.json").write_bytes(content)
-        refused(main, command, "tcn-1/result.json is damaged")
+        refused(train, command, "tcn-1/result.json is damaged")

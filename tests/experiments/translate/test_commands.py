@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from experiments.translate.__main__ import main
+from experiments.translate.commands import main
 from experiments.translate.run import DataConfig, TranslationRun
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from experiments.pretrain.run import PretrainingRun
 from experiments.run import Run
-from experiments.translate.__main__ import main
+from experiments.translate.commands import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from export.saved_model import main as export

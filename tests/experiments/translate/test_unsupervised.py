@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.pretrain.run import PretrainingRun
-from experiments.translate.__main__ import main
+from experiments.translate.commands import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import _warn_unequal_lengths

@@ -228,11 +228,8 @@ main = cli.program(
     cli.command(
         "tasks",
         "list the tasks with their columns, classes and metrics",
-        "experiments.finetune.__main__:print_tasks",
+        "experiments.finetune.commands:print_tasks",
     ),
     cli.settings_by("experiments.finetune.run:run_settings", _TASK, _PRESET),
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -16,6 +16,3 @@ main = cli.single_program(
     ),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

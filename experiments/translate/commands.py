@@ -208,6 +208,3 @@ main = cli.program(
     cli.settings_of("experiments.translate.run:TranslationRecipe"),
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

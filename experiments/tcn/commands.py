@@ -65,8 +65,4 @@ main = cli.program(
     ),
     cli.recipes("experiments.tcn.run:SequenceRecipe"),
     cli.settings_of("experiments.tcn.run:SequenceRecipe"),
-    default="train",
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

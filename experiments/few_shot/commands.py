@@ -70,6 +70,3 @@ main = cli.single_program(
     cli.TFDS,
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

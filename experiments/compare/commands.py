@@ -120,6 +120,3 @@ main = cli.single_program(
     ),
     cli.settings("training.max_steps=500, for every arm"),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -190,6 +190,3 @@ main = cli.program(
     cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

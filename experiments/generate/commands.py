@@ -103,6 +103,3 @@ main = cli.program(
     ),
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

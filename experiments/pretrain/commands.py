@@ -146,6 +146,3 @@ main = cli.program(
     cli.settings_of("experiments.pretrain.run:PretrainingRecipe"),
     epilog=_FORMS,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

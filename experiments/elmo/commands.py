@@ -124,6 +124,3 @@ main = cli.program(
     cli.recipes("experiments.elmo.run:ElmoRecipe"),
     cli.settings_of("experiments.elmo.run:ElmoRecipe"),
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())
