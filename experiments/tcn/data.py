@@ -253,7 +253,7 @@ def image_data(permutation: np.ndarray, options: argparse.Namespace, recipe) -> 
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
 
     def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-        values = read_columns("mnist", split, ("image", "label"), options.tfds).values
+        values = read_columns("mnist", split, ("image", "label"), options.tfds)
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 

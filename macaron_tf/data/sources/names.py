@@ -59,9 +59,10 @@ DOCUMENT_FORMS = {
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
 }
 
-# Types of sources with records of named fields, and the forms of these sources as tables.
+# Types of sources with records of named fields, and the forms of sources that are tables.
 RECORD_KINDS = ("jsonl", "parquet", "datasets")
-RECORD_TABLE_FORMS = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
+FILE_TABLE_FORMS = ("tsv:FILE", "jsonl:FILE", "parquet:FILE", "datasets:DIR")
+TABLE_FORMS = (*FILE_TABLE_FORMS, "python:MODULE:FUNCTION")
 
 WHOLE_SPLITS = ("train", "all")  # names of the only split of a file without {split} in its name
 

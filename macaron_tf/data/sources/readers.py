@@ -18,7 +18,7 @@ from macaron_tf.data.sources.names import (
     Source,
     parse_source,
 )
-from macaron_tf.data.sources.records import Records, saved_files
+from macaron_tf.data.sources.records import file_records, saved_files, table_records
 from macaron_tf.data.sources.tfds import (
     PreparedSplit,
     Tfds,
@@ -34,15 +34,14 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import (
     count_lines,
     is_compressed,
-    is_csv,
     lines_of,
     state_stamp,
-    table_rows,
 )
 from macaron_tf.plug_ins import call_user_code
 
 Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
+_SIDES = ("source text", "target text")  # columns of a table of pairs, which has no header
 _CHUNK_RECORDS = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
 
 
@@ -87,7 +86,7 @@ def stream_pairs(
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
-        return _two_columns(parsed.path(split))
+        return map(tuple, table_records(parsed.path(split), _SIDES).strings(_SIDES))
     if parsed.kind == "python":
         return _function_pairs(parsed, split, tfds)
     if parsed.kind in RECORD_KINDS:
@@ -214,26 +213,9 @@ def _unequal_error(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserEr
     )
 
 
-def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
-    number = 0
-    for number, columns in table_rows(path):
-        if len(columns) != 2:
-            raise UserError(
-                f"{path}, line {number} has {len(columns)} {plural('column', len(columns))} "
-                "instead of 2: write the source text, a single "
-                f"{'comma' if is_csv(path) else 'tab'} and the target text on each line"
-            )
-        yield columns[0], columns[1]
-    if not number:
-        raise UserError(f"{path} is empty: give a file with one pair per line")
-
-
 def _tfds_pairs(prepared: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    chunk = {}
     for chunk in prepared.chunks(languages):
         yield from zip(*(decode_texts(chunk[code].numpy()) for code in languages), strict=True)
-    if not chunk:
-        raise prepared.empty_error("record")
 
 
 def _record_files(source: Source, split: Split) -> list[epath.Path]:
@@ -246,48 +228,36 @@ def _record_files(source: Source, split: Split) -> list[epath.Path]:
 def _record_pairs(
     source: Source, split: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
-    records, fields = Records(source, _record_files(source, split)), source.fields
-    if not fields:
-        available, fields = records.fields, languages
-        if not {*languages} <= {*available} and "translation" in available:
-            fields = tuple(f"translation.{code}" for code in languages)
-        elif not {*languages} <= {*available}:
+    records = file_records(source.kind, _record_files(source, split))
+    fields = source.fields or languages
+    if not (source.fields or {*languages} <= {*records.fields}):
+        fields = tuple(f"translation.{code}" for code in languages)
+        if "translation" not in records.fields:
             raise UserError(
                 f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
-                f"'translation', only {join_names(available)}: name the two fields to read, as in "
-                f"{source}:FIELD,FIELD"
+                f"'translation', only {join_names(records.fields)}: give {source}:FIELD,FIELD"
             )
     if len(fields) != 2:
         raise UserError(
             f"{source} names {len(fields)} {plural('field', len(fields))} instead of 2: "
             f"give two fields, as in {source.without_fields}:FIELD,FIELD"
         )
-    return map(tuple, records.texts(fields))
+    return map(tuple, records.strings(fields))
 
 
 def _record_documents(source: Source, split: str) -> Iterator[str]:
-    paths = _record_files(source, split)
-    records, fields = Records(source, paths), source.fields
-    if not fields:
-        fields = tuple(field for field in records.fields if field in _TEXT_FIELDS)[:1]
-        fields = fields or records.fields
-    if len(source.fields) > 1:
-        raise UserError(
-            f"{source} names {len(fields)} fields instead of 1: name one field, as in "
-            f"{source.without_fields}:{fields[0]}"
-        )
-    if not fields:
-        raise UserError(f"the first record of {source} has no fields: give another file")
+    records = file_records(source.kind, _record_files(source, split))
+    texts = tuple(field for field in records.fields if field in _TEXT_FIELDS)[:1]
+    fields = source.fields or texts or records.fields
     if len(fields) != 1:
         raise UserError(
-            f"{source} does not name the field with the text, and the fields are "
-            f"{join_names(fields)}: name one field, as in "
-            f"{source.without_fields}:{fields[0]}"
+            f"{source} must name the one field of the text, and the fields are "
+            f"{join_names(records.fields)}: give {source.without_fields}:FIELD"
         )
     error = UserError(
         f"{source} contains no text in the field {fields[0]!r}: give another field or file"
     )
-    return _not_blank((text for [text] in records.texts(fields)), error)
+    return _not_blank((text for [text] in records.strings(fields)), error)
 
 
 def _function_pairs(source: Source, split: str, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
@@ -428,7 +398,7 @@ def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
 def _tfds_documents(prepared: PreparedSplit, field: str) -> Iterator[str]:
     def texts() -> Iterator[str]:
         with prepared.clear_errors():
-            field_texts = prepared.records().map(lambda record: record[field])
+            field_texts = prepared.dataset().map(lambda record: record[field])
             chunks = field_texts.batch(_CHUNK_RECORDS).prefetch(1)
             for chunk in chunks.as_numpy_iterator():
                 yield from decode_texts(chunk)

@@ -1,129 +1,217 @@
-"""Readers of records with named fields in JSON Lines, Parquet and saved Hugging Face datasets.
+"""One reader of records with named fields, whatever the kind of the source.
 
-    jsonl:FILE       one JSON object per line, plain or compressed
-    parquet:FILE     a Parquet file, one record per row
-    datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
+    tfds:NAME                 a dataset of TensorFlow Datasets
+    tsv:FILE                  a tab-separated file, or a CSV file if `.csv` is a suffix of its name
+    jsonl:FILE                one JSON object per line, plain or compressed
+    parquet:FILE              a Parquet file, one record per row
+    datasets:DIR              a folder that `save_to_disk` of a Hugging Face dataset wrote
+    python:MODULE:FUNCTION    a function from a split name to dicts
 
-At most 64 records at a time are Python objects, so that a file may be larger than RAM.
+At most 64 records of a file are Python objects at a time, so that a file may be larger than RAM.
 Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 """
 
 import contextlib
+import dataclasses
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
-from macaron_tf.data.sources.names import Source
-from macaron_tf.errors import UserError, nearest, needed
+from macaron_tf.data.sources.names import RECORD_KINDS, Source
+from macaron_tf.data.sources.tfds import Tfds, open_set, source_function
+from macaron_tf.errors import UserError, nearest, needed, plural
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import lines_of
+from macaron_tf.io.files import is_csv, lines_of, table_rows
+from macaron_tf.plug_ins import call_user_code
 
 _BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
+# Each record with its place, for error messages: the file and the line, or the source and a number.
+Placed = Iterator[tuple[str, Mapping[str, Any]]]
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Records:
-    """Reader of the records in one or several files, in the order of the files.
+    """Reader of the records of a split, in their order.
 
     Attributes:
-        source: a `jsonl:`, `parquet:` or `datasets:` source.
-        paths: files of the source.
-        fields: names of the fields of the first JSON record, or of the columns of the first file.
-        class_names: dict mapping each field with class labels to the names of its classes, class 0
-            first. Only files that the Hugging Face library wrote have class names.
-
-    Raises:
-        UserError: the first file is missing, damaged or a JSON Lines file without records, or a
-            package is not installed.
+        place: file (with the line of the header) or source, for messages.
+        fields: names of the columns, or of the fields of the first record.
+        read: function that yields the place and the record for each record. Its argument names
+            the fields to read, because a column that nobody reads is not decoded.
+        class_names: dict mapping each field of class labels to the names of its classes, class 0
+            first. Only TFDS and files that the Hugging Face library wrote have class names.
+        keeps_quotes: whether quotation marks around a text are part of the text, as in a
+            tab-separated file.
+        may_be_empty: whether all texts may be empty, as in a dataset of TFDS.
     """
 
-    def __init__(self, source: Source, paths: Sequence[epath.Path]):
-        self.source, self.paths = source, paths
-        first = paths[0]
-        if source.kind == "jsonl":
-            _, record = next(_json_objects(first), (0, None))
-            if record is None:
-                raise _empty_error(first)
-            self.fields = tuple(record)
-            self.class_names: dict[str, tuple[str, ...]] = {}
-        else:
-            with _open_table(source.kind, first) as (schema, _):
-                self.fields, self.class_names = tuple(schema.names), _classes_of(schema)
+    place: str
+    fields: tuple[str, ...]
+    read: Callable[[Sequence[str]], Placed]
+    class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    keeps_quotes: bool = False
+    may_be_empty: bool = False
 
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """Yields the location and the values of `fields` for each record.
-
-        The location names the file, and the line or record, for error messages.
+        """Yields the place and the values of `fields` for each record.
 
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
             may_be_null: names of fields that may be null. A JSON record may also lack these fields.
                 The value is then "".
-
-        Raises:
-            UserError: a field is missing or null, a line is not a JSON object, or a file is damaged
-                or empty. The message names the file, and the line or record.
         """
-        for path in self.paths:
-            where = None
-            for where, record in self._records(path, fields):
-                yield where, [_value(where, record, field, may_be_null) for field in fields]
-            if where is None:
-                raise _empty_error(path)
+        where = None
+        for where, record in self.read(fields):
+            yield where, [_value(where, record, field, may_be_null) for field in fields]
+        if where is None:
+            raise UserError(f"{self.place} contains no examples: give records, or another file")
 
-    def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the texts in `fields` for each record, without the location.
-
-        Raises:
-            UserError: a record is invalid (see `rows`), or a value is not a string.
-        """
+    def strings(self, fields: Sequence[str]) -> Iterator[list[str]]:
+        """Yields the values of `fields`, which must be strings, for each record."""
         for where, values in self.rows(fields):
             for field, value in zip(fields, values, strict=True):
                 if not isinstance(value, str):
-                    raise UserError(
-                        f"{where}: {field!r} is {value!r:.40}, but must be a string: give a field "
-                        "of strings"
-                    )
+                    raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be a string")
             yield values
 
-    def _records(self, path, fields: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        if self.source.kind == "jsonl":
-            for number, record in _json_objects(path):
-                yield f"{path}, line {number}", record
-            return
-        index = 0
-        with _open_table(self.source.kind, path) as (schema, batches):
-            columns: dict[str, None] = {}
-            for field in fields:
-                column = field if field in schema.names else field.split(".")[0]
-                if column not in schema.names:
-                    raise _no_field_error(str(path), schema.names, field)
-                columns[column] = None
-            for batch in batches([*columns]):
-                try:
-                    records = batch.to_pylist()
-                except UnicodeDecodeError as error:
+    def texts(
+        self, fields: Sequence[str], may_be_empty: Sequence[str] = ()
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yields the place and the texts in `fields` for each record.
+
+        Numbers become texts, a class label becomes the name of its class, or "" if it is withheld
+        (-1), and the items of a list are joined by spaces.
+
+        Args:
+            fields: names of the fields to read, each of which must occur exactly once.
+            may_be_empty: names of fields whose texts may be empty, or missing in a JSON record.
+        """
+        for field in fields:
+            if (count := self.fields.count(field)) != 1:
+                raise UserError(
+                    f"{self.place} has {count or 'no'} columns named {field!r} (the columns are "
+                    f"{quoted(self.fields) or 'none'}), but needs one; --set table.text and "
+                    "table.label name the columns of your own table"
+                )
+        for where, values in self.rows(fields, may_be_empty):
+            texts = [
+                _text(where, field, value, self.class_names.get(field, ()))
+                for field, value in zip(fields, values, strict=True)
+            ]
+            for field, text in zip(fields, texts, strict=True):
+                if not (text.strip() or self.may_be_empty or field in may_be_empty):
                     raise UserError(
-                        f"{path}: a text in records {index} to {index + len(batch) - 1} is not "
-                        "valid UTF-8: write the file again in UTF-8"
-                    ) from error
-                for record in records:
-                    yield f"{path}, record {index}", record
-                    index += 1
+                        f"{where}: the text in column {field!r} is empty: add a text or remove the "
+                        "example"
+                    )
+            yield where, texts
 
 
-def _empty_error(path) -> UserError:
-    return UserError(f"{path} contains no records: remove the file or give another file")
+def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Records:
+    """Opens a split of a source as a table with named columns."""
+    if source.kind == "tfds":
+        prepared = open_set(source.location, split, tfds)
+        classes = {name: names for name, names in prepared.columns.items() if names}
+        columns = tuple(prepared.columns)
+        return Records(str(source), columns, prepared.records, classes, may_be_empty=True)
+    if source.kind == "python":
+        return _function_records(source, split, tfds)
+    if source.kind not in RECORD_KINDS:
+        return table_records(source.path(split))
+    if source.fields:
+        raise UserError(
+            f"{source} names fields, but a table takes its fields from settings such as --set "
+            f"table.text=FIELD: give {source.without_fields}"
+        )
+    paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
+    return file_records(source.kind, paths)
 
 
-def _value(
-    where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str] = ()
-) -> Any:
+def _function_records(source: Source, split: str, tfds: Tfds | None) -> Records:
+    function = source_function(source, tfds)
+    records = call_user_code(source.location, lambda: [*map(dict, function(split))])
+    place = f"{source}, split {split!r}"
+    numbered = [(f"{place}, example {n}", record) for n, record in enumerate(records, start=1)]
+    return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
+
+
+def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Records:
+    """Opens a tab-separated file, or a CSV file; `header` is `None` if its first line is one."""
+    names = header or next(table_rows(path), (1, [""]))[1]
+    names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
+
+    def read(fields: Sequence[str]) -> Placed:
+        wanted = [(field, names.index(field)) for field in fields]
+        for number, cells in itertools.islice(table_rows(path), header is None, None):
+            if len(cells) != len(names):
+                separator = "a single tab" if keeps_quotes else "one comma"
+                raise UserError(
+                    f"{path}, line {number} has {len(cells)} {plural('column', len(cells))}, not "
+                    f"{len(names)}: put {separator} between columns, and none into a text"
+                )
+            yield f"{path}, line {number}", {field: cells[index] for field, index in wanted}
+
+    place = str(path) if header else f"{path}, line 1"
+    return Records(place, names, read, keeps_quotes=keeps_quotes)
+
+
+def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
+    """Opens JSON Lines (`jsonl`), Parquet (`parquet`) or saved Arrow files (`datasets`)."""
+    if kind == "jsonl":
+        _, record = next(_json_objects(paths[0]), (0, None))
+        if record is None:
+            raise UserError(f"{paths[0]} contains no records: give another file")
+        names, classes = tuple(record), {}
+    else:
+        with _open_table(kind, paths[0]) as (schema, _):
+            names, classes = tuple(schema.names), _classes_of(schema)
+
+    def read(fields: Sequence[str]) -> Placed:
+        for path in paths:
+            where = None
+            for where, record in _file_records(kind, path, fields):
+                yield where, record
+            if where is None:
+                raise UserError(f"{path} contains no records: remove the file or give another file")
+
+    return Records(str(paths[0]), names, read, classes)
+
+
+def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
+    if kind == "jsonl":
+        for number, record in _json_objects(path):
+            yield f"{path}, line {number}", record
+        return
+    index = 0
+    with _open_table(kind, path) as (schema, batches):
+        columns: dict[str, None] = {}
+        for field in fields:
+            column = field if field in schema.names else field.split(".")[0]
+            if column not in schema.names:
+                raise _no_field_error(str(path), schema.names, field)
+            columns[column] = None
+        for batch in batches([*columns]):
+            try:
+                records = batch.to_pylist()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}: a text in records {index} to {index + len(batch) - 1} is not valid "
+                    "UTF-8: write the file again in UTF-8"
+                ) from error
+            for record in records:
+                yield f"{path}, record {index}", record
+                index += 1
+
+
+def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str]) -> Any:
     value: Any = record
     for name in (field,) if field in record else field.split("."):
         exists = isinstance(value, Mapping) and name in value
@@ -138,9 +226,27 @@ def _value(
 
 
 def _no_field_error(where: str, fields, field: str) -> UserError:
-    names = ", ".join(repr(str(name)[:40]) for name in list(fields)[:20])
-    advice = f"give one of the fields {names}" if names else "give records with this field"
+    advice = (
+        f"give one of the fields {quoted(fields)}" if fields else "give records with this field"
+    )
     return UserError(f"{where} has no field {field!r}: {advice}{nearest(field, map(str, fields))}")
+
+
+def quoted(names) -> str:
+    """Lists at most 20 names for a message."""
+    return ", ".join(repr(str(name)[:40]) for name in list(names)[:20])
+
+
+def _text(where: str, field: str, value: Any, classes: Sequence[str]) -> str:
+    if isinstance(value, list):
+        return " ".join(_text(where, field, item, classes) for item in value)
+    if classes and isinstance(value, int):
+        if not -1 <= value < len(classes):
+            raise UserError(f"{where}: {field!r} is {value}, but there are {len(classes)} classes")
+        return classes[value] if value >= 0 else ""
+    if not isinstance(value, str | int | float):
+        raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be text or a number")
+    return str(value)
 
 
 def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -152,13 +258,12 @@ def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}, line {number} is not JSON ({error}): write one JSON object per line, "
-                'such as {"text": "..."}'
+                f"{path}, line {number} is not JSON ({error}): write one JSON object per line"
             ) from error
         if not isinstance(record, dict):
             raise UserError(
-                f"{path}, line {number} contains {line.strip()[:40]!r}, which is not a JSON "
-                'object: write one JSON object per line, such as {"text": "..."}'
+                f"{path}, line {number} contains {line.strip()[:40]!r}: write one JSON object per "
+                'line, such as {"text": "..."}'
             )
         yield number, record
 
@@ -189,8 +294,7 @@ def _open_table(kind: str, path):
         reason = " ".join(str(error).split())[:120]
         file_type = "a Parquet file" if kind == "parquet" else "an Arrow file of a saved dataset"
         raise UserError(
-            f"{path} is damaged or not {file_type} ({reason}): write the file again, or give "
-            "another file"
+            f"{path} is damaged or not {file_type} ({reason}): write the file again"
         ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
@@ -227,32 +331,8 @@ def saved_splits(source: Source) -> tuple[str, ...]:
     return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
 
 
-def record_table(source: Source, split: str) -> Records:
-    """Opens a split of a table of records.
-
-    Args:
-        source: source in one of the forms of `RECORD_TABLE_FORMS`.
-        split: name of the split.
-
-    Raises:
-        UserError: the source names fields, or its files cannot be read.
-    """
-    if source.fields:
-        raise UserError(
-            f"{source} names fields, but a table takes its fields from settings such as "
-            f"--set table.text=FIELD: give {source.without_fields}"
-        )
-    paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
-    return Records(source, paths)
-
-
 def saved_files(source: Source, split: str) -> list[epath.Path]:
-    """Returns the data files of a split in a `datasets:` folder.
-
-    Raises:
-        UserError: the split does not exist, `save_to_disk` did not write the folder, or a JSON file
-            in the folder is damaged.
-    """
+    """Returns the data files of a split in a `datasets:` folder."""
     folder = source.path(split)
     if splits := saved_splits(source):
         if split not in splits:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -78,8 +79,8 @@ class PreparedSplit(NamedTuple):
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Dict mapping the name of each text column to its class names.
 
-        Text columns are scalar fields and sequences of scalars, because `rows` can convert them to
-        text. A field that is not a class label has an empty tuple of class names.
+        Text columns are scalar fields and sequences of scalars, because `Records.texts` can convert
+        them to text. A field that is not a class label has an empty tuple of class names.
         """
         sequence_type, columns = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():
@@ -88,42 +89,40 @@ class PreparedSplit(NamedTuple):
                 columns[field] = tuple(getattr(feature, "names", None) or ())
         return columns
 
-    def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the values of `fields` in each record as texts.
+    def records(self, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the place of each record, for messages, and its values as Python objects.
 
-        A class label becomes the name of the class, or "" if the label is withheld (-1). The items
-        of a sequence are joined by spaces.
+        The entry `text` of a nested field `answers` has the key `answers.text`. Texts are strings,
+        and sequences are lists. A class label becomes the name of the class, or "" if the label is
+        withheld (-1).
         """
-        class_names = self.columns
+        number, class_names = itertools.count(), self.columns
+        for chunk in self.chunks(dict.fromkeys(field.partition(".")[0] for field in fields)):
+            columns = {
+                ".".join(path): _to_python(column, class_names.get(path[0], ()))
+                for path, column in keras.tree.flatten_with_path(chunk)
+            }
+            for values in zip(*columns.values(), strict=True):
+                where = f"tfds:{self.name}, split {self.split!r}, record {next(number)}"
+                yield where, dict(zip(columns, values, strict=True))
 
-        def text(field: str, value: Any) -> str:
-            if isinstance(value, list):
-                return " ".join(text(field, item) for item in value)
-            if isinstance(value, bytes):
-                return value.decode("utf-8", "replace")
-            if classes := class_names[field]:
-                return classes[value] if value >= 0 else ""
-            return str(value)
-
-        for chunk in self.chunks(fields):
-            columns = [_to_list(chunk[field]) for field in fields]
-            for values in zip(*columns, strict=True):
-                yield [text(field, item) for field, item in zip(fields, values, strict=True)]
-
-    def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
+    def chunks(self, fields: Iterable[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
         """Yields dicts mapping field name to the values in up to 1,024 records.
 
         The records are in their order on disk.
         """
+        chunk = None
         with self.clear_errors():
-            records = self.records().map(lambda record: {name: record[name] for name in fields})
+            records = self.dataset().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
             with Progress(f"reading tfds:{self.name}", "records", total) as progress:
                 for chunk in records.ragged_batch(_CHUNK_RECORDS):
                     yield chunk
                     progress.advance(min(_CHUNK_RECORDS, total))
+        if chunk is None:
+            raise self.empty_error("record")
 
-    def records(self) -> tf.data.Dataset:
+    def dataset(self) -> tf.data.Dataset:
         """Returns the records in their order on disk, without TFDS's in-memory cache."""
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         return self.builder.as_dataset(split=self.split, read_config=config)
@@ -384,43 +383,28 @@ def join_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-class Columns(NamedTuple):
-    """Columns of a split with N records.
-
-    Attributes:
-        values: dict mapping each field to an array of N entries. Texts are bytes, and sequences are
-            arrays. The key of a nested field has a slash, as in "idx/question".
-        class_names: dict mapping each field of class labels (one per record, or a sequence) to the
-            names of its classes, class 0 first.
-    """
-
-    values: dict[str, np.ndarray]
-    class_names: dict[str, tuple[str, ...]]
+def read_columns(
+    name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None
+) -> dict[str, np.ndarray]:
+    """Reads some fields of all records as arrays, in the order of the records on disk."""
+    chunks = [*open_set(name, split, tfds, fields=fields).chunks(fields)]
+    return {field: tf.concat([chunk[field] for chunk in chunks], 0).numpy() for field in fields}
 
 
-def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None) -> Columns:
-    """Reads some fields of all records in a split, in the order of the records on disk.
+def _to_python(column: tf.Tensor | tf.RaggedTensor, classes: Sequence[str]) -> list:
+    """Converts texts and class labels in a column of any rank; see `PreparedSplit.records`."""
 
-    Args:
-        name, split, tfds: arguments of `open_set`.
-        fields: names of the fields. A field may be a scalar, a sequence of any length, or a dict of
-            scalars and sequences.
+    def convert(value: Any) -> Any:
+        if isinstance(value, list):
+            return list(map(convert, value))
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if classes:
+            return classes[value] if value >= 0 else ""
+        return value
 
-    Raises:
-        UserError: the split cannot be opened (see `open_set`) or has no records.
-    """
-    prepared = open_set(name, split, tfds, fields=fields)
-    chunks = [keras.tree.flatten_with_path(chunk) for chunk in prepared.chunks(fields)]
-    chunks = [{"/".join(path): column for path, column in chunk} for chunk in chunks]
-    if not chunks:
-        raise prepared.empty_error("record")
-    values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}
-    classes = prepared.columns
-    return Columns(values, {field: classes[field] for field in fields if classes.get(field)})
-
-
-def _to_list(column: tf.Tensor | tf.RaggedTensor) -> list:
-    return column.to_list() if isinstance(column, tf.RaggedTensor) else column.numpy().tolist()
+    is_ragged = isinstance(column, tf.RaggedTensor)
+    return convert(column.to_list() if is_ragged else column.numpy().tolist())
 
 
 def decode_texts(texts: Sequence[bytes]) -> list[str]:

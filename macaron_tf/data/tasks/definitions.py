@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from macaron_tf.data.sources.names import TFDS_FORM, Source, parse_source
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.settings import Positive, Settings
 
@@ -119,6 +120,15 @@ class Task(Settings):
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         answers = "a score" if self.regression else classes
         return f"{columns} -> {self.label}: {answers}, judged by {' and '.join(self.metrics)}"
+
+    def parse_source(self, source: str | None, *forms: str) -> Source:
+        """Parses the name of a source of examples; `None` means the default source.
+
+        Args:
+            source: name of the source.
+            forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
+        """
+        return parse_source(source or self.source, (TFDS_FORM, *forms), f"the task {self.name!r}")
 
     @property
     def grouped(self) -> bool:

@@ -3,22 +3,24 @@
 import array
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.sources.names import RECORD_TABLE_FORMS, parse_source
-from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
+from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, parse_source
+from macaron_tf.data.sources.records import Records, open_records
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.stored import Texts
-from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.errors import UserError, plural
 
-_LABEL, _INDEX = "label", "idx"
+_INDEX = "idx"  # index of an example in its benchmark
 _MAX_LISTED_CLASSES = 20  # maximum number of classes that an error message lists
 _INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
@@ -101,11 +103,11 @@ def read_examples(
     the labels are withheld. For multiple choice, `Task.lists` describes the fields, and `source`
     may name several datasets, separated by commas.
 
-    All other sources are tables (see `Table`). A task on the user's own table reads TFDS datasets
-    as tables, too. A table has a column for each field of the task and a column `Task.label` with
-    scores or class names. For a task with fixed columns and classes, class indices are also
-    allowed. Other columns are ignored. If the name of the split begins with "test" or "all", the
-    label column may be missing, or empty in all rows.
+    All other sources are tables (see `open_records`). A task on the user's own table reads TFDS
+    datasets as tables, too. A table has a column for each field of the task and a column
+    `Task.label` with scores or class names. For a task with fixed columns and classes, class
+    indices are also allowed. Other columns are ignored. If the name of the split begins with "test"
+    or "all", the label column may be missing, or empty in all rows.
 
     Args:
         task: classification, regression or multiple-choice task.
@@ -120,28 +122,51 @@ def read_examples(
     Returns:
         The examples. Texts from a file or a function are never empty, except for missing choices. A
         TFDS dataset may have empty texts, such as some answers of MultiRC.
-
-    Raises:
-        UserError: the source, the split or a field does not exist; a label is not one of the
-            classes; a score is not a number or is out of range; only some labels of a split are
-            missing; a TFDS dataset has other classes than the task, too many or too few choices, or
-            no texts in `language`; or the table is invalid (see `Table.rows`).
     """
-    parsed = parse_task_source(task, source, *TABLE_FORMS)
+    parsed = task.parse_source(source, *TABLE_FORMS)
+    choices, needs_labels = task.kind == "choice", False
     if parsed.kind == "tfds" and not task.own:
-        arguments = (task, parsed.location, split, tfds)
-        if task.kind == "choice":
-            texts_by_field, *arrays = _choices_of_tfds(*arguments)
-        else:
-            texts_by_field, *arrays = _columns_of_tfds(*arguments, language)
+        rows = _tfds_rows(task, parsed.location, split, tfds, language)
     else:
-        texts_by_field, *arrays = _columns_of_table(task, Table(parsed, split, tfds))
-    second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
-    first, questions, *second = (
-        _joined([*map(texts_by_field.get, names)]) for names in (task.first, task.question, *second)
+        needs_labels = not may_be_unlabelled(split)
+        rows = _table_rows(task, open_records(parsed, split, tfds), needs_labels)
+    fields = (*task.first, *task.question, *task.second)
+    columns, labels, indices, unlabelled = [Texts() for _ in fields], array.array("d"), [], ""
+    for where, texts, label, index in rows:
+        for column, text in zip(columns, texts, strict=True):
+            column.append(text)
+        answer = _parse_label(task, label, where) if label or needs_labels else math.nan
+        unlabelled = unlabelled or where * math.isnan(answer)
+        if choices:
+            _check_choices(task, texts[-len(task.second) :], answer, where)
+        labels.append(answer)
+        if index is not None:
+            indices.append(index)
+    is_known = ~np.isnan(np.array(labels))  # (N,)
+    if unlabelled and is_known.any():
+        if not task.undecided:
+            _parse_label(task, "", unlabelled)  # raises a UserError
+        columns = [itertools.compress(column, is_known) for column in columns]
+    columns = [Texts.of(column) for column in columns]
+    by_field = dict(zip(fields, columns, strict=True))
+    sides = (
+        task.first,
+        task.question,
+        *([(f,) for f in task.second] if choices else [task.second]),
     )
+    first, questions, *second = (_joined([by_field[field] for field in side]) for side in sides)
+    dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
+    answers = np.array(labels)[is_known].astype(dtype) if is_known.any() else None
+    numbers, groups = np.array(indices or np.arange(len(first)), np.int64), None
+    if task.grouped:
+        if indices:  # the index of an example is that of its answer
+            numbers, groups = numbers[:, 2], numbers[:, :2]
+        else:  # equal texts get the same paragraph index or question index
+            paragraphs, asked = by_field[task.first[0]], by_field[task.second[0]]
+            pairs = list(zip(paragraphs, asked, strict=True))
+            groups = np.stack([_distinct_indices(paragraphs), _distinct_indices(pairs)], axis=1)
     texts = (first, *filter(None, second))
-    return Examples(texts, *arrays, questions=questions or None)
+    return Examples(texts, answers, numbers, groups, questions or None)
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
@@ -151,144 +176,85 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
-# Dict mapping field name to texts, and the `labels`, `indices` and `groups` of `Examples`.
-_Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
+# The place of an example for messages, its texts in the order of the task's fields, its label (""
+# if it is missing or withheld), and its index in the benchmark, or `None`.
+_Rows = Iterator[tuple[str, list[str], str, Any]]
 
 
-def _columns_of_tfds(task, name, split, tfds, language) -> _Columns:
-    fields, index = (*task.first, *task.second), (_INDEX,) * bool(task.submissions)
-    columns = read_columns(name, split, (*fields, _LABEL, *index), tfds)
-    _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
-    values = columns.values
-    if task.undecided and not np.all(values[_LABEL] == -1):
-        values = {key: value[values[_LABEL] != -1] for key, value in values.items()}
-    labels = values[_LABEL]
-    if np.all(labels == -1):  # the labels of a test set are withheld
-        labels = None
-    else:
-        for record_index, label in enumerate(labels.tolist()):
-            if not _is_allowed(task, label):
-                raise UserError(
-                    f"tfds:{name}, split {split!r}, record {record_index} has the label {label}, "
-                    f"not {_allowed_labels(task)}: prepare the dataset again"
-                )
-        labels = labels.astype(np.float32 if task.regression else np.int32)
-    groups = None
-    if task.grouped:
-        parts = [values[f"{_INDEX}/{part}"] for part in ("paragraph", "question")]
-        groups = np.stack(parts, axis=1).astype(np.int64)
-    key = f"{_INDEX}/answer" if task.grouped else _INDEX
-    indices = values[key] if index else np.arange(len(values[_LABEL]))
-    where = f"tfds:{name}, split {split!r}"
-    texts = {field: _texts(values, field, language, where) for field in fields}
-    return texts, labels, indices.astype(np.int64), groups
-
-
-def _texts(values: Mapping, field: str, language: str | None, where: str) -> list[str]:
-    """Returns the texts of a field, in `language` if the field has several languages."""
-    codes, translations = (values.get(f"{field}/{key}") for key in ("language", "translation"))
-    if field in values:
-        return decode_texts(values[field])
-    if f"{field}/{language}" in values:
-        return decode_texts(values[f"{field}/{language}"])
-    languages = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
-    if codes is not None:  # each record has a list of language codes and a list of translations
-        languages = {code.decode() for row in codes for code in row}
-        rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
-        if language and all(language.encode() in row for row in rows):
-            return decode_texts([row[language.encode()] for row in rows])
-    if language in languages:
-        raise UserError(
-            f"{where}: some records have no text in {language!r} in the field {field!r}: give "
-            "another language in --languages, or another split"
-        )
-    raise UserError(
-        f"{where}: {field!r} has the languages {', '.join(sorted(languages))}, but --languages "
-        f"names {repr(language) if language else 'none'}: give one of the languages"
-    )
-
-
-def _check_classes(task: Task, name: str, classes: tuple[str, ...]) -> None:
-    if classes != task.labels:
-        raise UserError(
-            f"tfds:{name} has the classes {', '.join(classes) or 'none'}, but the task "
-            f"{task.name!r} has {', '.join(task.labels) or 'none'}: give a dataset with the "
-            "classes of the task in the same order"
-        )
-
-
-def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _Columns:
-    """Reads multiple-choice examples from one or several TFDS datasets.
-
-    Args:
-        names: names of the datasets, separated by commas.
-    """
+def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -> _Rows:
+    """Reads the examples of one or several TFDS datasets, whose names are separated by commas."""
     several = len(task.lists) == 3  # each record has several questions
-    example_fields = (
-        task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
-    )
-    fields, rows, labels = (*task.first, *example_fields), [], []
+    fields = (*task.first, *task.question, *(task.lists or task.second), task.label)
+    if several:
+        fields = (*task.first, *task.lists)
+    fields += (_INDEX,) * bool(task.submissions)
     for name in names.split(","):
-        columns = read_columns(name, split, fields, tfds)
-        _check_classes(task, name, columns.class_names.get(_LABEL, task.labels))
-        records = zip(*map(columns.values.get, fields), strict=True)
-        for record_index, (first, *others) in enumerate(records):
-            where = f"tfds:{name}, split {split!r}, record {record_index}"
-            examples = zip(*others, strict=True) if several else [_split_record(task, others)]
-            for *question, choices, label in examples:
-                if not 2 <= len(choices) <= len(task.second):
-                    raise UserError(
-                        f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
-                        f"{len(task.second)}: give another dataset, or prepare this dataset again"
-                    )
-                # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
-                choice_texts = [text.strip() or "-" for text in decode_texts(choices)]
-                missing = len(task.second) - len(choice_texts)
-                rows.append((*decode_texts([first, *question]), *choice_texts, *[""] * missing))
-                label = label.decode() if isinstance(label, bytes) else str(label)
-                place = f" in field {fields[-1]!r}"
-                labels.append(-1 if label == "-1" else _parse_label(task, label, where, place))
-    is_secret = set(labels) == {-1}
-    if -1 in labels and not is_secret:
+        prepared = open_set(name, split, tfds, fields=fields)
+        classes = prepared.columns.get(task.label) or task.labels
+        if classes != task.labels:
+            raise UserError(
+                f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
+                f"{', '.join(task.labels) or 'none'}: give a dataset with the classes of the task "
+                "in the same order"
+            )
+        for where, record in prepared.records(fields):
+            index = record.get(_INDEX)
+            if task.grouped:
+                index = [record[f"{_INDEX}.{part}"] for part in ("paragraph", "question", "answer")]
+            first = [_in_language(record, field, language, where) for field in task.first]
+            if several:
+                for question, choices, label in zip(*map(record.get, task.lists), strict=True):
+                    yield where, [*first, question, *_padded(task, choices, where)], label, index
+                continue
+            if task.kind == "choice":
+                choices = record[task.lists[0]] if task.lists else map(record.get, task.second)
+                second = [*map(record.get, task.question), *_padded(task, [*choices], where)]
+            else:
+                second = [_in_language(record, field, language, where) for field in task.second]
+            label = str(record[task.label])
+            yield where, [*first, *second], "" if label in ("-1", "-1.0") else label, index
+
+
+def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
+    """Returns the texts of all choices of the task; "" stands for a missing choice."""
+    missing = len(task.second) - len(choices)
+    if len(choices) < 2 or missing < 0:
         raise UserError(
-            f"tfds:{names}, split {split!r} has both withheld (-1) and known labels: prepare the "
-            "dataset again"
+            f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
+            f"{len(task.second)}: give another dataset, or prepare this dataset again"
         )
-    names = (*task.first, *task.question, *task.second)
+    # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
+    return [text.strip() or "-" for text in choices] + [""] * missing
+
+
+def _in_language(record: Mapping[str, Any], field: str, language: str | None, where: str) -> str:
+    """Returns the text of a field, in `language` if the field has several languages."""
+    if field in record:
+        return record[field]
     texts = {
-        name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        key.partition(".")[2]: text
+        for key, text in record.items()
+        if key[: len(field) + 1] == f"{field}."
     }
-    return texts, None if is_secret else np.array(labels, np.int32), np.arange(len(rows)), None
+    if "translation" in texts:  # a list of language codes and a list of translations
+        texts = dict(zip(texts["language"], texts["translation"], strict=True))
+    if language not in texts:
+        raise UserError(
+            f"{where}: {field!r} has the languages {', '.join(sorted(texts))}, but --languages "
+            f"names {language or 'none'!r}: give one of the languages"
+        )
+    return texts[language]
 
 
-def _split_record(task: Task, values: Sequence) -> tuple:
-    """Splits the values of a record into the question (if any), the choices and the label."""
-    *texts, label = values
-    question, choices = texts[: len(task.question)], texts[len(task.question) :]
-    return *question, choices[0] if task.lists else choices, label
-
-
-def _columns_of_table(task: Task, table: Table) -> _Columns:
-    fields, choices = (*task.first, *task.question, *task.second), task.kind == "choice"
-    needs_labels = not may_be_unlabelled(table.split)
-    reads_labels = needs_labels or task.label in table.header
-    may_be_empty = (task.label, *(task.second if choices else ()))
-    columns, labels = [Texts() for _ in fields], array.array("d")
-    quoted, first_quoted, unlabelled = 0, "", ""
-    place = f" in column {task.label!r}"
-    for where, row in table.rows((*fields, task.label) if reads_labels else fields, may_be_empty):
-        for column, text in zip(columns, row, strict=False):
-            column.append(text)
-        if table.keeps_quotes and any(cell[:1] == '"' == cell[1:][-1:] for cell in row):
+def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
+    fields = (*task.first, *task.question, *task.second)
+    labels = (task.label,) if needs_labels or task.label in table.fields else ()
+    may_be_empty = (task.label, *(task.second if task.kind == "choice" else ()))
+    quoted, first_quoted = 0, ""
+    for where, texts in table.texts((*fields, *labels), may_be_empty):
+        if table.keeps_quotes and any(text[:1] == '"' == text[1:][-1:] for text in texts):
             quoted, first_quoted = quoted + 1, first_quoted or where
-        answer = None
-        if reads_labels and (needs_labels or row[-1].strip()):
-            answer = _parse_label(task, row[-1].strip(), where, place)
-            labels.append(answer)
-        else:
-            unlabelled = unlabelled or where
-        if choices:
-            _check_choices(task, row[: len(fields)][-len(task.second) :], answer, where)
+        yield where, texts[: len(fields)], texts[-1].strip() if labels else "", None
     if quoted:
         print(
             f"warning: {first_quoted}: quotes surround a text, in {quoted:,} "
@@ -296,20 +262,9 @@ def _columns_of_table(task: Task, table: Table) -> _Columns:
             "name of the file does not end in .csv",
             file=sys.stderr,
         )
-    if labels and unlabelled:
-        _parse_label(task, "", unlabelled, place)  # raises a UserError
-    texts = {field: column.list_if_small() for field, column in zip(fields, columns, strict=True)}
-    count, groups = len(columns[0]), None
-    if task.grouped:  # equal texts get the same paragraph index or question index
-        paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
-        pairs = list(zip(paragraphs, questions, strict=True))
-        groups = np.stack([_distinct_indices(paragraphs), _distinct_indices(pairs)], axis=1)
-    scores = np.float64 if task.own else np.float32
-    answers = np.array(labels, scores if task.regression else np.int32) if labels else None
-    return texts, answers, np.arange(count, dtype=np.int64), groups
 
 
-def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
+def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str) -> None:
     """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
     is_filled = [bool(choice.strip()) for choice in choices]
     if sum(is_filled) < 2:
@@ -317,10 +272,11 @@ def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where
         raise UserError(
             f"{where}: fewer than two choices have text: fill in two or more of the columns {names}"
         )
-    if answer is not None and not is_filled[answer]:
+    correct = None if math.isnan(answer) else int(answer)
+    if correct is not None and not is_filled[correct]:
         raise UserError(
-            f"{where}: the correct choice {task.labels[answer]!r} is empty: fill in the column "
-            f"{task.second[answer]}, or correct the label"
+            f"{where}: the correct choice {task.labels[correct]!r} is empty: fill in the column "
+            f"{task.second[correct]}, or correct the label"
         )
 
 
@@ -330,7 +286,7 @@ def _distinct_indices(items: Sequence) -> list[int]:
     return [indices[item] for item in items]
 
 
-def _parse_label(task: Task, text: str, where: str, place: str = "") -> int | float:
+def _parse_label(task: Task, text: str, where: str) -> int | float:
     label = math.nan if task.regression else -1
     if task.regression:
         with contextlib.suppress(ValueError):
@@ -344,8 +300,8 @@ def _parse_label(task: Task, text: str, where: str, place: str = "") -> int | fl
     lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(
-        f"{where}: {shown}{place} is not {_allowed_labels(task)}: "
-        "correct the label or remove the example"
+        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: correct the "
+        "label or remove the example"
     )
 
 
@@ -400,13 +356,9 @@ def read_triplets(source: str, split: str) -> Examples:
     """Reads triplets from a table with the columns `anchor`, `positive` and `negative`.
 
     Args:
-        source: name of the source, in the form `tsv:FILE`, `jsonl:FILE`, `parquet:FILE` or
-            `datasets:DIR`.
+        source: name of the source, in one of the forms of `FILE_TABLE_FORMS`.
         split: name of the split.
-
-    Raises:
-        UserError: `source` has another form, or the table is invalid (see `Table.rows`).
     """
-    table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLE_FORMS), "triplets"), split)
-    rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
+    table = open_records(parse_source(source, FILE_TABLE_FORMS, "triplets"), split)
+    rows = [texts for _, texts in table.texts(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)

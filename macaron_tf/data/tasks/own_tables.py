@@ -6,6 +6,7 @@ settings with the columns and classes of a file.
 
 import collections
 import dataclasses
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
@@ -13,10 +14,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Gt, Lt
 
+from macaron_tf.data.sources.names import TABLE_FORMS
+from macaron_tf.data.sources.records import Records, open_records, quoted
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
-from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.data.tasks.tags import (
     TAG_FORMS,
     as_iob2,
@@ -162,8 +164,8 @@ class TableSettings(Settings):
         if not task.own:
             return self
         forms = TAG_FORMS if task.kind == "tags" else TABLE_FORMS
-        parsed = parse_task_source(task, source, *forms)
-        table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
+        parsed = task.parse_source(source, *forms)
+        table = None if parsed.kind == "conll" else open_records(parsed, "train", tfds)
         settings = self._with_columns(task, table) if table else self
         described = settings.described(task)
         class_names = table.class_names.get(described.label) if table else None
@@ -202,48 +204,35 @@ class TableSettings(Settings):
             return settings
         return _with_classes(settings, str(source), class_names or _classes(described, table))
 
-    def _with_columns(self, task: Task, table: Table) -> "TableSettings":
+    def _with_columns(self, task: Task, table: Records) -> "TableSettings":
         """Returns a copy of these settings, with missing columns from the header of `table`."""
-        header = [name for name in table.header if name]
+        header = [name for name in table.fields if name]
         if not header:
             raise UserError(
-                f"{table.path} has no named columns: give a table with a header line and at least "
+                f"{table.place} has no named columns: give a table with a header line and at least "
                 "one example, or records with fields"
             )
         labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
         if task.kind == "choice":
-            choices = choices or table.choices
-            if len(choices) < 2:
-                raise UserError(
-                    f"{table.path} has {len(choices)} {plural('column', len(choices))} of choices "
-                    f"among the columns {', '.join(map(repr, header))}, but needs at least two: "
-                    "name the columns choice1, choice2 and so on, or give --set "
-                    '\'table.choices=("COLUMN", "COLUMN")\''
-                )
+            choices = choices or _choices(table)
         if not text:
             by_kind = {"tags": _SENTENCE_COLUMNS, "choice": _CONTEXT_COLUMNS}
             pairs = by_kind.get(task.kind, _TEXT_COLUMNS)
             default_names = [name for name in pairs if name in header]
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
-                label_hint = (
-                    "" if label in header else " and the label column by --set table.label=COLUMN"
-                )
                 raise UserError(
-                    f"the header of {table.path} does not show which of the columns "
-                    f"{', '.join(map(repr, header))} contains the text: name the text column by "
-                    f"--set table.text=COLUMN{label_hint}. If each example has two texts, also "
-                    "name the column of the second text by --set table.text_b=COLUMN"
+                    f"{table.place} does not show which of the columns {quoted(header)} contains "
+                    "the text: give --set table.text=COLUMN, for a second text table.text_b, and "
+                    "for the label table.label"
                 )
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
-        # Reading one row raises a UserError if a column is missing.
-        rows = table.rows((*text, *text_b, *choices, label), (*choices, label))
-        if next(iter(rows), None) is None:
-            raise UserError(f"{table.path} contains no examples: give a table with examples")
+        # Reading one row raises a UserError if a column is missing or there are no examples.
+        next(table.texts((*text, *text_b, *choices, label), (*choices, label)))
         columns = dict(text=text, text_b=text_b, choices=choices, label=label)
         return dataclasses.replace(self, **columns)
 
@@ -290,6 +279,18 @@ class TableSettings(Settings):
         return is_held_out
 
 
+def _choices(table: Records) -> tuple[str, ...]:
+    """Returns the columns `choice1`, `choice2` and so on, in numerical order."""
+    names = [name for name in table.fields if re.fullmatch(r"choice\d+", name)]
+    names.sort(key=lambda name: int(name[6:]))
+    if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
+        raise UserError(
+            f"{table.place} has the choice columns {', '.join(names) or 'none'}, but needs "
+            "choice1, choice2 and so on: rename them, or set table.choices to the columns"
+        )
+    return tuple(names)
+
+
 def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
         raise UserError(
@@ -298,7 +299,7 @@ def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) 
     return dataclasses.replace(settings, classes=tuple(classes))
 
 
-def _classes(task: Task, table: Table) -> list[str]:
+def _classes(task: Task, table: Records) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order.
 
     Raises:
@@ -306,7 +307,7 @@ def _classes(task: Task, table: Table) -> list[str]:
             and half the number of lines.
     """
     where_by_label, rows = {}, 0
-    for where, cells in table.rows((*task.first, task.label), (task.label,)):
+    for where, cells in table.texts((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
                 f"{where}: the label in column {task.label!r} is empty: add a label or remove the "
@@ -316,7 +317,7 @@ def _classes(task: Task, table: Table) -> list[str]:
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         raise UserError(
-            f"{table.path}: column {task.label!r} has {len(where_by_label):,} different labels in "
+            f"{table.place}: column {task.label!r} has {len(where_by_label):,} different labels in "
             f"{rows:,} lines: name the column of the class by --set table.label=COLUMN, or train "
             "the task regress on scores"
         )

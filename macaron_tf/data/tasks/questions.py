@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,12 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.example_batches import EncodedExamples
-from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.examples import may_be_unlabelled
-from macaron_tf.data.tasks.tables import parse_task_source
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError, parse_json, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
@@ -78,14 +78,13 @@ def read_questions(
             not in SQuAD's format; the split has no questions; a question is empty; a question id is
             repeated; or an answer is missing, empty or not at the given position in the context.
     """
-    parsed = parse_task_source(task, source, "squad:FILE")
+    parsed = task.parse_source(source, "squad:FILE")
     if parsed.kind == "tfds":
         where = f"{parsed}, split {split!r}"
-        rows = _tfds_rows(parsed.location, split, tfds)
+        rows = [*_tfds_rows(parsed.location, split, tfds)]
     else:
-        path = parsed.path(split)
-        where, rows = str(path), _file_rows(path)
-    rows = list(rows)
+        where = str(parsed.path(split))
+        rows = [*_file_rows(parsed.path(split))]
     if not rows:
         raise UserError(f"{where} contains no questions: give a larger split or another file")
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
@@ -94,10 +93,8 @@ def read_questions(
     counts = collections.Counter(row.id for row in rows)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"{where}: {len(repeated)} question "
-            f"{'ids are' if len(repeated) > 1 else 'id is'} repeated, such as "
-            f"{repeated[0][:40]!r}: give each question its own id, because predictions are stored "
-            "by id"
+            f"{where} repeats {len(repeated)} question {plural('id', len(repeated))}, such as "
+            f"{repeated[0][:40]!r}: give each its own, because predictions are stored by id"
         )
     ids, questions, contexts, answers = map(list, zip(*rows, strict=True))
     return Questions(ids, questions, contexts, None if secret else [*map(tuple, answers)])
@@ -135,12 +132,10 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 
 
 def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
-    fields = ("id", "question", "context")
-    values = read_columns(name, split, (*fields, "answers"), tfds).values
-    columns = [decode_texts(values[field]) for field in fields]
-    answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
-    for *row_texts, (texts, starts) in zip(*columns, answers, strict=True):
-        yield _Row(*row_texts, list(map(Answer, decode_texts(texts), starts.tolist())))
+    texts, fields = ("id", "question", "context"), ("id", "question", "context", "answers")
+    for _, record in open_set(name, split, tfds, fields=fields).records(fields):
+        answers = zip(record["answers.text"], record["answers.answer_start"], strict=True)
+        yield _Row(*map(record.get, texts), list(itertools.starmap(Answer, answers)))
 
 
 def _file_rows(path) -> Iterator[_Row]:

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.example_batches import EncodedExamples
-from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.tfds import Tfds, decode_texts, read_columns
+from macaron_tf.data.sources.names import TABLE_FORMS, Source
+from macaron_tf.data.sources.records import open_records
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.tables import TABLE_FORMS, Table, parse_task_source
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -73,16 +73,16 @@ def read_tagged(
               first column is the word and the last column is the tag, or the columns are in CoNLL-U
               order. Columns are separated by tabs, or by spaces if the line has no tabs. An empty
               line ends a sentence. A comment such as `# id 1` may precede a sentence.
-            - `tsv:FILE` and the other notations of `TABLE_FORMS` name a `Table`. A text cell has
-              the words of a sentence, and the label cell has one tag per word, separated by spaces.
-              For a task on the user's own table, `tfds:NAME` also is a `Table`.
+            - `tsv:FILE` and the other notations of `TABLE_FORMS` name a table. A text cell has the
+              words of a sentence, and the label cell has one tag per word, separated by spaces. For
+              a task on the user's own table, `tfds:NAME` also is a table.
 
     Raises:
         UserError: the source, split or a field does not exist; a TFDS dataset has other tags than
             the task; a tag is not in `task.labels`; or the file or table is invalid (see
             `sentences_of`).
     """
-    parsed = parse_task_source(task, source, *TAG_FORMS)
+    parsed = task.parse_source(source, *TAG_FORMS)
     if parsed.kind == "tfds" and not task.own:
         tagged = _tfds_sentences(task, parsed.location, split, tfds)
     else:
@@ -92,7 +92,7 @@ def read_tagged(
     marks_entities = scheme_of(task.labels) is not None
     for words, tags, locations in tagged:
         iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
-        for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=False):
+        for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=True):
             if iob2_tag not in tag_ids:
                 hint = "" if iob2_tag == tag else f", which is {iob2_tag[:40]!r} in IOB2,"
                 raise UserError(
@@ -129,7 +129,8 @@ def sentences_of(
                 "line after each sentence"
             )
         return
-    for where, (text, label) in Table(source, split, tfds).rows((*task.first, task.label)):
+    records = open_records(source, split, tfds)
+    for where, (text, label) in records.texts((*task.first, task.label)):
         # A word such as [1] is not a list.
         words = at_spaces(text) if re.match(r"\[-?\d", text) else _items(text)
         tags = _items(label)
@@ -228,16 +229,16 @@ def strays_among(counts: Mapping[str, int]) -> list[str]:
     return strays if letters and scheme and 2 * len(strays) <= len(counts) else []
 
 
-def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]]:
-    columns = read_columns(name, split, (_WORD_FIELD, _TAG_FIELD), tfds)
-    names = columns.class_names.get(_TAG_FIELD, ())
+def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list, list]]:
+    prepared = open_set(name, split, tfds, fields=(_WORD_FIELD, _TAG_FIELD))
+    names = prepared.columns.get(_TAG_FIELD, ())
     if set(names) != set(task.labels):
         raise UserError(
             f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
             f"has {', '.join(task.labels)}: give a dataset with the tags of the task"
         )
-    for words, tags in zip(columns.values[_WORD_FIELD], columns.values[_TAG_FIELD], strict=True):
-        yield decode_texts(words), [names[tag] for tag in tags], ()
+    for where, record in prepared.records((_WORD_FIELD, _TAG_FIELD)):
+        yield record[_WORD_FIELD], record[_TAG_FIELD], [where] * len(record[_TAG_FIELD])
 
 
 def _cells(line: str) -> list[str]:

@@ -12,7 +12,7 @@ import sacremoses
 
 from macaron_tf.data.sources import builders
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.data.sources.tfds import Tfds, open_set, read_columns
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
@@ -136,7 +136,7 @@ def test_features_and_splits_are_those_of_the_prepared_sets(published, tmp_path,
         texts = [(place.folder / "features.json").read_text() for place in (found, known)]
         assert texts[0] == texts[1]
     names = [
-        read_columns("conll2003_ner", "dev", ["ner"], place).class_names
+        open_set("conll2003_ner", "dev", place).columns["ner"]
         for place in (tfds, Tfds(tmp_path / "sets"))
     ]
     assert names[0] == names[1]

@@ -81,7 +81,7 @@ def test_which_sources_have_splits():
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
         ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines, but .*one has 1"),
-        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 columns instead of 2"),
+        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 columns, not 2"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
     ],
 )

@@ -13,7 +13,6 @@ from macaron_tf.data.sources.readers import documents, read_pairs, source_files,
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.data.tasks.tables import parse_task_source
 from macaron_tf.data.tasks.tags import sentences_of
 from macaron_tf.plug_ins import find_sources
 from macaron_tf.tasks import labelled
@@ -110,7 +109,7 @@ def test_pairs_of_languages(folder):
     names += [f"python:own.py:{function}" for function in ("one", "other")]
     find_sources(names)
     assert len({source_fingerprint(name, "train", "en", "de") for name in names}) == len(names)
-    said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: name"
+    said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: give"
     write_jsonl(folder / "a.jsonl", ROWS)
     refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
 
@@ -145,7 +144,7 @@ def test_words_and_tags_in_lists(folder):
     settings = TableSettings().filled(own, "datasets:set")
     assert settings.classes == ("O", "B-PER", "I-PER")
     task = settings.described(own)
-    source = parse_task_source(task, "datasets:set", "datasets:DIR")
+    source = task.parse_source("datasets:set", "datasets:DIR")
     words, tags, _ = next(sentences_of(task, source, "train"))
     assert (words, tags) == (["Ann", "saw", "Rome"], ["B-PER", "O", "O"])
 
@@ -167,7 +166,7 @@ def test_refusals(folder):
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"
     refuses(said, read, "jsonl:missing.jsonl")
-    refuses("the fields are a, b: name one field.*two.jsonl:a", read, "jsonl:two.jsonl")
+    refuses("the fields are a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl")
     refuses("nowhere contains no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
     refuses("but a table takes its fields from settings", TableSettings().filled, own, "jsonl:x:y")

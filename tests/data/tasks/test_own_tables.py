@@ -63,7 +63,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
 @pytest.mark.parametrize(
     ("task", "text", "words"),
     [
-        (CLASSIFY, "", "own.tsv has no named columns: give a table"),
+        (CLASSIFY, "", "own.tsv, line 1 has no named columns: give a table"),
         (
             CLASSIFY,
             "text\tclass\na\tx\n",
@@ -86,12 +86,12 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (
             CHOOSE,
             "context\tchoice1\tlabel\na\tb\t1\n",
-            "has 1 column of choices among the columns 'context', 'c",
+            "line 1 has the choice columns choice1, but needs choice1, choice2",
         ),
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
-            "are choice1, choice3, but must be choice1, choice2: number",
+            "line 1 has the choice columns choice1, choice3, but needs choice1, choice2 and so on",
         ),
     ],
 )

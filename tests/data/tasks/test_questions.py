@@ -49,7 +49,7 @@ def test_places_count_characters(tmp_path):
     source = write(tmp_path / "a.json", question("q1", (" ", 1)))
     refuses("'q1' has an empty answer: correct", read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
-    refuses("1 question id.* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
+    refuses("repeats 1 question id, such as 'q1'", read_questions, SQUAD, "train", source=source)
     # An unpaired surrogate does not shift the other positions.
     source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
     assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]
