@@ -331,8 +331,8 @@ def test_a_fit_model_takes_pairs_and_saves_the_network(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((ROWS, LABELS), "inputs of a batch must be a dict of features"),
-        (({"token_ids": ROWS},), "the objective needs the feature 'label'"),
+        ((ROWS, LABELS), "map the dataset to dicts of features"),
+        (({"token_ids": ROWS},), "the batches lack the feature 'label'"),
     ],
 )
 def test_a_fit_model_refuses_other_batches(data, message):

@@ -44,8 +44,8 @@ class LengthLimits(Settings):
     def check(self) -> None:
         if self.min_length >= self.max_length:
             raise self.error(
-                f"min_length={self.min_length} must be below decoding.max_length="
-                f"{self.max_length}: lower decoding.min_length, or raise decoding.max_length"
+                f"min_length={self.min_length} must be below "
+                f"decoding.max_length={self.max_length}: lower it"
             )
 
 
@@ -102,7 +102,7 @@ class BeamSearchConfig(LengthLimits):
         if self.n_best > self.beam_size:
             raise self.error(
                 f"n_best={self.n_best} must be at most decoding.beam_size={self.beam_size}: lower "
-                "decoding.n_best, or raise decoding.beam_size"
+                "it"
             )
 
 

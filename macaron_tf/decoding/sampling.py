@@ -60,8 +60,8 @@ class GenerationConfig(DrawSettings):
     def check(self) -> None:
         if self.min_tokens > self.max_tokens:
             raise self.error(
-                f"min_tokens={self.min_tokens} must be at most decoding.max_tokens="
-                f"{self.max_tokens}: lower decoding.min_tokens, or raise decoding.max_tokens"
+                f"min_tokens={self.min_tokens} must be at most "
+                f"decoding.max_tokens={self.max_tokens}: lower it"
             )
 
 

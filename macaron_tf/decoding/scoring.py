@@ -141,14 +141,13 @@ class TextScorer:
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
                 raise UserError(
-                    f"context {number} is empty, but the model has no [CLS] token to begin a text "
-                    "with: give a context of one or more tokens"
+                    f"context {number} is empty, but the model has no [CLS]: give a context of one "
+                    "or more tokens"
                 )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"answer {number} to score has {len(continuation)} tokens, but must have 1 to "
-                    f"{self.window - 1} tokens to fit into a sequence of {self.window}: "
-                    f"{'shorten the answer' if continuation else 'give an answer with a token'}"
+                    f"answer {number} to score has {len(continuation)} tokens: give one with 1 to "
+                    f"{self.window - 1} tokens"
                 )
             max_context = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - max_context, 0) :]]
@@ -196,16 +195,11 @@ class TextScorer:
         max_stride, tokens_per_window = self.window - 1, self.window - len(self.prefix)
         stride = max(max_stride // 2, 1) if stride is None else stride
         if not 1 <= stride <= max_stride:
-            raise UserError(
-                f"stride={stride} is out of range: give 1 to {max_stride}, so that no token is "
-                "skipped"
-            )
+            raise UserError(f"stride={stride} skips tokens or is below 1: give 1 to {max_stride}")
         rows, first_scored, next_index, window_start = [], [], 1 - len(self.prefix), 0
         if next_index >= len(ids):
             raise UserError(
-                f"the number of tokens in the text is {len(ids)}, but must be {next_index + 1} or "
-                f"more{', because the model cannot score the first token' if next_index else ''}: "
-                "give a longer text"
+                f"the text has {len(ids)} tokens: give a text of {next_index + 1} or more"
             )
         while next_index < len(ids):
             rows.append([*self.prefix, *ids[window_start : window_start + tokens_per_window]])

@@ -168,15 +168,12 @@ class TextGenerator:
             raise UserError(f"the prompt has more than {max_bytes} bytes: shorten the prompt")
         row = self._encode(text)
         if not row:
-            raise UserError(
-                "the prompt has no tokens, but the model can only continue a prompt: give a "
-                "prompt of one or more tokens"
-            )
+            raise UserError("the prompt has no tokens: give a prompt of one or more tokens")
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the prompt {text[:40]!r}... has {len(row)} tokens with special tokens, too many for "
-            f"a model with {self.longest} positions: shorten the prompt"
+            f"the prompt {text[:40]!r}... has {len(row)} tokens, too many for {self.longest} "
+            "positions: shorten it"
         )
 
     def _encode(self, text: str) -> list[int]:

@@ -49,9 +49,8 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
             )
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            "--strategy multi_worker fails, because JAX cannot connect to the other processes "
-            f"({first_line(error)}): set TF_CONFIG for each process to addresses that all "
-            "processes can reach, or start the processes on a TPU slice or with SLURM"
+            f"JAX cannot connect to the other processes ({first_line(error)}): set TF_CONFIG to "
+            "addresses that all processes can reach, or start them on a TPU slice or with SLURM"
         ) from error
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 

@@ -57,8 +57,7 @@ def parse_mesh(text: str) -> dict[str, int]:
         match = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
         if not match:
             raise UserError(
-                f"--mesh {text} is not a valid mesh: write the number of devices along each axis, "
-                "such as data=4,model=2"
+                f"--mesh {text} is not a valid mesh: write devices per axis, such as data=4,model=2"
             )
         sizes[match[1]] = int(match[2])
     return sizes
@@ -86,8 +85,7 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     if count > len(devices):
         raise UserError(
             f"--mesh {axes} needs {count} devices, but JAX sees {len(devices)}: give a smaller "
-            "mesh, or set XLA_FLAGS=--xla_force_host_platform_device_count="
-            f"{count} to emulate devices on a CPU"
+            f"mesh, or set XLA_FLAGS=--xla_force_host_platform_device_count={count} to emulate them"
         )
     distribution = None
     if count > 1:

@@ -50,8 +50,7 @@ def make_strategy(
         raise UserError(f"--tpu {tpu} needs --strategy tpu: give --strategy tpu, or omit --tpu")
     if replicas is not None and name != "mirrored":
         raise UserError(
-            f"--replicas {replicas} needs --strategy mirrored: give --strategy mirrored, or omit "
-            "--replicas"
+            f"--replicas {replicas} needs --strategy mirrored: give both, or omit --replicas"
         )
     if replicas is not None and replicas < 1:
         raise UserError(f"--replicas {replicas} is too small: give 1 or more")
@@ -69,8 +68,7 @@ def make_strategy(
             return _tpu(tpu or "local")
     except RuntimeError as error:
         raise UserError(
-            f"--strategy {name} comes too late, because TensorFlow has already initialized its "
-            f"devices ({error}): call make_strategy before any other TensorFlow function"
+            f"--strategy {name} comes too late ({error}): call make_strategy before TensorFlow runs"
         ) from error
     return tf.distribute.get_strategy()
 
@@ -80,8 +78,7 @@ def _gpus(name: str, count: int) -> list:
     if len(gpus) < count:
         raise UserError(
             f"--strategy {name} needs {count} {plural('GPU', count)}, but TensorFlow sees "
-            f"{len(gpus)}: check the driver and CUDA (`nvidia-smi`), or give "
-            f"{'another strategy' if count == 1 else f'--replicas {len(gpus)}'}"
+            f"{len(gpus)}: check `nvidia-smi`, or give another strategy or --replicas"
         )
     return gpus[:count]
 
@@ -117,10 +114,9 @@ def read_cluster() -> tuple[list[str], int]:
         is_valid = False
     if not is_valid:
         raise UserError(
-            "--strategy multi_worker needs the workers' addresses in TF_CONFIG, but TF_CONFIG is "
-            f"{text!r}: set TF_CONFIG to a value such as "
-            '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
-            '"task": {"type": "worker", "index": 0}}'
+            f"TF_CONFIG={text!r} lacks the workers' addresses: set it to a value such as "
+            '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", '
+            '"index": 0}}'
         )
     return addresses, index
 
@@ -135,8 +131,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
         raise UserError(
             f"--tpu {name} cannot be reached ({first_line(error)}): give the name of a running "
-            "TPU, or install tensorflow-tpu on a TPU VM and give --tpu local "
-            "(docs/cloud.md says how)"
+            "TPU, or on a TPU VM --tpu local (see docs/cloud.md)"
         ) from error
 
 
@@ -260,9 +255,8 @@ class Workers:
             if not (lost_on_jax(error) if on_jax else isinstance(error, _LOST_WORKER)):
                 raise
             raise UserError(
-                f"worker {self.index} lost the connection to another worker "
-                f"({first_line(error)}): look for the cause in the other worker's output, "
-                "then start all workers again to resume from the last checkpoint"
+                f"worker {self.index} lost the connection to another worker ({first_line(error)}): "
+                "see that worker's output, and start all workers again to resume"
             ) from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:

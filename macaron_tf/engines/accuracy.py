@@ -36,8 +36,8 @@ class Accuracy:
     def __init__(self, task: TaskKind, source: str):
         if not isinstance(task, LabelledTask):
             raise UserError(
-                f"--check {source} needs a task that is scored on labelled examples, but the model "
-                f"is a {task.name}: omit --check"
+                f"--check {source} needs labelled examples, but the model is a {task.name}: omit "
+                "--check"
             )
         splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
         self._task, self._source = task, source

@@ -304,8 +304,8 @@ def _skip_rejected() -> Iterator[None]:
         if failed_check(error.message) is None:
             cause = first_line(error, cause_of(error))
             raise UserError(
-                f"the network cannot compute its outputs ({cause:.200}): "
-                "check the network's layers and vocabulary, and the free memory"
+                f"the network fails ({cause:.200}): check its layers, its vocabulary, and the free "
+                "memory"
             ) from error
 
 
@@ -399,9 +399,8 @@ def _compare(
             mend = "check that all layers of the network are deterministic"
             mend = "leave --bfloat16 out" if precision == "bfloat16" else mend
         raise UserError(
-            f"the outputs of {target} differ from the network's outputs by {difference:.2g} times "
-            f"the largest output, but at most {BOUNDS[precision]:g} is allowed: {mend} (nothing "
-            "was written)"
+            f"the outputs of {target} differ from the network's by {difference:.2g} of the "
+            f"largest, more than {BOUNDS[precision]:g}, so nothing was written: {mend}"
         )
     return {"difference": _round(difference)}
 

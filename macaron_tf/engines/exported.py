@@ -163,8 +163,7 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     folders.pop(None, None)
     if not folders:
         raise UserError(
-            f"{folder} contains no exported model: check the path, or export a model with `macaron "
-            "export`"
+            f"{folder} contains no exported model: check the path, or run `macaron export`"
         )
     if version is not None and version not in folders:
         versions = ", ".join(map(str, sorted(folders)))

@@ -178,8 +178,7 @@ class TaskGraph:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
             raise UserError(
-                f"{name}={value!r} changes the graph, so it cannot be set for a single call: pass "
-                f"{name} to with_options instead"
+                f"{name}={value!r} cannot be set for a single call: pass {name} to with_options"
             )
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
@@ -302,15 +301,11 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     elif any(isinstance(column, dict) for column in arguments):
-        raise UserError(
-            f"the call has {len(arguments)} arguments, and a dict among them: pass all examples in "
-            "one list"
-        )
+        raise UserError(f"{len(arguments)} arguments include a dict: pass all examples in one list")
     else:
         raise UserError(
-            f"the call has {len(arguments)} texts or lists of texts, but the task takes "
-            f"{len(names)} {plural('text', len(names))}: pass {' and '.join(names)}, or one list "
-            "of examples"
+            f"the call has {len(arguments)} texts or lists, but the task takes {len(names)}: pass "
+            f"{' and '.join(names)}, or one list of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
@@ -319,8 +314,7 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         for number, text in enumerate(column, 1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"{name} {number} is {text!r:.60}, but must be a string: remove {name} "
-                    f"{number}, or pass ''"
+                    f"{name} {number} is {text!r:.60}: pass a string, or leave {name} {number} out"
                 )
     return columns, is_single
 
@@ -343,8 +337,8 @@ def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
             raise UserError(
-                f"example {number} lacks the text {missing[0]!r}: pass a dict with "
-                f"{', '.join(map(repr, names))} for each example"
+                f"example {number} lacks the text {missing[0]!r}: pass dicts with "
+                f"{', '.join(map(repr, names))}"
             )
         values = [example[name] for name in names]
     elif len(names) == 1:
@@ -353,8 +347,8 @@ def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"example {number} has {len(values)} {plural('text', len(values))}, but the task takes "
-            f"{len(names)}: pass a tuple of {', '.join(names)} for each example"
+            f"example {number} has {len(values)} {plural('text', len(values))}: pass a tuple of "
+            f"{', '.join(names)}"
         )
     return [_as_text(value) for value in values]
 

@@ -73,8 +73,8 @@ def write_decoder(
         or not _decoder(network).takes_cache_mask
     ):
         raise UserError(
-            "LiteRT cannot decode this model, because it has sliding-window attention, attention "
-            "biases, relative positions or an unsupported layer: omit with_lite (--lite)"
+            "LiteRT cannot decode with windows, attention biases or relative positions: omit "
+            "with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         traced = _Functions(network)

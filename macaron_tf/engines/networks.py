@@ -66,6 +66,5 @@ def require_one_pass(task: TaskKind, where: str, mend: str) -> None:
     """
     if not isinstance(task, OnePass):
         raise UserError(
-            f"{where} does not support a {task.name}, which runs its network once for each token "
-            f"instead of once for each text: {mend}"
+            f"{where} does not support a {task.name}, which decodes token by token: {mend}"
         )

@@ -63,8 +63,7 @@ def select_implementation(implementation: str, dtype: str) -> str:
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
             raise ValueError(
-                f"implementation={name!r} needs the TensorFlow backend, but Keras uses "
-                f"{keras.backend.backend()}: choose 'scan' or 'loop'"
+                f"implementation={name!r} needs the TensorFlow backend: choose 'scan' or 'loop'"
             )
         return "loop" if name in ("auto", "stock") else name
     if name in NAMES:

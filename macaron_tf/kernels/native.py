@@ -93,8 +93,7 @@ def find_compiler() -> list[str]:
         cxx = shlex.split(os.environ.get("CXX", ""))
     except ValueError:
         raise UserError(
-            f"CXX={os.environ['CXX']} has an unclosed quote or a backslash at the end: close the "
-            "quote, or remove the backslash"
+            f"CXX={os.environ['CXX']} has an unclosed quote or a final backslash: mend CXX"
         ) from None
     for command in [cxx] if cxx else [[name] for name in _COMPILERS]:
         path = shutil.which(command[0])
@@ -135,10 +134,7 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
             return
         temporary_path.unlink(missing_ok=True)
         output.write_bytes(f"{shlex.join(command)}\n".encode() + result.stdout)
-    raise UserError(
-        f"{compiler[0]} failed to compile them: see its output in {output}, and remove that file "
-        "to try again"
-    )
+    raise UserError(f"{compiler[0]} failed: see {output}, and remove that file to try again")
 
 
 def _cache_key(compiler: list[str]) -> str:
@@ -186,8 +182,8 @@ def operations():
     library = _operations()
     if library is None:
         raise UserError(
-            "the native kernels are not available on this machine (the log says why): choose "
-            "another implementation, or install a C++ compiler"
+            "this machine has no native kernels (see the log): choose another implementation, or "
+            "install a C++ compiler"
         )
     return library
 

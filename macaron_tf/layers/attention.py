@@ -294,8 +294,7 @@ class MultiHeadAttention(Mixer):
                 positions = positions + context.index
             elif cache is not None and self.window:
                 raise ValueError(
-                    "context.positions is None, but a cache with a window contains only the last "
-                    "tokens: set context.positions"
+                    "a cache with a window holds only the last tokens: set context.positions"
                 )
             elif cache is not None:
                 positions = positions + ops.shape(cache[0])[3]

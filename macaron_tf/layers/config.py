@@ -116,9 +116,8 @@ class BlockConfig(FeedForwardConfig):
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(
-                    f"scheme={self.scheme!r} leaves less than one channel, because "
-                    f"feed_forward_dim={self.feed_forward_dim} is multiplied by the width "
-                    f"{mix.width:g}: raise one of the two"
+                    f"scheme={self.scheme!r} leaves less than one channel: raise feed_forward_dim "
+                    f"or the width {mix.width:g}"
                 )
 
     def rotary_options(self, window: int) -> dict[str, Any]:

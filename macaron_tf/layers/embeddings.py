@@ -127,8 +127,8 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend strictly, be at least 1, and be below the "
-            f"vocabulary size {vocab_size}"
+            f"cutoffs={tuple(cutoffs)} must ascend strictly between 0 and the vocabulary size "
+            f"{vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 
@@ -143,8 +143,8 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(
-            f"divisor={divisor} reduces the width {width} to 0 in cluster {cluster}: give a "
-            "smaller divisor or fewer cutoffs"
+            f"divisor={divisor} leaves no width in cluster {cluster}: lower divisor or give fewer "
+            "cutoffs"
         )
     return cluster_dim
 

@@ -149,9 +149,8 @@ class Mixer(Recording, keras.layers.Layer):
             SettingError: the layer does not support cached decoding.
         """
         raise SettingError(
-            f"{type(self).__name__} does not support cached decoding, because the layer needs the "
-            "whole sequence at once: use blocks that decode token by token, such as transformer, "
-            "macaron or swish_rnn, or define init_cache in a mixer of your own"
+            f"{type(self).__name__} does not support cached decoding: use transformer, macaron or "
+            "swish_rnn blocks, or define init_cache"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
@@ -165,8 +164,8 @@ class Mixer(Recording, keras.layers.Layer):
             SettingError: the layer does not support a memory.
         """
         raise SettingError(
-            f"{type(self).__name__} does not support a memory of earlier segments: set "
-            "positions='transformer_xl', or define init_memory in a mixer of your own"
+            f"{type(self).__name__} keeps no memory of earlier segments: set "
+            "positions='transformer_xl', or define init_memory"
         )
 
     def call(

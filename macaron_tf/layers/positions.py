@@ -85,8 +85,8 @@ class LearnedPositions(Recording, keras.layers.Layer):
             length = ops.shape(x)[1]
             if isinstance(length, int) and length > self.max_length:
                 raise ValueError(
-                    f"a sequence of {length} positions is longer than max_length={self.max_length} "
-                    "of the learned positions: shorten the sequence or raise max_length"
+                    f"a sequence of {length} is longer than max_length={self.max_length}: shorten "
+                    "it, or raise max_length"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         vectors = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)

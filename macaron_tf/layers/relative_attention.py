@@ -133,8 +133,7 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         if self.cross or self.window or self.num_kv_heads != num_heads:
             raise ValueError(
-                "relative attention does not support cross-attention, windows or grouped heads: "
-                "set cross=False, window=0 and num_kv_heads=None"
+                "relative attention supports no cross, window or num_kv_heads: leave them out"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
@@ -277,10 +276,7 @@ class RelativeAttention(MultiHeadAttention):
             ValueError: the layer compares segments.
         """
         if self.segments:
-            raise ValueError(
-                "cached decoding does not support segments: set segments=False, or num_segments=0 "
-                "in the model's configuration"
-            )
+            raise ValueError("cached decoding does not support segments: set num_segments=0")
         size = capacity or 0
         shape = (batch_size, beams, self.num_heads, size, self._head_dim)
         seen = ops.zeros((batch_size, beams, size), "bool")

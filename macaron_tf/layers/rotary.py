@@ -53,8 +53,7 @@ class RotaryAttention(MultiHeadAttention):
         name = "rotary_dim" if self.rotary_dim else "head_dim"
         if rotated_dim % 2:
             raise ValueError(
-                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs of channels: make "
-                f"{name} even"
+                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs: make {name} even"
             )
         self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
@@ -105,6 +104,6 @@ def check_scaling(scaling: Sequence[float]) -> None:
     """Raises a ValueError if `scaling` is not valid for `frequencies`."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
         raise ValueError(
-            f"rotary_scaling={tuple(scaling)} is not valid: give (factor,), or (factor, low, high, "
-            "length) with low below high"
+            f"rotary_scaling={tuple(scaling)} must be (factor,), or (factor, low, high, length) "
+            "with low < high"
         )

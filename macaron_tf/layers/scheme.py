@@ -98,10 +98,7 @@ class Mix:
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"{self.operator} cannot have a width: leave width out")
         if self.width != 1 and self.again:
-            raise ValueError(
-                "'channels again' cannot have a width, because 'again' reuses the earlier width: "
-                "leave width out"
-            )
+            raise ValueError("'channels again' reuses the earlier width: leave width out")
         if self.activation is not None:
             if self.operator != "channels" or self.again:
                 subject = "channels with 'again'" if self.again else self.operator
@@ -189,9 +186,9 @@ def _parse_term(term: str) -> list[Mix]:
     match = _TERM.fullmatch(term)
     if not match:
         raise ValueError(
-            f"{term!r} is not a valid operator: separate operators by commas and parallel branches "
-            "by &, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun', "
-            "'tokens & channels' or '2 x (tokens, channels)'"
+            f"{term!r} is not a valid operator: write terms such as 'channels/2, tokens', "
+            "'channels step 1/2 width 1, tokens by heun', 'tokens & channels' or '2 x (tokens, "
+            "channels)'"
         )
     count, operator, divisor, step, width, activation_name, solver, again = match.groups()
     share = _parse_number(f"1/{divisor or 1}")

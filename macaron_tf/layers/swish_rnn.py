@@ -157,8 +157,7 @@ class SwishRNN(Mixer):
     def _with_state(self, x, context: Context, state):
         if context.documents is not None:
             raise ValueError(
-                "SwishRNN cannot continue from a state in a batch with several documents per row: "
-                "pass either state or Context.documents"
+                "SwishRNN takes either a state or several documents per row: leave one of them out"
             )
         x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # (B, L, R) each, or (B K, R) in decoding
         # (B, K, k, R) -> (B K, k, R)

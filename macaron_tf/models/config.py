@@ -91,27 +91,24 @@ class StackConfig(BlockConfig, Sizes):
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         if self.norm == "post" and not self.first_norm:
-            raise self.error(
-                "first_norm=False needs norm='pre', but norm is 'post': set norm='pre' or "
-                "first_norm=True"
-            )
+            raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
             if (self.rotary_dim or head_dim) % 2:
                 name = "rotary_dim" if self.rotary_dim else "head_dim"
                 raise self.error(
-                    f"{name}={self.rotary_dim or head_dim} is odd, but positions='rotary' rotates "
-                    f"pairs of channels: make {name} even"
+                    f"{name}={self.rotary_dim or head_dim} is odd, but rotary positions need "
+                    "pairs: make it even"
                 )
             if (self.rotary_dim or 0) > head_dim:
                 raise self.error(
-                    f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}: give at most "
-                    f"{head_dim}"
+                    f"rotary_dim={self.rotary_dim} must be at most head_dim={head_dim}: lower "
+                    "rotary_dim"
                 )
         if self.positions in BY_ATTENTION and self.relative_bias != "none":
             raise self.error(
-                f"positions={self.positions!r} and relative_bias={self.relative_bias!r} are "
-                "mutually exclusive: set relative_bias='none'"
+                f"positions={self.positions!r} excludes relative_bias={self.relative_bias!r}: set "
+                "relative_bias='none'"
             )
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
@@ -179,8 +176,7 @@ class StackConfig(BlockConfig, Sizes):
         """
         if length is not None and self.longest is not None and length > self.longest:
             raise ValueError(
-                f"max_length={length} is more than the model's {self.longest} positions: give at "
-                f"most {self.longest}"
+                f"max_length={length} is too long for the model: give at most {self.longest}"
             )
 
 
@@ -290,22 +286,19 @@ class EncoderConfig(StackConfig):
     def check(self) -> None:
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
-            raise self.error(
-                f"scheme={self.scheme!r} has 'memory', but an encoder has no cross-attention: "
-                "remove 'memory'"
-            )
+            raise self.error(f"scheme={self.scheme!r} has 'memory' in an encoder: remove 'memory'")
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r} cannot be combined with parallel branches (& in the "
-                "scheme), because the branches share one norm: set sharing='all' or sharing='none'"
+                f"sharing={self.sharing!r} excludes branches (&) in the scheme: set sharing='all' "
+                "or sharing='none'"
             )
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
                 raise self.error(
                     f"adaptive_cutoffs={self.adaptive_cutoffs} must be strictly increasing: sort "
-                    "them and remove duplicates"
+                    "them"
                 )
             try:
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
@@ -313,36 +306,35 @@ class EncoderConfig(StackConfig):
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error(
-                    f"embedding_dim={self.embedding_dim} cannot be combined with adaptive_cutoffs "
-                    "and tied=True: remove embedding_dim, or set tied=False"
+                    f"embedding_dim={self.embedding_dim} excludes tied adaptive_cutoffs: remove "
+                    "it, or set tied=False"
                 )
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"
             if self.relative:
                 raise self.error(
-                    f"{setting} cannot be combined with positions='transformer_xl': set "
-                    "positions='learned', or remove attention_windows"
+                    f"{setting} excludes positions='transformer_xl': remove one of the two"
                 )
             if self.relative_bias != "none":
                 raise self.error(
-                    f"{setting} cannot be combined with relative_bias={self.relative_bias!r}: set "
-                    "relative_bias='none', or remove attention_windows"
+                    f"{setting} excludes relative_bias={self.relative_bias!r}: remove one of the "
+                    "two"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"{setting} cannot be combined with block={self.without_attention[0]!r}, which "
-                    "has no sliding-window attention: remove attention_windows"
+                    f"{setting} excludes block={self.without_attention[0]!r}, which has no "
+                    "attention: remove one"
                 )
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error(
-                    f"positions='transformer_xl' and relative_bias={self.relative_bias!r} are "
-                    "mutually exclusive: set relative_bias='none'"
+                    f"positions='transformer_xl' excludes relative_bias={self.relative_bias!r}: "
+                    "set it to 'none'"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"positions='transformer_xl' cannot be combined with "
-                    f"block={self.without_attention[0]!r}: use one of {', '.join(SEQUENCE_BLOCKS)}"
+                    f"positions='transformer_xl' excludes block={self.without_attention[0]!r}: use "
+                    f"one of {', '.join(SEQUENCE_BLOCKS)}"
                 )
 
     @property
@@ -419,9 +411,8 @@ class EncoderDecoderConfig(StackConfig):
         super().check()
         if self.without_attention:
             raise self.error(
-                f"block={self.without_attention[0]!r} cannot decode token by token, because its "
-                f"class has attends=False: use one of {', '.join(SEQUENCE_BLOCKS)}, or a class "
-                "with attends=True"
+                f"block={self.without_attention[0]!r} cannot decode token by token: use one of "
+                f"{', '.join(SEQUENCE_BLOCKS)}, or a class with attends=True"
             )
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"

@@ -191,7 +191,7 @@ class WordEncoderConfig(Settings):
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
             raise self.error(
-                f"max_characters={self.max_characters} differs from ELMo's max_characters: set "
+                f"max_characters={self.max_characters} must be ELMo's: set "
                 f"max_characters={self.elmo.max_characters}"
             )
 

@@ -84,8 +84,8 @@ class Encoder(Model):
         )
         if self.embeddings.embedding_dim != width:
             raise ValueError(
-                f"the shared embeddings have width {self.embeddings.embedding_dim}, but "
-                f"embedding_dim={width}: set embedding_dim={self.embeddings.embedding_dim}"
+                f"embedding_dim={width} must be the shared embeddings' "
+                f"{self.embeddings.embedding_dim}"
             )
         self.projection = None
         if width != config.hidden_dim:

@@ -51,6 +51,5 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
     except onnx.checker.ValidationError as error:
         pathlib.Path(path).unlink()
         raise UserError(
-            f"tf2onnx cannot convert this network ({first_line(error):.200}): export the network "
-            "to another format"
+            f"tf2onnx cannot convert this network ({first_line(error):.200}): use another format"
         ) from error

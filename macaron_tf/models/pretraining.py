@@ -215,9 +215,8 @@ class GeneratorDiscriminator(Model):
             generator_value = generated[field]
             if value != generator_value:
                 raise ValueError(
-                    f"the discriminator has {field}={value!r}, but the generator has {field}="
-                    f"{generator_value!r}: set both to the same value, because both share the "
-                    "embeddings"
+                    f"{field}={value!r} must equal the generator's {generator_value!r}: set both "
+                    "to one value, because they share embeddings"
                 )
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(

@@ -191,16 +191,15 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
             raise ValueError(
-                f"positions={config.positions!r} with causal={config.causal} does not support two "
-                "streams: set positions='transformer_xl' and causal=False"
+                "two streams need positions='transformer_xl' and causal=False: set both"
             )
         check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:
                 raise ValueError(
-                    f"{type(block).__name__} does not support two streams, because a query would "
-                    "see its own token: use transformer or macaron blocks"
+                    f"{type(block).__name__} shows a query its own token: use transformer or "
+                    "macaron blocks"
                 )
 
     def build(self, input_shape=None):

@@ -108,9 +108,8 @@ class EncoderClassifier(TokenLevelModel):
     ):
         if config.causal and config.summary == "first":
             raise config.error(
-                "causal=True cannot be combined with summary='first', because the first position "
-                "sees no other position: set summary='last', or use CausalClassifier or "
-                "CausalChooser"
+                "summary='first' sees only the first position under causal=True: set "
+                "summary='last', or use CausalClassifier or CausalChooser"
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
@@ -515,8 +514,8 @@ def parse_concatenation(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(
-            f"concatenation={text!r} is not valid: give one or more of {', '.join(FEATURES)}, each "
-            "at most once, separated by commas"
+            f"concatenation={text!r} must name some of {', '.join(FEATURES)} once, separated by "
+            "commas"
         )
     return names
 

@@ -66,17 +66,17 @@ class TemporalConfig(Settings):
             raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
             raise self.error(
-                f"input_dim={self.input_dim} and vocab_size={self.vocab_size} must not both be set "
-                "or both be missing: set only input_dim for vectors, or only vocab_size for ids"
+                f"input_dim={self.input_dim} and vocab_size={self.vocab_size}: set exactly one, "
+                "input_dim for vectors or vocab_size for ids"
             )
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")
         output_sizes = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != output_sizes:
             raise self.error(
-                f"tied=True needs output_dim={self.output_dim} to equal "
-                f"vocab_size={self.vocab_size}, and the last width {self.widths[-1]} to equal "
-                f"embedding_dim={self.embedding_dim}: make both pairs equal, or set tied=False"
+                f"tied=True needs output_dim={self.output_dim} = vocab_size={self.vocab_size}, and "
+                f"last width {self.widths[-1]} = embedding_dim={self.embedding_dim}: set "
+                "tied=False, or make them equal"
             )
 
     @property

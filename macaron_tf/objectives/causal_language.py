@@ -76,10 +76,7 @@ class CausalLanguageObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if not network.config.causal:
-            raise ValueError(
-                "the network has causal=False, but causal language modelling needs causal "
-                "attention: build the network with causal=True"
-            )
+            raise ValueError("causal language modelling needs a causal network: set causal=True")
         ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         return self.sums(network, hidden[:, :-1], batch.get("labels", ids[:, 1:]), ids, training)

@@ -68,8 +68,8 @@ class CorruptionObjective(PretrainingObjective):
         if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
             raise UserError(
                 f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-                f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: "
-                "leave --vocabulary out, so that this command trains a new vocabulary"
+                f"{vocabulary.sep_id} instead of {BOS} and {EOS}: leave --vocabulary out to train "
+                "a new one"
             )
         corrupt = self.corruption(vocabulary, spec["token_ids"].shape[1] - 2)
 
@@ -359,8 +359,8 @@ class SpanCorruptionObjective(CorruptionObjective):
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
             raise UserError(
-                f"sequences of {length + 2} tokens have up to {spans} corrupted spans, but there "
-                f"are only {SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
+                f"{length + 2} tokens have up to {spans} corrupted spans, more than {SENTINELS} "
+                f"sentinels: lower corpus.sequence_length or {mend}"
             )
         source_length, target_length = self.config.lengths(length)
         piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)

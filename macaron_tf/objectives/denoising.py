@@ -251,8 +251,7 @@ class DenoisingConfig(Settings):
         names = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in names):
             raise self.error(
-                f"infilling, {', '.join(f'denoising.{name}' for name in names[1:])} are all 0, so "
-                "there is no noise: set at least one of these settings above 0"
+                f"{', denoising.'.join(names)} are all 0, so there is no noise: raise one of them"
             )
 
 

@@ -36,10 +36,7 @@ def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
 
 def _check_outputs(name: str, configured: int, outputs: int) -> None:
     if configured != outputs:
-        raise ValueError(
-            f"{name}={configured} differs from the network's number of outputs, {outputs}: build "
-            "the objective and the network with the same number"
-        )
+        raise ValueError(f"{name}={configured} must be the network's number of outputs, {outputs}")
 
 
 class TaskObjective(Objective):

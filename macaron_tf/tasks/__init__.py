@@ -59,8 +59,8 @@ def task_of(model: Any) -> TaskKind:
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:
         raise UserError(
-            f"{name} has no vocabulary: pass `vocabulary=` to `macaron_tf.load`, or put the "
-            "tokenizer files into the folder of the weights"
+            f"{name} has no vocabulary: pass `vocabulary=` to `load`, or put tokenizer files "
+            "beside the weights"
         )
     if model.labelled:
         with refuse_damaged_record(model):
@@ -74,6 +74,6 @@ def task_of(model: Any) -> TaskKind:
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # encoder without a task head
     raise UserError(
-        f"{name} is a {type(model.network).__name__}, which makes no predictions from texts: "
-        f"fine-tune {name} on a task by `finetune train TASK RUN --init {model.checkpoint or name}`"
+        f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `finetune "
+        f"train TASK RUN --init {model.checkpoint or name}`"
     )

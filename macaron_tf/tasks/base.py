@@ -85,8 +85,8 @@ class TaskKind(abc.ABC):
         for line_number, row in enumerate(rows, first):
             if len(row) != len(names):
                 raise LineError(
-                    f"line {line_number} has {len(row)} {plural('column', len(row))}, but must "
-                    f"have {len(names)}: write {', '.join(names)}, separated by tabs"
+                    f"line {line_number} has {len(row)} {plural('column', len(row))}: write "
+                    f"{', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]
 
@@ -115,8 +115,7 @@ class TaskKind(abc.ABC):
             problem = f"{name}={options[name]!r} is"
             if name in self.controls:
                 raise UserError(
-                    f"{problem} not an option of the task, but of each call: pass {name} to "
-                    "predict or stream instead"
+                    f"{problem} an option of each call: pass {name} to predict or stream instead"
                 )
             names = (*self.takes, *self.controls)
             advice = f"choose among {', '.join(names)}" if names else f"leave out {name}"

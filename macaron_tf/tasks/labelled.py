@@ -74,10 +74,7 @@ class Limits(Settings):
                 if self.languages
                 else "leave language out"
             )
-            raise UserError(
-                f"language={self.language!r} is not a language of the model: {advice}, or start "
-                "from an XLM model that was trained on this language"
-            )
+            raise UserError(f"language={self.language!r} is not a language of the model: {advice}")
 
     @property
     def language_id(self) -> int:
@@ -153,8 +150,7 @@ class LabelledTask(OnePass):
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels: give a split with "
-                "labels, or use `finetune predict` or `finetune submit` for predictions without a "
-                "score"
+                "labels, or use `finetune predict`"
             )
         return examples
 
@@ -186,9 +182,9 @@ class LabelledTask(OnePass):
         known_splits = ("train", *self.task.validation_splits)
         if unknown_splits := sorted({*splits} - {*known_splits, "all"}):
             raise UserError(
-                f"{source_name} has no split {unknown_splits[0]!r}: choose the split "
-                f"{', '.join(known_splits)} or all, or use one file per split, with {{split}} in "
-                "the file name"
+                f"{source_name} has no split {unknown_splits[0]!r}: choose "
+                f"{', '.join(known_splits)} or all, or use a file per split, with {{split}} in its "
+                "name"
             )
         examples = self.read("train", tfds, source, language)
         is_validation = table.held_out_mask(examples.labels, str(source_name))
@@ -360,13 +356,10 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
         where, count = model.checkpoint or model.name or "the model", len(labels)
-        noun, command = "tagger", ""
-        if task != "tag":
-            noun, command = "classifier", ", or with --labels in `macaron keras_model`"
+        command = "" if task == "tag" else ", or with --labels in `macaron keras_model`"
         raise UserError(
-            f"{where} is a {noun} of {num_outputs} classes, but has {count} class "
-            f"{plural('name', count)}: give {num_outputs} names, with "
-            f"dataclasses.replace(model, labels=[...]) in Python{command}"
+            f"{where} has {num_outputs} classes, but {count} class {plural('name', count)}: give "
+            f"{num_outputs} by dataclasses.replace(model, labels=[...]){command}"
         )
     definition = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
     max_length = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)

@@ -120,8 +120,8 @@ class Spans(LabelledTask):
                     pair = [record[n].encode("utf-8", "replace").decode() for n in self.inputs]
                 except ValueError as error:
                     raise UserError(
-                        f'line {line_number} is not a JSON object with the texts "question" and '
-                        '"context": correct the line, or separate the two texts with a single tab'
+                        f"line {line_number} is no JSON object with a question and a context: "
+                        "correct it, or write both texts with a tab between"
                     ) from error
             for column, text in zip(columns, pair, strict=True):
                 column.append(text)

@@ -298,8 +298,8 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
         replaceable |= read_manifest(path)["files"].keys()
     if existing - replaceable:
         raise UserError(
-            f"{path} contains files that are not part of a saved model, such as "
-            f"{min(existing - replaceable)}: choose another folder"
+            f"{path} has files of no saved model, such as {min(existing - replaceable)}: choose "
+            "another folder"
         )
 
 
@@ -311,14 +311,13 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(
-            f"{checkpoint} is a damaged checkpoint, because {damage}: restore the files from a "
-            "copy, choose another checkpoint, or train or save the model again"
+            f"{checkpoint} is a damaged checkpoint, because {damage}: restore it from a copy, or "
+            "choose another checkpoint"
         )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
         raise UserError(
-            f"{checkpoint} has format {manifest['format']}, but this version of macaron_tf reads "
-            f"only formats up to {FORMAT}: update macaron_tf"
+            f"{checkpoint} has format {manifest['format']}, newer than {FORMAT}: update macaron_tf"
         )
     return manifest
 
@@ -471,8 +470,8 @@ def find_checkpoint(
     if chosen_name is None:
         if checkpoints and name in (None, "last"):
             raise UserError(
-                f"every checkpoint in {directory.path} is damaged: restore the files from a copy, "
-                "or train again"
+                f"every checkpoint in {directory.path} is damaged: restore them from a copy, or "
+                "train again"
             )
         advice = (
             f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
@@ -507,10 +506,9 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} contains {len(steps)} {plural('checkpoint', len(steps))}"
-            f"{f' at multiples of {every} updates' if every else ''}, fewer than the {count} to "
-            "average: average fewer checkpoints, or train longer or with a larger "
-            "training.keep_last"
+            f"{directory.path} has {len(steps)} "
+            f"{plural('checkpoint', len(steps))}{f' at multiples of {every}' if every else ''}: "
+            "average at most that many, train longer, or raise training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 
@@ -583,8 +581,8 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                 add
             ):  # the mean would be written to that file
                 raise UserError(
-                    f"{source} stores {external_dataset} in another file: give a checkpoint whose "
-                    "weights are all in its own file"
+                    f"{source} keeps {external_dataset} in another file: give a checkpoint with "
+                    "all weights in its own file"
                 )
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():

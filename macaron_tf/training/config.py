@@ -131,32 +131,29 @@ class TrainingConfig(Settings):
             check_arguments(name, arguments)
         elif arguments:
             raise self.error(
-                f"optimizer={self.optimizer!r} has arguments, but {name!r} must be given without "
-                f"arguments: set training.optimizer={name!r}, and for adam set training.beta_1, "
-                "training.beta_2 or training.epsilon"
+                f"optimizer={self.optimizer!r} takes no arguments: set "
+                f"training.optimizer={name!r}, and training.beta_1, beta_2 or epsilon"
             )
         if name == "schedule_free_adamw" and self.ema_decay is not None:
             raise self.error(
-                f"ema_decay={self.ema_decay} has no effect because schedule_free_adamw averages "
-                "the weights by itself: set training.ema_decay=None"
+                f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw: set "
+                "training.ema_decay=None"
             )
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
-                f"warmup_steps={self.warmup_steps} must be below training.max_steps="
-                f"{self.max_steps} in the {self.schedule} schedule: set training.warmup_steps="
-                f"{self.max_steps // 10}, or raise training.max_steps"
+                f"warmup_steps={self.warmup_steps} must be below "
+                f"training.max_steps={self.max_steps}: lower training.warmup_steps"
             )
         end = self.schedule_end
         if end and self.schedule not in ENDING_SCHEDULES:
             raise self.error(
-                f"schedule_end={end} has no effect in the {self.schedule} schedule: set "
-                f"training.schedule to one of {', '.join(ENDING_SCHEDULES)}, or leave "
-                "training.schedule_end out"
+                f"schedule_end={end} has no effect in the {self.schedule} schedule: leave it out, "
+                "or set training.schedule=linear"
             )
         if end and end >= self.learning_rate:
             raise self.error(
                 f"schedule_end={end} must be below training.learning_rate={self.learning_rate}: "
-                "lower training.schedule_end"
+                "lower it"
             )
 
 

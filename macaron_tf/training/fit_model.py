@@ -100,20 +100,18 @@ class FitModel(TrainedModel, keras.Model):
         clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
         if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
             raise ValueError(
-                "the optimizer clips gradients, accumulates them or averages weights, but "
-                "FitModel does this by itself: build the optimizer without these options, and set "
-                "clip_norm, accumulation_steps or ema_decay in FitModel's config"
+                "the optimizer clips, accumulates or averages, which FitModel does itself: set "
+                "clip_norm, accumulation_steps or ema_decay in FitModel's config instead"
             )
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
                 raise ValueError(
-                    f"compile() of FitModel takes no {name}, because the objective computes losses "
-                    f"and metrics: leave {name} out"
+                    f"FitModel takes its losses and metrics from the objective: leave {name} out "
+                    "of compile()"
                 )
         if kwargs.get("steps_per_execution", 1) != 1:
             raise ValueError(
-                "compile() of FitModel takes no steps_per_execution: set steps_per_call in "
-                "FitModel's config instead"
+                "compile() takes no steps_per_execution: set steps_per_call in FitModel's config"
             )
         super().compile(optimizer=optimizer, jit_compile=jit_compile is True, **kwargs)
         # `Updates` has already summed the gradients over the replicas. Keras would sum them again.

@@ -163,7 +163,7 @@ def make_keras_optimizer(
         if getattr(optimizer, argument):
             setting = _REPLACING_SETTINGS[argument]
             raise UserError(
-                f"optimizer {name} sets {argument} itself: remove {argument} from the class, and "
-                f"set training.{setting} if needed"
+                f"optimizer {name} sets {argument} itself: remove it, and set training.{setting} "
+                "if needed"
             )
     return optimizer

@@ -335,8 +335,8 @@ class TrainingSession(keras.callbacks.Callback):
         config, state = self.config, self.state
         if config.best_metric not in metrics:
             raise UserError(
-                f"training.best_metric={config.best_metric!r} is not a validation metric: set "
-                f"training.best_metric to one of {', '.join(metrics)}"
+                f"training.best_metric={config.best_metric!r} is no validation metric: set it to "
+                f"one of {', '.join(metrics)}"
             )
         score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
         loss = math.inf if math.isnan(loss) else loss
@@ -448,8 +448,7 @@ def train(
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
         raise UserError(
-            f"training.early_stopping_patience={config.early_stopping_patience} needs a validation "
-            "set: give a validation set, or set training.early_stopping_patience=None"
+            "training.early_stopping_patience needs a validation set: give one, or set it to None"
         )
     model.prepare()
     workers = Workers(model.strategy)

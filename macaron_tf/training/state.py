@@ -162,8 +162,8 @@ def restore_checkpoint(
         variables, memory = model.state_variables(), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
-                f"{checkpoint} was written with a different optimizer, dropout, training.ema_decay "
-                "or memory_length: use the settings with which the run started, or another run "
+                f"{checkpoint} has another optimizer, dropout, training.ema_decay or "
+                "memory_length: use the settings that the run started with, or another run "
                 "directory"
             )
         for name, variable in variables.items():
@@ -229,7 +229,7 @@ def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str)
     if array.shape != tuple(shape):
         raise UserError(
             f"{name} has shape {array.shape} in {checkpoint}, but {tuple(shape)} in the model: use "
-            f"the {settings} that the run started with"
+            f"its {settings}"
         )
 
 

@@ -167,9 +167,8 @@ class TrainedModel:
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)
         if skipped >= self.config.max_skipped_updates:
             raise Diverged(
-                f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
-                "loss or gradient, or no label that counts in the loss: lower "
-                "training.learning_rate, raise training.warmup_steps or set training.clip_norm, "
+                f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite loss "
+                "or gradient, or no label: lower training.learning_rate, set training.clip_norm, "
                 "or check the labels"
             )
         self._next_check = self.step + int(self.config.max_skipped_updates - skipped)
@@ -196,8 +195,8 @@ def features(data) -> dict[str, tf.Tensor]:
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
         raise UserError(
-            "the inputs of a batch must be a dict of features, such as token_ids, but are of type "
-            f"{type(x).__name__}: map the dataset to dicts"
+            f"the inputs of a batch are of type {type(x).__name__}: map the dataset to dicts of "
+            "features"
         )
     extras = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in extras.items() if value is not None}}
@@ -217,8 +216,7 @@ def freeze(
         if not matches:
             examples = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
-                f"frozen={part!r} matches no weight: give part of a weight's path. The first paths "
-                f"are {examples}"
+                f"frozen={part!r} matches no weight: give part of a path, such as {examples}"
             )
         for weight in matches:
             weight.trainable = False
@@ -228,6 +226,6 @@ def freeze(
         )
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
         raise config.error(
-            f"frozen={config.frozen!r} excludes all weights that the first stage trains: freeze "
-            "fewer weights, or set first_stage_steps=0"
+            f"frozen={config.frozen!r} freezes all weights of the first stage: freeze fewer, or "
+            "set first_stage_steps=0"
         )

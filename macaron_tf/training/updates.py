@@ -149,8 +149,8 @@ def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, t
         return objective(network, batch, training)
     except KeyError as error:
         raise UserError(
-            f"the objective needs the feature {error}, but the batches have only "
-            f"{', '.join(batch)}: add the feature to the dataset"
+            f"the batches lack the feature {error} and have only {', '.join(batch)}: add it to the "
+            "dataset"
         ) from error
 
 

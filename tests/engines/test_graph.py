@@ -62,7 +62,7 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, tmp_path):
     assert load(tmp_path / "tuned").predict(texts[:2]) == found
     numbers = r"texts \(16\), labels \(1\) and distinct labels \(1\)"
     refuses(numbers, model.fine_tune, texts, ["one"])
-    refuses("must be a string", model.fine_tune, [("a", "b")], ["one"])
+    refuses("pass a string", model.fine_tune, [("a", "b")], ["one"])
 
 
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):
@@ -98,9 +98,9 @@ def test_many_texts_come_back_in_their_order(classifier):
 @pytest.mark.parametrize(
     ("texts", "options", "words"),
     [
-        (([None],), {}, "text 1 is None, but must be a string"),
+        (([None],), {}, "text 1 is None: pass a string"),
         ((3,), {}, "3 is not a string: pass a string or a list of strings"),
-        (("a", "b"), {}, "2 texts or lists of texts, but the task takes 1"),
+        (("a", "b"), {}, "2 texts or lists, but the task takes 1"),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
         (("a",), {"nbest": 3}, "nbest=3 is not an option of a classifier: choose among language"),
     ],
@@ -115,7 +115,7 @@ def test_the_texts_of_an_example_are_all_there(pairs):
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
-    refuses("2 arguments, and a dict among them", pairs.predict, *sides)
+    refuses("2 arguments include a dict", pairs.predict, *sides)
 
 
 @pytest.mark.thorough

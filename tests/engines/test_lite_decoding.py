@@ -232,14 +232,14 @@ def test_many_streams_take_turns_and_are_freed(gpt):
 
 def test_refusals(tmp_path):
     windowed = language_model(attention_windows=(4,))
-    refuses("sliding-window attention, attention biases", convert_decoder, windowed, "fp32")
+    refuses("LiteRT cannot decode with windows", convert_decoder, windowed, "fp32")
     (tmp_path / DECODER).write_bytes(b"no")
     (tmp_path / RECORD).write_text(
         '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
     )
     refuses("is damaged", LiteDecoder, tmp_path)
     model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
-    refuses("sliding-window attention", model.export, tmp_path / "out", lite="fp32")
+    refuses("LiteRT cannot decode with windows", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
     refuses("contains no exported model", find_version, tmp_path)
 

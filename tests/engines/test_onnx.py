@@ -120,6 +120,6 @@ def test_what_writes_token_by_token_and_int8_are_refused(flag, onnx, tmp_path, r
     small = SYSTEMS["macaron"]()
     small.network.quantize("int8")
     small.save_pretrained(tmp_path / "int8")
-    for name, words in (("writer", "once for each token"), ("int8", "is quantized to int8")):
+    for name, words in (("writer", "decodes token by token"), ("int8", "is quantized to int8")):
         refused(main, [tmp_path / name, tmp_path / "out", flag], words, tmp_path / name)
         assert not [*(tmp_path / "out").iterdir()]

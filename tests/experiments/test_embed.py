@@ -173,7 +173,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
     ("command", "error"),
     [
         ("train sst2 OUT TOY", "sst2 is not a task with sentence pairs"),
-        ("train stsb OUT TOY --set concatenation=u,w", "each at most once"),
+        ("train stsb OUT TOY --set concatenation=u,w", "must name some of u, v"),
         ("train stsb OUT TOY --set max_length=99", "16 positions"),
         ("evaluate RUN --task rte", "rte has 2 classes"),
         ("sts RUN own=tsv:FOLDER/alike", "all pairs of own have the same score"),

@@ -91,7 +91,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
     for arguments, words in (
         (["complete", str(other), "a"], "macaron translate translate"),
         (["complete", str(tmp_path), "a"], "is not a run"),
-        (["complete", language_run, "a " * 40], "shorten the prompt"),
+        (["complete", language_run, "a " * 40], "too many for"),
         (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),
     ):
         refused(main, arguments, words, tmp_path)

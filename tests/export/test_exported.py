@@ -431,7 +431,7 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
     found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=(), labelled={})
     found.save_pretrained(tmp_path / "plain")
-    words = "classifier of 2 classes, but has 0 class names"
+    words = "has 2 classes, but 0 class names"
     refused(main, [tmp_path / "plain", tmp_path / "out"], words)
     dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
     answers = macaron_tf.load(tmp_path / "named").predict(LINES)

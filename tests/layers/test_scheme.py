@@ -62,13 +62,13 @@ def test_a_text_is_a_scheme(text, scheme):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "'' is not a valid operator: separate operators by commas"),
+        ("", "'' is not a valid operator: write terms such as"),
         ("(tokens, channels)", r"'\(tokens' is not a valid operator"),
         ("tokens, chanels", "operator='chanels' must be one of 'tokens', 'memory', 'channels'"),
         ("tokens, channels step 0", "the step size 0 of channels has no effect"),
         ("tokens width 1/2", "tokens cannot have a width: leave width"),
         ("tokens/0", "1/0 is not a number"),
-        ("2 x (channels)", "lets no position see another position: add the operator tokens"),
+        ("2 x (channels)", "lets no position see another: add tokens"),
         ("0 x (tokens)", "0 x 1 operators are out of range: give 1 to 100"),
         ("2 x (99 x tokens)", "198 operators are too many: give at most 100"),
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
@@ -78,7 +78,7 @@ def test_a_text_is_a_scheme(text, scheme):
         ("tokens & 2 x channels", "& cannot join a repeat .* write each operator out"),
         (
             "tokens, channels/64",
-            "leaves less than one channel, because feed_forward_dim=16 is .* width 0.015625",
+            "leaves less than one channel: raise feed_forward_dim or the width 0.015625",
         ),
     ],
 )

@@ -124,5 +124,5 @@ def test_reading_backwards_keeps_documents_and_segments():
 def test_a_state_with_documents_is_refused():
     layer, x = randomized(SwishRNN(10), (2, 9, 6)), normal(2, 9, 6)
     documents = np.zeros((2, 9), "int32")
-    with pytest.raises(ValueError, match="pass either state or Context.documents"):
+    with pytest.raises(ValueError, match="takes either a state or several documents"):
         layer.mix(x, Context(documents=documents), np.zeros((2, 1, 10), "float32"))

@@ -116,4 +116,9 @@ def test_outputs_are_those_of_the_two_parts():
 )
 def test_embeddings_that_differ_are_refused(field, value):
     other = dataclasses.replace(models.generator_config(ELECTRA, 0.5), **{field: value})
-    rejects(f"has {field}=.* share the embeddings", models.GeneratorDiscriminator, ELECTRA, other)
+    rejects(
+        f"{field}=.* must equal the generator's .* share embeddings",
+        models.GeneratorDiscriminator,
+        ELECTRA,
+        other,
+    )

@@ -138,7 +138,7 @@ def test_memory_has_its_place_in_decoders_only():
     model = translator(scheme="memory & tokens & channels", num_source_layers=1)
     steps = model.source_encoder.stack.blocks[0].steps
     assert [[kind for kind, _ in step] for step in steps] == [["tokens", "channels"]]
-    with pytest.raises(SettingError, match="sharing='attention' cannot be combined with parallel"):
+    with pytest.raises(SettingError, match="sharing='attention' excludes branches"):
         encoder(scheme="tokens & channels", sharing="attention")
-    with pytest.raises(SettingError, match="scheme='tokens, memory' has 'memory', but an encoder"):
+    with pytest.raises(SettingError, match="scheme='tokens, memory' has 'memory' in an encoder"):
         encoder(scheme="tokens, memory")

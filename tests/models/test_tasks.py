@@ -265,7 +265,7 @@ def test_texts_of_one_row_do_not_see_each_other():
 @pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])
 def test_a_causal_models_first_position_is_not_classified(kind):
     options = () if kind is models.EncoderChooser else (3,)
-    rejects("sees no other position: set summary='last'", kind, CONFIG, *options)
+    rejects("summary='first' sees only the first position", kind, CONFIG, *options)
     kind(dataclasses.replace(CONFIG, summary="last"), *options)
 
 

@@ -182,7 +182,7 @@ def test_bad_input_is_named():
     dense = corruption.SpanCorruptionObjective(config=dense)
     refuses("corpus.sequence_length or corruption.rate", dense.corruption, toy.VOCABULARY, 300)
     long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
-    refuses(f"there are only {SENTINELS} sent", long.corruption, toy.VOCABULARY, 1000)
+    refuses(f"more than {SENTINELS} sentinels", long.corruption, toy.VOCABULARY, 1000)
     other = toy.ToyVocabulary(cls_id=101)
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.rows_of(toy.texts([3], 3))})
     with pytest.raises(

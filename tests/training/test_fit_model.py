@@ -357,5 +357,7 @@ def test_what_is_frozen_is_a_part_of_the_network(part, said):
 def test_a_first_stage_that_is_frozen_is_refused():
     network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
     stage = FirstStage(2, network.get_layer("embedding").weights)
-    with pytest.raises(UserError, match="^training.frozen=.* all weights that the first stage"):
+    with pytest.raises(
+        UserError, match="^training.frozen=.* freezes all weights of the first stage"
+    ):
         build_fit_model(network, toy_objective, config, first_stage=stage)

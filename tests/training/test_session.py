@@ -500,7 +500,7 @@ def test_averaged_checkpoints(tmp_path, disk_or_bucket):
     assert load_network(averaged, network, "")["averaged_steps"] == [3, 4]
     for weight, values in zip(network.weights, zip(*expected, strict=True), strict=True):
         np.testing.assert_array_equal(weight, np.mean(values, axis=0).astype(np.float32))
-    with pytest.raises(UserError, match="9 to average"):
+    with pytest.raises(UserError, match="average at most that many"):
         last_checkpoints(disk_or_bucket, 9)
     with pytest.raises(UserError, match="at least one"):
         average_checkpoints([], tmp_path / "none")

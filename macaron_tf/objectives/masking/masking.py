@@ -72,8 +72,8 @@ class MaskingConfig(Settings):
     def check(self):
         if self.mask + self.random > 1:
             raise self.error(
-                f"mask={self.mask} and masking.random={self.random} must add up to 1 or less: "
-                "lower masking.mask or masking.random"
+                f"mask={self.mask} and masking.random={self.random} add up to more than 1: lower "
+                "one of them"
             )
 
     def positions(self, length: int) -> int:
