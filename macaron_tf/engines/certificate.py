@@ -1,6 +1,7 @@
 """Certificate of an export: deviation from the network, speed and score of each exported file."""
 
 import contextlib
+import functools
 import pathlib
 import statistics
 import time
@@ -418,14 +419,22 @@ def _measure_times(function: Callable[[int], Any]) -> dict[str, float]:
     """
     milliseconds = {}
     for count in (1, 32):
-        function(count)
-        times: list[float] = []
-        while not times or (len(times) < 5 and sum(times) < _MAX_SECONDS):
-            begin = time.perf_counter()
-            function(count)
-            times.append(time.perf_counter() - begin)
-        milliseconds[f"ms_{count}"] = _round(1000 * statistics.median(times) / count)
+        [times] = _timed(functools.partial(function, count)).T
+        milliseconds[f"ms_{count}"] = _round(statistics.median(times) / count)
     return milliseconds
+
+
+def _timed(*functions: Callable[[], Any]) -> np.ndarray:
+    """Times functions, interleaved, in up to five rounds after the first: `(rounds, F)` ms."""
+    times: list[list[float]] = []
+    limit = 1000 * _MAX_SECONDS * len(functions)
+    while len(times) < 2 or (len(times) < 6 and np.sum(times[1:]) < limit):
+        times.append([])
+        for function in functions:
+            begin = time.perf_counter()
+            function()
+            times[-1].append(1000 * (time.perf_counter() - begin))
+    return np.array(times[1:])
 
 
 def break_even(
@@ -458,15 +467,10 @@ def break_even(
         if engine.answer(inputs) is None:
             lite.max_rows = default
             return []
-        model.run(_SIGNATURE, inputs)
-        times: list[tuple[float, float]] = []
-        while not times or (len(times) < 5 and np.sum(times) < 2 * _MAX_SECONDS):
-            begin = time.perf_counter()
-            engine.answer(inputs)
-            middle = time.perf_counter()
-            model.run(_SIGNATURE, inputs)
-            times.append((middle - begin, time.perf_counter() - middle))
-        fastest = 1000 * np.min(times, axis=0)
+        fastest = _timed(
+            functools.partial(engine.answer, inputs),
+            functools.partial(model.run, _SIGNATURE, inputs),
+        ).min(axis=0)
         measured.append({"rows": rows, "lite": _round(fastest[0]), "graph": _round(fastest[1])})
         if fastest[0] >= fastest[1]:
             break
@@ -529,20 +533,9 @@ def _describe_limit(measured: Sequence[Mapping[str, float]]) -> str:
     Args:
         measured: result of `break_even`, not empty.
     """
-    last, descriptions = measured[-1], {}
-    for row in measured:
-        descriptions[row["rows"]] = (
-            f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"
-        )
-    if last["lite"] < last["graph"]:
-        return (
-            f"LiteRT answers requests of up to {last['rows']} rows: {descriptions[last['rows']]}.\n"
-        )
-    if len(measured) == 1:
-        return f"The graph answers all requests: 1 row takes {descriptions[1]}.\n"
-    max_rows = measured[-2]["rows"]
+    faster = [row for row in measured if row["lite"] < row["graph"]]
+    times = (f"{row['rows']}: {row['lite']:g} and {row['graph']:g} ms" for row in measured[-2:])
     return (
-        f"LiteRT answers requests of up to {max_rows} {'row' if max_rows == 1 else 'rows'}: "
-        f"{max_rows} {'takes' if max_rows == 1 else 'take'} {descriptions[max_rows]}, and "
-        f"{last['rows']} take {descriptions[last['rows']]}.\n"
+        f"LiteRT answers requests of up to {faster[-1]['rows'] if faster else 0} rows, and the "
+        f"graph larger ones (rows: time in LiteRT and in the graph; {', '.join(times)}).\n"
     )

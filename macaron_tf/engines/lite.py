@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.engines.session import STEPS, SessionModel
-from macaron_tf.errors import UserError, needed
-from macaron_tf.io.paths import read_json
+from macaron_tf.errors import needed
+from macaron_tf.io.paths import read_json, refuse_damage
 
 NETWORK, RECORD = "network.tflite", "network.json"
 DECODER = "decode.tflite"  # see `lite_decoding`
@@ -32,13 +32,62 @@ def signature_of(length: int) -> str:
     return f"length_{length}"
 
 
-def save_max_rows_to(record: pathlib.Path, rows: int) -> None:
-    """Writes the maximum number of rows in a request into the JSON file `record`."""
-    fields = {**json.loads(record.read_text()), "rows": rows}
-    record.write_text(json.dumps(fields, indent=2) + "\n")
+class LiteFile:
+    """File opened in LiteRT, with the JSON record that was written beside it.
+
+    Args:
+        folder: folder of both files.
+        file: name of the LiteRT file.
+        record: name of the record.
+        threads: number of threads for a matrix product; `None` means the number of CPUs available
+            to this process, but at most 4, and 1 for a file below `split_bytes`.
+        split_bytes: see `threads`. The matrix products of a smaller file are too small to split.
+        fields: fields of the record besides `kind` and `rows`, with their types.
+
+    Attributes:
+        precision: weight format, `"fp32"` or `"int8"`.
+        max_rows: maximum number of rows in a request that LiteRT should answer.
+
+    Raises:
+        UserError: a file is missing or damaged, or LiteRT is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        file: str,
+        record: str,
+        threads: int | None = None,
+        split_bytes: int = 0,
+        **fields: type,
+    ):
+        with needed("LiteRT"):
+            from ai_edge_litert.interpreter import Interpreter
+
+        self._path, mend = pathlib.Path(folder, file), "export the model again"
+        self._record_path = self._path.with_name(record)
+        self._record = read_json(self._record_path, mend=mend, kind=str, rows=int, **fields)
+        self.precision: str = self._record["kind"]
+        self.max_rows: int = self._record["rows"]
+        is_small = self._path.is_file() and self._path.stat().st_size < split_bytes
+        available = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+        self._threads = threads or (1 if is_small else available)
+        with refuse_damage(self._path, mend):
+            self._interpreter = Interpreter(str(self._path), num_threads=self._threads)
+            self._interpreter.allocate_tensors()
+        self._lock = threading.Lock()
+
+    def facts(self) -> dict[str, Any]:
+        """Returns fields for the record of an export."""
+        return {"kind": self.precision, "rows": self.max_rows}
+
+    def save_max_rows(self) -> None:
+        """Writes `max_rows` into the record."""
+        fields = {**self._record, "rows": self.max_rows}
+        self._record_path.write_text(json.dumps(fields, indent=2) + "\n")
 
 
-class LiteNetwork:
+class LiteNetwork(LiteFile):
     """Network in LiteRT, loaded from the files that `write_lite` writes.
 
     The network runs one row at a time, padded to one of the fixed `lengths`. All methods are
@@ -46,46 +95,23 @@ class LiteNetwork:
 
     Args:
         folder: folder of the files `NETWORK` and `RECORD`.
-        threads: number of threads for a matrix product; `None` means the number of CPUs available
-            to this process, but at most 4.
 
     Attributes:
-        precision: `"fp32"` or `"int8"`, as in `write_lite`.
         lengths: supported row lengths in ascending order. A row is padded to the shortest length
             that is sufficient.
-        max_rows: maximum number of rows in a request that `takes` accepts.
         inputs: dict mapping input name to the input's shape for a batch of one row, with -1 for the
             length, such as `[1, -1]`.
-
-    Raises:
-        UserError: a file is missing or damaged, or LiteRT is not installed.
     """
 
-    def __init__(self, folder: str | os.PathLike, threads: int | None = None):
-        with needed("LiteRT"):
-            from ai_edge_litert.interpreter import Interpreter
-
-        mend = "export the model again"
-        folder = pathlib.Path(folder)
-        record = read_json(
-            folder / RECORD, mend=mend, kind=str, lengths=list, rows=int, inputs=dict, output=list
-        )
-        self.precision, self.lengths, self._output = (
-            record[n] for n in ("kind", "lengths", "output")
-        )
-        self.max_rows: int = record["rows"]
-        self.inputs: Mapping[str, list[int]] = record["inputs"]
-        threads = threads or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-        try:
-            self._interpreter = Interpreter(str(folder / NETWORK), num_threads=threads)
-            self._interpreter.allocate_tensors()
+    def __init__(self, folder: str | os.PathLike):
+        super().__init__(folder, NETWORK, RECORD, lengths=list, inputs=dict, output=list)
+        self.lengths, self._output = self._record["lengths"], self._record["output"]
+        self.inputs: Mapping[str, list[int]] = self._record["inputs"]
+        with refuse_damage(self._path, "export the model again"):
             self._runners = {
                 length: self._interpreter.get_signature_runner(signature_of(length))
                 for length in self.lengths
             }
-        except (ValueError, RuntimeError) as error:
-            raise UserError(f"{folder / NETWORK} is damaged ({error}): {mend}") from error
-        self._lock = threading.Lock()
 
     @property
     def output(self) -> list[int | None]:
@@ -93,12 +119,7 @@ class LiteNetwork:
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def facts(self) -> dict[str, Any]:
-        """Returns the fields `kind`, `lengths` and `rows` for the record of an export."""
-        return {"kind": self.precision, "lengths": self.lengths, "rows": self.max_rows}
-
-    def save_max_rows(self, folder: pathlib.Path) -> None:
-        """Writes `max_rows` into the record file in `folder`."""
-        save_max_rows_to(folder / RECORD, self.max_rows)
+        return {**super().facts(), "lengths": self.lengths}
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.

@@ -27,10 +27,10 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.engines.graph import under_policy
-from macaron_tf.engines.lite import DECODER, save_max_rows_to
+from macaron_tf.engines.lite import DECODER, LiteFile
 from macaron_tf.engines.lite_writer import ROWS, lite_file
-from macaron_tf.errors import UserError, needed
-from macaron_tf.io.paths import read_json
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.models.stack import Stack
@@ -44,6 +44,7 @@ _CHUNKS = (16, 64, 256)
 # cache, so the number is small: for 128 rows of width 512 in int8, a step takes 24 ms of CPU time
 # with 16 positions and 34 ms with 64.
 _CAPACITY_MULTIPLE = 16
+_SPLIT_BYTES = 2**22
 # `Interpreter.invoke` runs the first function of the file, so "decode" must sort first.
 _DECODE, _ENCODE = "decode", "encode"
 
@@ -66,8 +67,6 @@ def write_decoder(
         UserError: the network is quantized, the network has a layer that does not decode in LiteRT
             or an operation that LiteRT cannot convert, or LiteRT is not installed.
     """
-    with needed("LiteRT"):
-        import ai_edge_litert  # noqa: F401
     if (
         not isinstance(network, LanguageModel | EncoderDecoder)
         or not _decoder(network).takes_cache_mask
@@ -245,7 +244,7 @@ class _Config:
     longest: int | None
 
 
-class LiteDecoder:
+class LiteDecoder(LiteFile):
     """Decoder in LiteRT, loaded from the files that `write_decoder` writes.
 
     `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept a `LiteDecoder` in place
@@ -259,41 +258,22 @@ class LiteDecoder:
 
     Args:
         folder: folder of the files `DECODER` and `RECORD`.
-        threads: number of threads for a matrix product. `None` means one thread for a file below 4
-            MiB, whose matrix products are too small to split. For a larger file, `None` means the
-            number of CPUs available to this process, but at most 4.
+        threads: see `LiteFile`. A file below 4 MiB gets one thread.
 
     Attributes:
         config: fields of the network's configuration that a search needs.
-        precision: weight format, `"fp32"` or `"int8"`.
-        max_rows: maximum number of texts in a request that this decoder should answer.
         can_prefill: whether `prefill` reads several prompt tokens at once.
         reads_sources: whether the network is an encoder-decoder.
-
-    Raises:
-        UserError: a file is missing or damaged, or LiteRT is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike, threads: int | None = None):
-        with needed("LiteRT"):
-            from ai_edge_litert.interpreter import Interpreter
-
-        mend = "export the model again"
-        folder = pathlib.Path(folder)
-        record = read_json(
-            folder / RECORD, mend=mend, kind=str, rows=int, caches=list, sizes=list, vocab_size=int
-        )
-        self.precision, self._shapes, self._sizes = (record[n] for n in ("kind", "caches", "sizes"))
-        self.max_rows: int = record["rows"]
+        fields: dict[str, type] = {"caches": list, "sizes": list, "vocab_size": int}
+        super().__init__(folder, DECODER, RECORD, threads, _SPLIT_BYTES, **fields)
+        record = self._record
+        self._shapes, self._sizes = record["caches"], record["sizes"]
         self.config = _Config(record["vocab_size"], record.get("longest"))
-        try:
-            is_small = (folder / DECODER).stat().st_size < 2**22
-            threads = threads or (1 if is_small else min(len(os.sched_getaffinity(0)), 4))
-            self._interpreter = Interpreter(str(folder / DECODER), num_threads=threads)
-            self._interpreter.allocate_tensors()
+        with refuse_damage(self._path, "export the model again"):
             runner = self._interpreter.get_signature_runner(_DECODE)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{folder / DECODER} is damaged ({error}): {mend}") from error
         details = runner.get_input_details()
         self._inputs = {name: detail["index"] for name, detail in details.items()}
         self._heads = {
@@ -306,21 +286,13 @@ class LiteDecoder:
         self._memory = _in_order(self._inputs, "memory_0")
         self._new = _in_order(self._outputs, "new_")
         self.can_prefill, self.reads_sources = bool(self._sizes), bool(self._memory)
-        self._graph_lock, self._lock = threading.Lock(), threading.Lock()
-        self._copy_pool = concurrent.futures.ThreadPoolExecutor(threads)
+        self._graph_lock = threading.Lock()
+        self._copy_pool = concurrent.futures.ThreadPoolExecutor(self._threads)
         self._searches: dict[int, _Search] = {}
         # Ids of the latest search, of the search whose caches the interpreter holds, and of the
         # latest search in a graph. The id 0 stands for no search.
         self._last_search = self._loaded_search = self._graph_search = 0
         self._num_rows = self._capacity = 0  # rows and positions of the interpreter's caches
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the fields `kind` and `rows` for the record of an export."""
-        return {"kind": self.precision, "rows": self.max_rows}
-
-    def save_max_rows(self, folder: pathlib.Path) -> None:
-        """Writes `max_rows` into the record file in `folder`."""
-        save_max_rows_to(folder / RECORD, self.max_rows)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

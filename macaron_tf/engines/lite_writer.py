@@ -12,7 +12,7 @@ from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
-from macaron_tf.errors import UserError, first_line, needed
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
@@ -40,8 +40,6 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
             LiteRT is not installed.
     """
     require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
-    with needed("LiteRT"):
-        import ai_edge_litert  # noqa: F401
     lengths = _lengths(task.longest)
     with under_policy(task.network, "float32", "LiteRT: the network"):
         functions = {

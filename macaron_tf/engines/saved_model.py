@@ -134,7 +134,7 @@ def write_version(
                 facts = certificate.check(graph, staging, lite_engine, formats)
                 card += f"\n{_SECTION}{certificate_text(facts)}"
             if lite_engine:
-                lite_engine.save_max_rows(extra)
+                lite_engine.save_max_rows()
                 facts["lite"] = {**lite_engine.facts(), **facts.pop("lite", {})}
             if card:
                 (staging / "README.md").write_text(card)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import types
 
 import numpy as np
@@ -126,16 +127,20 @@ def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
 @pytest.mark.parametrize(
     ("pairs", "most", "said"),
     [
-        ([(2, 1)], 0, "The graph answers all requests: 1 row takes 2 ms in LiteRT and 1 ms"),
-        ([(1, 4), (2, 4), (4, 3)], 2, "up to 2 rows: 2 take 2 ms in LiteRT and 4 ms in the graph"),
-        ([(1, 2)] * 7, 64, "up to 64 rows: 1 ms in LiteRT and 2 ms in the graph"),
+        ([(2, 1)], 0, "up to 0 rows, and the graph .* 1: 2 and 1 ms"),
+        (
+            [(1, 4), (2, 4), (4, 3)],
+            2,
+            "up to 2 rows, and the graph .* 2: 2 and 4 ms, 4: 4 and 3 ms",
+        ),
+        ([(1, 2)] * 7, 64, "up to 64 rows, .* 32: 1 and 2 ms, 64: 1 and 2 ms"),
     ],
 )
 def test_litert_takes_as_many_rows_as_it_answers_faster(pairs, most, said, monkeypatch):
     measured, lite = timed(monkeypatch, *pairs)
     assert lite.max_rows == most and len(measured) == len(pairs)
     record = {"certificate": [], "lite": {"measured": measured}}
-    assert said in certificate.certificate_text(record)
+    assert re.search(said, certificate.certificate_text(record))
 
 
 def gathers_beyond(*_, **__):
