@@ -239,7 +239,10 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
             lambda: layers.LearnedPositions(5)(X6),
             "sequence of 6 is longer than max_length=5",
         ),
-        (lambda: layers.GatedMLP(12, 6)(normal(1, 7, 8)), "7 positions.*6.*raise max_length"),
+        (
+            lambda: layers.GatedMLP(12, 6)(normal(1, 7, 8)),
+            "of 7 is longer than max_length=6: .*raise max_length",
+        ),
         *[
             (lambda cutoffs=cutoffs: layers.AdaptiveSoftmax(12, cutoffs), "must ascend")
             for cutoffs in ((0, 4), (4, 4), (4, 12))

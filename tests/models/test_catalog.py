@@ -303,7 +303,11 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
             {"attention_windows": 9, "positions": "transformer_xl"},
             "excludes positions='transformer_xl'",
         ),
-        (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "set relative_bias='none'"),
+        (
+            GPT,
+            {"attention_windows": 9, "relative_bias": "shared"},
+            "excludes relative_bias='shared'",
+        ),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "'gmlp', which has no attention"),
         (T5, {"attention_windows": 9}, "is not supported in an encoder-decoder"),
         (

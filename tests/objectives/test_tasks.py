@@ -201,9 +201,9 @@ PAIRS, TWO = sentences_of(2, [1, 1], np.int32([0, 0])), Vectors(normal(2, 2, 8))
 @pytest.mark.parametrize(
     ("objective", "network", "batch", "message"),
     [
-        (ClassificationObjective(2), answering(np.zeros((2, 3))), CLASSES, "num_classes=2 differs"),
-        (TaggingObjective(2), answering(np.zeros((2, 12, 3))), TAGS, "num_tags=2 differs"),
-        (PairClassificationObjective(2), TWO, PAIRS, "num_classes=2 differs from .* 3: build"),
+        (ClassificationObjective(2), answering(np.zeros((2, 3))), CLASSES, "num_classes=2 must be"),
+        (TaggingObjective(2), answering(np.zeros((2, 12, 3))), TAGS, "num_tags=2 must be"),
+        (PairClassificationObjective(2), TWO, PAIRS, "num_classes=2 must be .*, 3"),
     ],
 )
 def test_a_network_that_does_not_fit_is_named(objective, network, batch, message):
