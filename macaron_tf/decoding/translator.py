@@ -13,7 +13,7 @@ from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search, targe
 from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import UserError, check_encodable
+from macaron_tf.errors import check_count, check_encodable
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.normalization import text_limit
 
@@ -128,9 +128,7 @@ class LineTranslator:
     prefix: Sequence[int] = ()
 
     def __post_init__(self):
-        for name in ("batch_tokens", "max_source_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} is too small: give 1 or more")
+        check_count("max_source_length", self.max_source_length)
         if keras.backend.backend() == "jax":
             from macaron_tf.decoding.greedy import GreedySearch  # needs JAX
 

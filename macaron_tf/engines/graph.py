@@ -287,9 +287,8 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
     Raises:
         UserError: `arguments` has another form, or a value is not a text.
     """
-    if len(arguments) == len(names) > 1 and not any(
-        isinstance(column, dict) for column in arguments
-    ):
+    has_dict = any(isinstance(column, dict) for column in arguments)
+    if len(arguments) == len(names) > 1 and not has_dict:
         is_single = all(isinstance(column, str | bytes) for column in arguments)
         lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in arguments)
         columns = [[*map(_as_text, column)] for column in lists]
@@ -300,12 +299,10 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         found = [examples] if is_single else _examples_of(examples)
         rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
-    elif any(isinstance(column, dict) for column in arguments):
-        raise UserError(f"{len(arguments)} arguments include a dict: pass all examples in one list")
     else:
         raise UserError(
-            f"the call has {len(arguments)} texts or lists, but the task takes {len(names)}: pass "
-            f"{' and '.join(names)}, or one list of examples"
+            f"the call has {len(arguments)} texts, lists or dicts: pass {' and '.join(names)}, or "
+            "one list of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))

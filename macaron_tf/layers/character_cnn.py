@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.recording import Recording
 
 # ELMo's 2,048 filters as pairs of the width in characters and the number of filters.
@@ -76,7 +75,6 @@ class CharacterCNN(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.filters = tuple(map(tuple, filters))
-        check_count("output_dim", output_dim)
 
     def build(self, characters_shape):
         length = characters_shape[-1]

@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
@@ -35,9 +34,6 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
     def __init__(self, filters: int, kernel_size: int, dilation: int = 1, **kwargs):
         super().__init__(**kwargs)
-        check_count("filters", filters)
-        check_count("kernel_size", kernel_size)
-        check_count("dilation", dilation)
         self.initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
     def build(self, x_shape):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_choice, check_count
+from macaron_tf.errors import check_choice
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
@@ -139,7 +139,6 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     Raises:
         ValueError: `divisor` is not a whole number of at least 1, or the result is 0.
     """
-    check_count("divisor", divisor)
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count, check_divisible
+from macaron_tf.errors import check_divisible
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.mixer import Context, Mixer
@@ -52,7 +52,6 @@ class SpatialGating(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_count("max_length", max_length)
 
     def build(self, z_shape, addition_shape=None):
         half = check_divisible("input_channels", z_shape[-1], "number_of_halves", 2)

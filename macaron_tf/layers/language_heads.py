@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.embeddings import TiedEmbedding, cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head
@@ -274,7 +273,6 @@ class AdaptiveSoftmax(TableHead):
     ):
         super().__init__(vocab_size, autocast=False, **kwargs)  # see `NextTokenHead`
         self.cutoffs = tuple(cutoffs)
-        check_count("divisor", divisor)
         self._bounds = cluster_bounds(vocab_size, cutoffs)
 
     def build(self, x_shape, table_shape=None):

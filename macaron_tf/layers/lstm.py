@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
@@ -32,8 +31,6 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
     def __init__(self, units: int, projection_dim: int, clip: float | None = 3.0, **kwargs):
         super().__init__(**kwargs)
-        check_count("units", units)
-        check_count("projection_dim", projection_dim)
         self.state_size = [projection_dim, units]
         self.output_size = projection_dim
 
@@ -149,7 +146,6 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_count("num_layers", num_layers)
         self.lstms = [
             ProjectedLSTM(units, projection_dim, clip, backwards, name=f"lstm_{n}")
             for n in range(num_layers)

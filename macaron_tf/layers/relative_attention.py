@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.attention import (
     MultiHeadAttention,
     broadcast_mask,
@@ -135,8 +134,6 @@ class RelativeAttention(MultiHeadAttention):
             raise ValueError(
                 "relative attention supports no cross, window or num_kv_heads: leave them out"
             )
-        if clamp_length is not None:
-            check_count("clamp_length", clamp_length)
         self.content_bias = self.distance_bias = None  # u and v
         self._shared_biases: Callable | None = None
 

@@ -125,17 +125,11 @@ class Continuation(Decoding):
         generator = self.generator
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        no_room = f"a text leaves no room to continue it within {generator.longest} tokens"
-        if isinstance(generator, SequenceGenerator):
-            message = f"a text has more than {generator.longest} tokens: shorten the text"
-        elif generator.prefix:
-            message = f"{no_room}: shorten the text"
-        elif generator.longest is None:
-            message = "a text has no tokens, but the model can only continue a text: write a text"
-        else:
+        message = f"a text has more than {generator.longest} tokens: shorten the text"
+        if not isinstance(generator, SequenceGenerator):
             message = (
-                f"{no_room}, or has no tokens, but the model can only continue a text: give a "
-                "shorter text that is not empty"
+                f"a text has no tokens, or leaves no room to continue it within "
+                f"{generator.longest or 'all'} tokens: give another text"
             )
         # Check here, because the network's own message about long rows is less clear.
         # `generator.fits` may return a single bool.

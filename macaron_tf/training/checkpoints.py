@@ -535,8 +535,6 @@ def average_checkpoints(
     """
     folders = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
-    if not folders:
-        raise UserError("there are no checkpoints to average: give at least one checkpoint")
     manifests = [read_manifest(source) for source in folders]
     for source, manifest in zip(folders, manifests, strict=True):
         remedy = f"average checkpoints with the same vocabulary as {folders[0]}"

@@ -10,30 +10,21 @@ from macaron_tf.errors import UserError
 from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.variables import spec_of
 
-# Maps arguments of Keras optimizers to the training settings that replace them.
-_REPLACING_SETTINGS = {
-    "learning_rate": "learning_rate",
-    "weight_decay": "weight_decay",
-    "adam_weight_decay": "weight_decay",
-    "clipnorm": "clip_norm",
-    "clipvalue": "clip_norm",
-    "global_clipnorm": "clip_norm",
+# Attributes of Keras optimizers that must not be set, with the training settings that replace them.
+# The training model clips, averages and accumulates by itself, and does not scale the loss.
+_CONFLICTS = {
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), "clip_norm"),
     "use_ema": "ema_decay",
-    "ema_momentum": "ema_decay",
-    "ema_overwrite_frequency": "ema_decay",
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
-# Optimizer attributes that must not be set. The training model clips, averages and accumulates by
-# itself, and does not scale the loss.
-_CONFLICTING_ATTRIBUTES = (
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-    "use_ema",
-    "gradient_accumulation_steps",
-    "loss_scale_factor",
-)
+# The same for all arguments of constructors.
+_REPLACING_SETTINGS = {
+    **_CONFLICTS,
+    "learning_rate": "learning_rate",
+    **dict.fromkeys(("weight_decay", "adam_weight_decay"), "weight_decay"),
+    **dict.fromkeys(("ema_momentum", "ema_overwrite_frequency"), "ema_decay"),
+}
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -159,9 +150,8 @@ def make_keras_optimizer(
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
-    for argument in _CONFLICTING_ATTRIBUTES:
+    for argument, setting in _CONFLICTS.items():
         if getattr(optimizer, argument):
-            setting = _REPLACING_SETTINGS[argument]
             raise UserError(
                 f"optimizer {name} sets {argument} itself: remove it, and set training.{setting} "
                 "if needed"

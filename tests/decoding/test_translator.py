@@ -9,7 +9,6 @@ from macaron_tf import decoding
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
-from tests.harness import refuses
 from tests.toys.decoding import check_greedy, shaken
 
 SIZE = 24
@@ -193,9 +192,8 @@ def test_streaming_equals_translating_at_once_and_cuts_long_lines(translator):
     assert long.best == chunks[2].best[:1]
 
 
-def test_no_lines_and_bad_settings(model):
+def test_no_lines(model):
     assert decoding.LineTranslator(model, Letters()).translate([]).hypotheses == []
-    refuses("batch_tokens", decoding.LineTranslator, model, Letters(), batch_tokens=0)
 
 
 @pytest.mark.thorough

@@ -100,7 +100,7 @@ def test_many_texts_come_back_in_their_order(classifier):
     [
         (([None],), {}, "text 1 is None: pass a string"),
         ((3,), {}, "3 is not a string: pass a string or a list of strings"),
-        (("a", "b"), {}, "2 texts or lists, but the task takes 1"),
+        (("a", "b"), {}, "2 texts, lists or dicts: pass text"),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
         (("a",), {"nbest": 3}, "nbest=3 is not an option of a classifier: choose among language"),
     ],
@@ -111,11 +111,11 @@ def test_other_input_is_refused(classifier, texts, options, words):
 
 def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("example 1 lacks the text 'second'", pairs.predict, [{"first": "a"}])
-    refuses("example 1 has 1 text, but the task takes 2", pairs.predict, ["a"])
+    refuses("example 1 has 1 text: pass a tuple of first, second", pairs.predict, ["a"])
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
-    refuses("2 arguments include a dict", pairs.predict, *sides)
+    refuses("2 texts, lists or dicts: pass first and second", pairs.predict, *sides)
 
 
 @pytest.mark.thorough
@@ -130,9 +130,7 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     refuses("top_p must be above 0 and at most 1", writer.predict, "a", top_p=2.0)
     refuses("n_best=2 is not an option", writer.predict, "a", n_best=2)
     refuses("n_best=2 is not an option", lambda: list(writer.stream("a", n_best=2)))
-    refuses(
-        "temperature=1.0 is not an option of the task", writer.export, "nowhere", temperature=1.0
-    )
+    refuses("temperature=1.0 is an option of each call", writer.export, "nowhere", temperature=1.0)
 
 
 def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):

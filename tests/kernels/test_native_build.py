@@ -134,7 +134,7 @@ def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
     first, quoted, escaped, second = (record.message for record in caplog.records)
     assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
     assert "CXX=g++ 'x has an unclosed quote" in quoted
-    assert "CXX=g++ \\ has an unclosed quote or a backslash at the end" in escaped
+    assert "CXX=g++ \\ has an unclosed quote or a final backslash" in escaped
     assert "none of g++, clang++, c++ is on the path" in second
 
 
