@@ -18,10 +18,9 @@ from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.interop.vocabularies import refuse_lower_case
-from macaron_tf.loading import load
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Count, Dropout
-from macaron_tf.starts import Start, start_of
+from macaron_tf.starts import Start, read_start
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
@@ -161,7 +160,7 @@ def read_init(
             f"--model {model} is allowed only with --init none, because {location} determines the "
             "model: leave --model out"
         )
-    init = start_of(location, load(location, lower_case, pooling, trust_code=trust_code), kinds)
+    init = read_start(location, kinds, lower_case, pooling, trust_code)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
     return init

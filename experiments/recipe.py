@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -40,9 +41,6 @@ MAY_CHANGE = tuple(
 CARD_SETTINGS = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
-
-# Vocabulary size of an unbuilt network, greater than all adaptive softmax cutoffs.
-_LARGE_VOCAB_SIZE = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,16 +178,14 @@ class Recipe(Settings):
         """
         return self
 
-    def unread(self) -> dict[str, str]:
-        """Returns the settings that have no effect in this recipe.
+    def unread(self) -> list[str]:
+        """Returns the paths of settings that nothing in this recipe reads.
 
-        The result maps the path of each unused setting to what would use the setting, such as
-        `training.beta_1` to `training.optimizer=adam`. A path that ends in a dot stands for a whole
-        section. Settings of the model are not included.
+        A path that ends in a dot stands for a whole section. The network knows which settings of
+        the model are not read.
         """
         adam = self.training.optimizer == "adam"
-        names = () if adam else ("beta_1", "beta_2", "epsilon")
-        return {f"training.{name}": "training.optimizer=adam" for name in names}
+        return [] if adam else [f"training.{name}" for name in ("beta_1", "beta_2", "epsilon")]
 
     def check_metric(self, metric_names: Iterable[str]) -> None:
         """Raises a `UserError` if `training.best_metric` is not in `metric_names`.
@@ -304,7 +300,7 @@ def recipe_from_json(
 def override(
     recipe: Recipe,
     settings: Iterable[str],
-    read_saved: Callable[[], TrainingConfig | None] = lambda: None,
+    read_saved: Callable[[], "Recipe | None"] = lambda: None,
 ) -> Recipe:
     """Returns a copy of the recipe with settings replaced, and imports the user code they name.
 
@@ -317,14 +313,10 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        read_saved: function that returns the training settings of the run to resume, or `None` for
-            a new run. The function is called after the settings are parsed, because the run may
-            name the same user code. If the saved run has the recipe's own warm-up, it keeps this
-            warm-up even if `training.max_steps` changes.
-
-    Raises:
-        UserError: a setting is unknown, not valid or determined by another argument, or the warm-up
-            of a new run is not shorter than the run.
+        read_saved: function that returns the recipe of the run to resume, or `None` for a new run.
+            The function is called after the settings are parsed, because the run may name the same
+            user code. If the saved run has the recipe's own warm-up, it keeps this warm-up even if
+            `training.max_steps` changes.
     """
     model_texts, values, paths, settings = {}, {}, [], tuple(settings)
     refuse_argument_settings(settings, recipe.by_argument)
@@ -344,16 +336,15 @@ def override(
                 section = section.setdefault(parent, {})
             section[name] = value
             paths.append(path)
-    saved_training = read_saved()
+    saved = read_saved()
     training = values.get("training", {})
     if "warmup_steps" not in training:
         steps = training.get("max_steps", recipe.training.max_steps)
         training["warmup_steps"] = _warm_up(recipe.training, steps)
-        if (
-            saved_training
-            and _warm_up(recipe.training, saved_training.max_steps) == saved_training.warmup_steps
+        if saved and _warm_up(recipe.training, saved.training.max_steps) == (
+            saved.training.warmup_steps
         ):
-            training["warmup_steps"] = saved_training.warmup_steps
+            training["warmup_steps"] = saved.training.warmup_steps
     recipe = _changed(recipe, {**values, "training": training})
     if model_texts:
         model_options = dict(recipe.model_options)
@@ -364,33 +355,9 @@ def override(
         recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
     for path in paths:
         recipe = recipe.follow(path)
-    if not saved_training:
+    if not saved:
         _check_warm_up(recipe.training)
     return recipe
-
-
-def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
-    """Finds settings that neither the recipe nor its network uses.
-
-    Args:
-        recipe: the recipe.
-        settings: strings of the form `path=value`.
-
-    Returns:
-        A dict mapping each unused string of `settings` to a clause that names what uses the
-        setting, such as "only training.optimizer=adam uses this setting".
-    """
-    settings = tuple(settings)
-    reasons = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
-    if any(setting.startswith("model.") for setting in settings):
-        network = recipe.network(recipe.model_config(_LARGE_VOCAB_SIZE))
-        reasons |= {f"model.{name}": reason for name, reason in network.unread().items()}
-    return {
-        setting: reason
-        for setting in settings
-        for name, reason in reasons.items()
-        if is_among(setting.partition("=")[0], (name,))
-    }
 
 
 def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
@@ -403,20 +370,20 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
             yield f"{path}{field.name}"
 
 
-def refuse_unread(recipe: Recipe, settings: Iterable[str], *other_recipes: Recipe) -> None:
-    """Raises a `UserError` if none of the recipes uses a setting.
+def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -> None:
+    """Warns on stderr of settings that no part of the built model reads.
 
     Args:
         recipe: the recipe.
-        settings: strings of the form `path=value`.
-        other_recipes: further recipes to which the same settings are applied.
+        network: the network of the recipe.
+        settings: settings that the user gave, in the form `path=value`.
     """
-    for setting, reason in unread(recipe, settings).items():
-        if all(unread(other, [setting]) for other in other_recipes):
-            path = setting.partition("=")[0].rstrip(".")
-            raise UserError(
-                f"{path} has no effect in this recipe, because {reason}: leave {path} out"
-            )
+    unread = [*recipe.unread(), *(f"model.{name}" for name in network.unread())]
+    for path in dict.fromkeys(setting.partition("=")[0] for setting in settings):
+        if is_among(path, unread):
+            name = path.rstrip(".")
+            message = f"warning: {name} has no effect, because no part of this model reads it"
+            print(message, file=sys.stderr)
 
 
 def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:

@@ -9,9 +9,10 @@ import pkgutil
 import textwrap
 from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, override, refuse_unread, settings_of
+from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run
 from macaron_tf.errors import UserError, nearest
+from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
@@ -77,27 +78,42 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     return override(make_recipe(name, recipe_class, _recipe_function(name)), settings)
 
 
-def load_from_options(options: argparse.Namespace, run_class: type[Run]) -> Recipe:
-    """Returns the recipe that a `train` command names, with `--set` applied.
+def resumed(options: argparse.Namespace, run_class: type[Run]) -> Run | None:
+    """Returns the run of `--resume`, or `None` without this flag."""
+    if options.resume is None:
+        return None
+    path, trust_code = as_path(options.run), options.trust_code
+    return run_class.existing(path, trust_code) or run_class.open(path, trust_code)
 
-    With `--resume`, the function instead reads the recipe that the run has saved.
+
+def plan(
+    options: argparse.Namespace,
+    run_class: type[Run],
+    recipe: Recipe | None = None,
+    earlier: Run | None = None,
+) -> Run:
+    """Returns the run that a `train` command describes, with `--set` applied to its recipe.
 
     Args:
         options: parsed options of the command.
         run_class: class of the run.
-
-    Raises:
-        UserError: the recipe or the run cannot be read, or a setting is not valid or has no effect.
+        recipe: recipe before `--set`; `None` means the recipe that RECIPE names or, with
+            `--resume`, the recipe that the run has saved.
+        earlier: the run of `--resume`, if it is open already.
     """
-    if options.resume is None:
-        recipe = load(options.recipe, run_class.recipe_class)
-    else:
-        recipe = run_class.open(options.resume, options.trust_code).recipe
-    recipe = override(
-        recipe, options.set, lambda: run_class.saved_training(options.run, options.trust_code)
-    )
-    refuse_unread(recipe, options.set)
-    return recipe
+    path = as_path(options.run)
+    earlier = earlier or resumed(options, run_class)
+    if recipe is None:
+        recipe = earlier.recipe if earlier else load(options.recipe, run_class.recipe_class)
+
+    def read_saved() -> Recipe | None:
+        nonlocal earlier
+        earlier = earlier or run_class.existing(path, options.trust_code)
+        return earlier and earlier.recipe
+
+    recipe = override(recipe, options.set, read_saved)
+    context = {"data_dir": options.data_dir, "earlier": earlier, "settings": options.set}
+    return run_class(path, recipe, None, **context)
 
 
 def make_recipe(

@@ -36,7 +36,6 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import finite
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
@@ -60,6 +59,8 @@ class Run(abc.ABC):
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
             `saved_data_dir` reads it. `None` means that no path is saved.
         trust_code: whether `load_network` may import user code that model.json names.
+        earlier: run that the folder had before the command, which this run continues.
+        settings: values of `--set`. Training warns of those that nothing reads.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -70,6 +71,8 @@ class Run(abc.ABC):
     vocabulary: typing.Any
     data_dir: str | os.PathLike | None = dataclasses.field(default=None, kw_only=True)
     trust_code: bool = dataclasses.field(default=False, kw_only=True)
+    earlier: "Run | None" = dataclasses.field(default=None, kw_only=True)
+    settings: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     @classmethod
     def open(cls, path: str | os.PathLike, trust_code: bool = False) -> typing.Self:
@@ -89,22 +92,6 @@ class Run(abc.ABC):
         return cls(path, recipe, vocabulary, trust_code=trust_code)
 
     @classmethod
-    def saved_training(
-        cls, path: str | os.PathLike, trust_code: bool = False
-    ) -> TrainingConfig | None:
-        """Returns the training settings of the run in a folder, or `None` if there is no run.
-
-        Args:
-            path: folder of the run.
-            trust_code: see `open`.
-
-        Raises:
-            UserError: recipe.json cannot be read, or is the recipe of another type of run.
-        """
-        file = storage.as_path(path) / "recipe.json"
-        return cls._read_recipe(file.parent, trust_code).training if file.exists() else None
-
-    @classmethod
     def _read_recipe(cls, path: epath.Path, trust_code: bool) -> Recipe:
         text = _read_recipe_text(path, f"`{cls.recipe_class.command} train`")
         if trust_code:
@@ -112,21 +99,8 @@ class Run(abc.ABC):
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
 
     @classmethod
-    def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
-        """Returns the run in a folder, or `None` if there is no run.
-
-        The method checks that `recipe` can continue the run. It does not compare the training data.
-
-        Args:
-            path: folder of the run.
-            recipe: the recipe to continue with.
-            may_change: settings that may differ from the run's settings, in addition to
-                `recipe.may_change`. A name that ends in a dot stands for a whole section.
-
-        Raises:
-            UserError: `recipe` cannot continue the run, `save_pretrained` wrote the folder, or the
-                folder has checkpoints but no recipe.json.
-        """
+    def existing(cls, path: epath.Path, trust_code: bool = False) -> typing.Self | None:
+        """Opens the run in a folder, or returns `None` if there is no run."""
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
                 raise UserError(
@@ -136,13 +110,30 @@ class Run(abc.ABC):
             return None
         if is_saved(path):
             raise UserError(
-                f"{path} was written by save_pretrained and has no optimizer state to resume from: "
-                f"choose another folder for the run; to start from these weights, give --init "
-                f"{path} if the command has this flag"
+                f"{path} was written by save_pretrained, without an optimizer state to resume: "
+                f"choose another folder for the run, and start from these weights by --init {path}"
             )
-        run = cls.open(path)
-        recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
-        return run
+        return cls.open(path, trust_code)
+
+    def continued(self, *may_change: str) -> typing.Self:
+        """Returns this run with `earlier` set to the run that the folder holds, if there is one.
+
+        The vocabulary is that of the earlier run, unless this run has a vocabulary already.
+
+        Args:
+            may_change: settings that may differ in addition to `recipe.may_change`. A name that
+                ends in a dot stands for a whole section.
+
+        Raises:
+            UserError: the recipe cannot continue the earlier run.
+        """
+        earlier = self.earlier or self.existing(self.path, self.trust_code)
+        if earlier is None:
+            return self
+        allowed = *self.recipe.may_change, *may_change
+        self.recipe.check_continues(earlier.recipe, self.path, allowed)
+        vocabulary = self.vocabulary or earlier.vocabulary
+        return dataclasses.replace(self, earlier=earlier, vocabulary=vocabulary)
 
     def make_network(self) -> keras.Model:
         """Makes the recipe's network for the run's vocabulary, without building it."""

@@ -9,12 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.recipe import Recipe
+from experiments.recipe import Recipe, warn_unread
 from experiments.run import DIVERGED, Run, write_json
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
+from macaron_tf.objectives import Objective
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.callbacks import Callbacks
@@ -43,6 +44,11 @@ class RunData:
     per_worker: bool = False
 
 
+def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether tensor shapes must not depend on values, as on JAX and on TPUs."""
+    return keras.backend.backend() == "jax" or is_tpu(strategy)
+
+
 def train_run(
     run: Run,
     data: RunData,
@@ -51,6 +57,7 @@ def train_run(
     initialize: Callable[[keras.Model], None] = lambda network: None,
     note: str | None = "",
     callbacks: Callbacks | None = None,
+    objective: Objective | None = None,
 ) -> TrainingResult:
     """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
@@ -70,6 +77,7 @@ def train_run(
         note: text that ends the printed line about the model, such as ", from runs/bert"; `None`
             means that no line is printed.
         callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
+        objective: the training objective; `None` means that the recipe makes it.
 
     Raises:
         UserError: the folder contains a run with other settings, another vocabulary or other data,
@@ -79,13 +87,12 @@ def train_run(
         Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
             update.
     """
-    recipe, vocabulary_hash = run.recipe, ""
     strategy = strategy or tf.distribute.get_strategy()
-    is_new, earlier = not run.path.exists(), run.resume(run.path, recipe)
-    if run.vocabulary is not None:
-        vocabulary_hash = run.vocabulary.hash
-        if earlier:
-            check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
+    is_new, run = not run.path.exists(), run.continued()
+    recipe, earlier = run.recipe, run.earlier
+    vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
+    if earlier and vocabulary_hash:
+        check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
     if earlier and data.fingerprint:
         earlier.check_data(data.fingerprint)
     if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
@@ -98,12 +105,13 @@ def train_run(
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
         network = run.build_network()
+        warn_unread(recipe, network, run.settings)
         if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
         validate = validation(network)
         stage = run.first_stage(network)
         on_jax = keras.backend.backend() == "jax"
-        objective = recipe.make_objective(static_shapes=on_jax or is_tpu(strategy))
+        objective = objective or recipe.make_objective(needs_static_shapes(strategy))
         if on_jax:
             from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
@@ -176,7 +184,7 @@ def train_pairs(
         strategy: distribution strategy.
         batches: function that makes the training batches; see `RunData`. `None` means the batches
             of `data`.
-        options: arguments `initialize`, `note` and `callbacks` of `train_run`.
+        options: arguments `initialize`, `note`, `callbacks` and `objective` of `train_run`.
 
     Raises:
         UserError: even perfect outputs have the score 0, so no checkpoint can be selected, or

@@ -11,6 +11,7 @@ from keras import ops
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths
+from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
@@ -165,6 +166,23 @@ class Start:
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
         return incomplete
+
+
+def read_start(
+    given: str,
+    kinds: Collection[str],
+    lower_case: bool | None = None,
+    pooling: bool = False,
+    trust_code: bool = False,
+) -> Start:
+    """Loads the pre-trained network that `--init` names.
+
+    Args:
+        given: value of the flag `--init`.
+        kinds: see `start_of`.
+        lower_case, pooling, trust_code: see `macaron_tf.load`.
+    """
+    return start_of(given, load(given, lower_case, pooling, trust_code=trust_code), kinds)
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:

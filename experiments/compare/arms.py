@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import keras
 
 from experiments import registry, studies
-from experiments.recipe import Recipe, recipe_from_json, refuse_unread, unread
+from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import DIVERGED, Run, saved_versions
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
@@ -63,8 +63,8 @@ class Arm:
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
-                f"the name {name!r} of the arm {text!r} does not consist of letters, digits, '_', "
-                "'.', '+' and '-': give another name, as in NAME=RECIPE"
+                f"the name {name!r} of the arm {text!r} must consist of letters, digits, '_', '.', "
+                "'+' and '-': give another name, as in NAME=RECIPE"
             )
         return cls(name, recipe, tuple(parts))
 
@@ -149,8 +149,6 @@ class Trainer(abc.ABC):
         self.options = options
         self.data_flags = studies.shared_flags(options)
         self.data_flags += ["--download"] if options.download else []
-        # Dict mapping the name of an arm to the settings of --set that have no effect in that arm.
-        self.left_out: dict[str, dict[str, str]] = {}
 
     @property
     def label(self) -> str:
@@ -160,45 +158,10 @@ class Trainer(abc.ABC):
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
         """Returns the settings of an arm's run, as a list of strings `path=value`.
 
-        The settings come from `--set`, the arm and the seed. A setting of `--set` that has no
-        effect in the arm is left out; see `leave_out`.
+        The settings come from `--set`, the arm and the seed.
         """
         seed_setting = [] if seed is None else [f"training.seed={seed}"]
-        left_out = self.left_out.get(arm.name, ())
-        shared = [setting for setting in self.options.set if setting not in left_out]
-        return [*shared, *arm.settings, *seed_setting]
-
-    def arms_without(self, setting: str) -> list[str]:
-        """Returns the names of the arms in which a setting of `--set` has no effect."""
-        return [name for name, settings in self.left_out.items() if setting in settings]
-
-    def shared(self, setting: str) -> str:
-        """Formats a setting of `--set` for the report, with the arms in which it has no effect."""
-        names = self.arms_without(setting)
-        return f"{setting} (not in {', '.join(names)})" if names else setting
-
-    def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Finds and prints the settings of `--set` that have no effect in some arms.
-
-        After this call, the method `settings` omits each of these settings for the arms in which
-        the setting has no effect.
-
-        Raises:
-            UserError: a setting of an arm has no effect, or no arm uses a setting of `--set`.
-        """
-        for arm in arms:
-            recipe = self.recipe(arm)
-            refuse_unread(recipe, arm.settings)
-            self.left_out[arm.name] = unread(recipe, self.options.set)
-        for setting in self.options.set:
-            names = self.arms_without(setting)
-            if len(names) == len(arms):
-                refuse_unread(recipe, [setting])
-            if names:
-                print(
-                    f"--set {setting} is skipped for {', '.join(names)}, in which the setting has "
-                    "no effect"
-                )
+        return [*self.options.set, *arm.settings, *seed_setting]
 
     def recipe(self, arm: Arm) -> Recipe:
         """Makes the recipe of an arm.
@@ -210,8 +173,8 @@ class Trainer(abc.ABC):
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
-                    f"{arm.name} sets {setting}, but a comparison of {arm.recipe} trains all arms "
-                    f"from random weights: remove {setting} from the arm"
+                    f"{arm.name} sets {setting}, but a comparison trains {arm.recipe} from random "
+                    "weights: leave init out"
                 )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()
@@ -246,9 +209,9 @@ class Trainer(abc.ABC):
                 flag = f"--{name.replace('_', '-')}"
                 raise UserError(f"{flag} {problem}: leave {flag} out")
 
-    @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """Makes, but does not build, the network of the arm `name`."""
+        """Makes, but does not build, the network of the arm `name`, to count its parameters."""
+        raise NotImplementedError
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
@@ -277,15 +240,11 @@ class Trainer(abc.ABC):
             UserError: a command failed.
         """
 
-    @abc.abstractmethod
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs the command that trains an arm with `settings` in the folder `run`.
-
-        Raises:
-            UserError: the command failed.
-        """
+        """Runs the command that trains an arm with `settings` in the folder `run`."""
+        raise NotImplementedError
 
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None

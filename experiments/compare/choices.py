@@ -39,16 +39,10 @@ def check_arms(trainer: Trainer, arms: Sequence[Arm], flags: dict[str, str]) -> 
     unsuitable_flags = [flag for path, flag in flags.items() if path != "training.learning_rate"]
     if unsuitable_flags and not trainer.from_random_weights:
         flag = unsuitable_flags[0]
-        raise UserError(
-            f"{flag} does not apply to fine-tuning, where the setting init determines the model, "
-            f"and the setting epochs determines the number of updates: leave {flag} out"
-        )
+        raise UserError(f"{flag} does not apply to fine-tuning: leave {flag} out")
     for arm, (path, flag) in itertools.product(arms, flags.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
-            raise UserError(
-                f"{arm.name} sets {path}, but {flag} also determines {path}: remove {path} from "
-                f"the arm, or leave {flag} out"
-            )
+            raise UserError(f"{arm.name} sets {path}, but {flag} sets it too: leave one out")
 
 
 def scale_to_width(trainer: Trainer, arm: Arm, width: int) -> Arm:
@@ -80,10 +74,8 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
         count = count_parameters(trainer, resized(dim))
     if abs(count - target_count) > _COUNT_TOLERANCE * target_count:
         raise UserError(
-            "--equal parameters cannot be applied, because no model.feed_forward_dim gives "
-            f"{arm.name} ({count:,} parameters) as many parameters as {first.name} "
-            f"({target_count:,}): change model.feed_forward_dim of {first.name}, or leave "
-            "--equal parameters out"
+            f"no model.feed_forward_dim gives {arm.name} ({count:,} parameters) as many parameters "
+            f"as {first.name} ({target_count:,}): leave --equal parameters out"
         )
     return resized(dim)
 
@@ -158,7 +150,7 @@ def equalize_time(
             percent = f"{100 * (high / low - 1):.0f}%"
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
-                f"{percent}: run the same command again while nothing else runs on this machine"
+                f"{percent}: run the command again while nothing else runs on this machine"
             )
         seconds[arm] = list(map(min, *timings_of_arm))
 
@@ -264,10 +256,7 @@ def tune_rates(
         }
         stable = [candidate for candidate in arm_candidates if None not in scores[candidate]]
         if not stable:
-            raise UserError(
-                f"{arm.name} diverged at every learning rate in --rates: add lower learning rates "
-                "to --rates"
-            )
+            raise UserError(f"{arm.name} diverged at every learning rate: add lower --rates")
         best_arms.append(max(stable, key=lambda arm: trainer.sign * statistics.mean(scores[arm])))
         by_rate = {candidate.rate: arm_scores for candidate, arm_scores in scores.items()}
         tunings.append(Tuning(arm.name, arm.group, by_rate, best_arms[-1].rate))

@@ -39,7 +39,6 @@ def run(options: argparse.Namespace) -> None:
     arms = _parse_arms(options.arms or QUICK, options.set, options.tasks)
     trainer = trainer_class(arms[0])(options)
     choices.check_arms(trainer, arms, flags)
-    trainer.leave_out(arms)
     recipes = {arm.name: trainer.recipe(arm) for arm in arms}
     _check_data(trainer, recipes, options.differ)
     trainer.prepare(recipes, out)
@@ -86,13 +85,10 @@ def run(options: argparse.Namespace) -> None:
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     tuning_seeds = options.tuning_seeds
     if tuning_seeds and not options.rates:
-        raise UserError(
-            "--tuning-seeds has no effect without --rates: add --rates, or leave --tuning-seeds out"
-        )
+        raise UserError("--tuning-seeds has no effect without --rates: add --rates")
     if shared_seeds := set(tuning_seeds or ()).intersection(options.seeds):
         raise UserError(
-            f"seed {min(shared_seeds)} is in both --tuning-seeds and --seeds: remove the seed from "
-            "one of these flags"
+            f"seed {min(shared_seeds)} is in both --tuning-seeds and --seeds: leave one out"
         )
     return tuning_seeds or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
@@ -189,35 +185,25 @@ def _parse_arms(
         if settings and "=" in text and not known and arm.task is None:
             raise UserError(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
-                f"{nearest(arm.recipe, registry.FAMILY_OF)}: correct the name or, for a setting, "
-                f"repeat the flag, as in --set {settings[-1]} --set {text}"
+                f"{nearest(arm.recipe, registry.FAMILY_OF)}; for a setting write --set {text}"
             )
     if len(arms) < 2:
-        raise UserError(
-            f"{texts[0]!r} is the only arm, but a comparison needs at least two arms: give "
-            "another arm"
-        )
+        raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
     for arm in arms:
         if [other.name for other in arms].count(arm.name) > 1:
-            raise UserError(
-                f"two arms are called {arm.name}: give one of these arms another name, as in "
-                f"NAME={arm.recipe}"
-            )
+            raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
         if tasks and arm.task is None and arm.recipe in (*TASKS, *OWN_TASKS):
             raise UserError(
-                f"{arm.name} names the task {arm.recipe}, but --tasks names tasks too: write "
-                f"{arm.name}=FROM for a pre-trained model FROM, or leave --tasks out"
+                f"{arm.name} names the task {arm.recipe}, but --tasks names tasks too: name a "
+                "pre-trained model instead, or leave --tasks out"
             )
         if arm.sets("training.seed"):
-            raise UserError(
-                f"{arm.name} sets training.seed, but --seeds chooses the seeds of all arms: "
-                "remove training.seed from the arm"
-            )
+            raise UserError(f"{arm.name} sets training.seed: give --seeds instead")
         if (first_class := trainer_class(arms[0])) is not (other_class := trainer_class(arm)):
             names = (cls.run_class.recipe_class.kind for cls in (first_class, other_class))
             raise UserError(
                 f"{arms[0].name} and {arm.name} have recipes of different kinds, "
-                f"{' and '.join(names)}: give arms with recipes of the same kind"
+                f"{' and '.join(names)}: give recipes of one kind"
             )
     return arms
 
@@ -254,8 +240,7 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
             if is_among(path, trainer.data) and not is_among(path, (*differ, *corpus_paths)):
                 raise UserError(
                     f"{name} has {path}={value!r}, but {first} has {path}={first_value!r}: set "
-                    f"both to the same value, or give --differ {path} to compare arms with "
-                    "different training data"
+                    f"both to one value, or give --differ {path}"
                 )
 
 
@@ -270,7 +255,4 @@ def _check_different(recipes: dict[str, Recipe]) -> None:
     for (first, first_recipe), (second, second_recipe) in pairs:
         same_settings = first_recipe.differences(second_recipe).keys() <= {"model", "model_options"}
         if same_settings and operators(first_recipe) == operators(second_recipe):
-            raise UserError(
-                f"{second} has the same model and settings as {first}: change or remove one of "
-                "these arms"
-            )
+            raise UserError(f"{second} has the same model and settings as {first}: change one")

@@ -131,8 +131,11 @@ def write(study: Study, options: argparse.Namespace) -> None:
     guessing = {group: level and level[0] for group, level in levels.items()}
     record = {
         "rows": [_compact(row, trainer) for row in study.rows],
-        "verdicts": _verdict_records(verdicts, "arm", "task" if study.tasks else "width"),
-        "trends": _verdict_records({(name,): trend for name, trend in trends.items()}, "arm"),
+        "verdicts": [
+            {"arm": name, "task" if study.tasks else "width": group, **dataclasses.asdict(verdict)}
+            for (name, group), verdict in verdicts.items()
+        ],
+        "trends": [{"arm": name, **dataclasses.asdict(trend)} for name, trend in trends.items()],
         "bootstrap": tests,
         "guessing": guessing if study.tasks else guessing[study.groups[0]],
         "timing": [dataclasses.asdict(timing) for timing in study.timings],
@@ -141,7 +144,7 @@ def write(study: Study, options: argparse.Namespace) -> None:
     }
     studies.write(out, "compare", options, _title(study), lines, **record)
     is_near_chance = any(_arms_at_chance(study, group, levels[group]) for group in study.groups)
-    print(f"next: {_next_command(study, verdicts, is_near_chance, options)}")
+    print(f"next: {_next(study, verdicts, is_near_chance, options)}")
 
 
 def _compact(row: dict, trainer: Trainer) -> dict:
@@ -193,20 +196,6 @@ def _task_table(study: Study, levels: dict[str, tuple[float, str] | None]) -> li
     head = ("arm", *columns, AVERAGE, f"- {study.first}", "95% interval", "p", "verdict")
     text = "The average is over the scores. Its verdicts are corrected for the number of arms."
     return [*studies.table(head, lines), "", text]
-
-
-def _verdict_records(verdicts: dict[tuple, Verdict], *key_names: str) -> list[dict]:
-    """Converts verdicts to a list of dicts for JSON.
-
-    Args:
-        verdicts: dict that maps a tuple, such as (arm, width), to the verdict.
-        key_names: keys under which the dicts contain the elements of the tuple, such as "arm" and
-            "width".
-    """
-    return [
-        {**dict(zip(key_names, key, strict=True)), **dataclasses.asdict(verdict)}
-        for key, verdict in verdicts.items()
-    ]
 
 
 def _arm_title(arm: str, group: Group) -> str:
@@ -490,7 +479,7 @@ def _about_chance(study: Study, groups: Sequence[Group], chance_level: tuple[flo
 def _about_arms(study: Study, options: argparse.Namespace) -> list[str]:
     lines = [f"- {arm.label}: {', '.join((arm.recipe, *arm.settings))}" for arm in study.arms]
     if options.set:
-        lines += [f"- all: {', '.join(map(study.trainer.shared, options.set))}"]
+        lines += [f"- all: {', '.join(options.set)}"]
     return lines
 
 
@@ -525,80 +514,36 @@ def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Pat
     studies.mean_curves({title: lines}, path, *axes, **style)
 
 
-def _next_command(
+def _next(
     study: Study, verdicts: dict[tuple, Verdict], is_near_chance: bool, options: argparse.Namespace
 ) -> str:
-    """Returns the most useful command to run next, with the reason as a comment.
-
-    Args:
-        study: the comparison.
-        verdicts: dict that maps (arm, group) to the verdict.
-        is_near_chance: whether an arm is at chance level.
-        options: parsed options of the command.
-    """
-    trainer, seeds = study.trainer, options.seeds
-    unused_seeds = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
-
-    def more_seeds(count: int) -> list[str]:
-        return [*map(str, seeds), *map(str, itertools.islice(unused_seeds, count))]
-
-    verdict_words = {verdict.word for verdict in verdicts.values()}
-    edges = {tuning.edge for tuning in study.tunings}
+    """Returns the most useful change of the command, with the reason as a comment."""
+    trainer, seeds, tunings = study.trainer, options.seeds, study.tunings
+    unused = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
+    more_seeds = [*seeds, *itertools.islice(unused, max(SEEDS - len(seeds), 2))]
+    words, edges = ({one.word for one in verdicts.values()}, {one.edge for one in tunings})
+    typed, first = " ".join(options.arguments), trainer.recipe(study.arms[0])
     if is_near_chance and trainer.from_random_weights:
-        steps = f"training.max_steps={2 * max(row['updates'] for row in study.rows)}"
-        return _repeated_command(
-            options, "to leave the chance level", "--set", steps, out=f"{options.out}-longer"
-        )
-    if len(seeds) < SEEDS:
-        seeds_to_run = more_seeds(SEEDS - len(seeds))
-        return _repeated_command(
-            options, f"a verdict needs {SEEDS} seeds", "--seeds", *seeds_to_run
-        )
-    if edges & {"least", "greatest"}:
-        rates = list(study.tunings[0].scores)
+        steps = 2 * max(row["updates"] for row in study.rows)
+        flag, values, reason = "set", [f"training.max_steps={steps}"], "to leave the chance level"
+    elif len(seeds) < SEEDS:
+        flag, values, reason = "seeds", more_seeds[:SEEDS], f"a verdict needs {SEEDS} seeds"
+    elif edges & {"least", "greatest"}:
+        rates = list(tunings[0].scores)
         lower, higher = rates[0] ** 2 / rates[1], rates[-1] ** 2 / rates[-2]
-        wider_rates = [lower] * ("least" in edges) + rates + [higher] * ("greatest" in edges)
-        return _repeated_command(
-            options,
-            "the best rate may lie further",
-            "--rates",
-            *(f"{rate:g}" for rate in wider_rates),
-        )
-    if "not decided" in verdict_words:
-        return _repeated_command(options, "more seeds may decide", "--seeds", *more_seeds(2))
-    typed = " ".join(options.arguments)
-    if not study.tunings and "training.learning_rate=" not in typed:
-        rate = trainer.recipe(study.arms[0]).training.learning_rate
-        rates = [f"{rate * factor:g}" for factor in (0.5, 1, 2)]
-        return _repeated_command(options, "each arm at its best rate", "--rates", *rates)
-    if len(study.groups) == 1 and trainer.from_random_weights and "model.hidden_dim=" not in typed:
-        width = trainer.recipe(study.arms[0]).model_config().hidden_dim
-        widths = [str(width // 2), str(width), str(2 * width)]
-        return _repeated_command(options, "does it hold at other sizes?", "--widths", *widths)
-    return f"tensorboard --logdir {shlex.quote(options.out)}"
-
-
-def _repeated_command(
-    options: argparse.Namespace, reason: str, flag: str, *values: str, out: str = ""
-) -> str:
-    """Returns the user's command with new values of a flag, and a reason as a comment.
-
-    Args:
-        options: parsed options of the command.
-        reason: the reason to run the new command.
-        flag: flag to set. A new value of `--set` replaces values for the same setting. For any
-            other flag, the new values replace all values.
-        values: values of the flag.
-        out: new output folder; "" means the same folder.
-    """
-    arguments, is_replaced, paths = [], False, [value.partition("=")[0] for value in values]
-    given = zip(options.arguments, (*options.arguments[1:], ""), strict=True)
-    for argument, following in given:
-        if argument == flag == "--set" and following.partition("=")[0] in paths:
-            next(given)
-            continue
-        is_replaced = argument == flag != "--set" or (is_replaced and not argument.startswith("-"))
-        if not is_replaced:
-            arguments.append(out if out and argument == options.out else argument)
-    line = shlex.join(["macaron", "compare", *arguments, flag, *values])
-    return f"{line}  # {reason}"
+        rates = [lower] * ("least" in edges) + rates + [higher] * ("greatest" in edges)
+        flag, values, reason = "rates", rates, "the best rate may lie further"
+    elif "not decided" in words:
+        flag, values, reason = "seeds", more_seeds, "more seeds may decide"
+    elif not tunings and "training.learning_rate=" not in typed:
+        rates = [first.training.learning_rate * factor for factor in (0.5, 1, 2)]
+        flag, values, reason = "rates", rates, "each arm at its best rate"
+    elif len(study.groups) == 1 and trainer.from_random_weights and "hidden_dim=" not in typed:
+        width = first.model_config().hidden_dim
+        flag, values = "widths", [width // 2, width, 2 * width]
+        reason = "does it hold at other sizes?"
+    else:
+        return f"tensorboard --logdir {shlex.quote(options.out)}"
+    texts = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    folder = " in another folder" if flag == "set" else ""
+    return f"the same command{folder} with --{flag} {' '.join(texts)}  # {reason}"

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import pathlib
+import shutil
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -41,11 +42,10 @@ from macaron_tf.evaluation.translation import (
     tokenize_lines,
     tokenized_bleu,
 )
-from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.plug_ins import find_sources
 from macaron_tf.training import Diverged
-from macaron_tf.training.checkpoints import CheckpointDirectory
 
 # Maximum number of corpus rows in which tokens are counted. Counting 100 million ids takes 5 s.
 _COUNTED_ROWS = 1 << 20
@@ -130,8 +130,8 @@ class Pretraining(Trainer):
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         super().check(arm, seed, run)
-        if PretrainingRun.saved_training(run):
-            PretrainingRun.open(run).check_data(self.corpora[arm.name].fingerprint)
+        if earlier := PretrainingRun.existing(as_path(run), self.options.trust_code):
+            earlier.check_data(self.corpora[arm.name].fingerprint)
 
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
@@ -142,18 +142,16 @@ class Pretraining(Trainer):
         )
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        if not _is_complete(run):
+        steps = self.recipe(arm).training.max_steps
+        if steps not in studies.values(studies.validations(run), "step"):
             self.fit_unless_diverged(arm, seed, run, log)
-        if not _is_complete(run):
-            steps = self.recipe(arm).training.max_steps
-            raise UserError(
-                f"{run} stopped before step {steps:,}: look for the reason in the output of the run"
-            )
+        if steps not in studies.values(studies.validations(run), "step"):
+            raise UserError(f"{run} stopped before step {steps:,}: read the output of the run")
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
                 raise Diverged(
-                    f"{run} diverged (the validation loss at step {line['step']:,} is not "
-                    "finite): lower training.learning_rate, or leave the arm out"
+                    f"{run} diverged at step {line['step']:,}: lower training.learning_rate, or "
+                    "leave the arm out"
                 )
         return self.row(run, curve[-1])
 
@@ -213,12 +211,6 @@ class Pretraining(Trainer):
         return f"{size:,} rows of {corpus.config.sequence_length} tokens"
 
 
-def _is_complete(run: pathlib.Path) -> bool:
-    """Returns whether a folder has a complete pre-training run."""
-    training = PretrainingRun.saved_training(run)
-    return bool(training) and training.max_steps in studies.values(studies.validations(run), "step")
-
-
 class Translation(Trainer):
     run_class = TranslationRun
     data = ("data.", "metric.")
@@ -245,28 +237,23 @@ class Translation(Trainer):
         studies.command("translate", "train", *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Runs `translate train`, `average` and `evaluate`, unless the run is complete.
+        """Runs `translate train`, `average` and `evaluate`, and returns the scores.
 
-        See `Trainer.train`.
+        The file RUN.json keeps the scores, so that they are computed once. See `Trainer.train`.
         """
-        recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
-        # RUN/scores is not used, because it may have a user's evaluations of other text.
-        output = run / "comparison"
-        records = _average_scores(run, output, recipe)
-        if not records:
+
+        def make() -> dict[str, Any]:
             self.fit_unless_diverged(arm, seed, run, log)
-            arguments = [str(run), *self.data_flags]
-            arguments += ["--checkpoint", "average", "--output", str(output)]
-            trust = self.trust_flags(run)
+            output, trust = run / "comparison", self.trust_flags(run)
+            shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
             studies.command("translate", "average", str(run), *trust, log=log)
-            studies.command("translate", "evaluate", *arguments, *trust, log=log)
-            records = _average_scores(run, output, recipe)
-        if len(records) != 1:
-            raise UserError(
-                f"{output} contains {len(records)} evaluations of the averaged checkpoints, but "
-                f"must contain exactly 1: remove {output}, then run the same command again"
-            )
-        return self.row(run, records[0])
+            arguments = [*self.data_flags, "--checkpoint", "average", "--output", str(output)]
+            studies.command("translate", "evaluate", str(run), *arguments, *trust, log=log)
+            [path] = output.glob("*.json")
+            return studies.read_json(path)
+
+        key = {"recipe": arm.recipe, "settings": self.settings(arm, seed)}
+        return self.row(run, studies.read_or_compute(pathlib.Path(f"{run}.json"), key, make))
 
     def chance_level(self, rows: list[dict]) -> tuple[float, str]:
         metric, references = TranslationMetric(**rows[0]["metric"]), rows[0]["references"]
@@ -288,30 +275,6 @@ class Translation(Trainer):
             arm_fields = {key: other_row[key] for key in ("arm", "width", "seed")}
             results.append({**arm_fields, **test})
         return results
-
-
-def _average_scores(
-    run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe
-) -> list[dict]:
-    """Reads the scores of a run's averaged weights from the JSON files in `output`.
-
-    The function ignores scores on splits other than the validation split. It also ignores scores of
-    an earlier average, which does not include the last checkpoint.
-
-    Args:
-        run: folder of the run.
-        output: folder of the scores.
-        recipe: recipe of the run.
-    """
-    steps = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
-    records = []
-    for path in sorted(output.glob("*.json")):
-        with refuse_damage(path, "remove it"):
-            record = read_json(path, mend="remove it")
-            evaluated = (record["checkpoint"], record["steps"][-1], record["split"])
-        if steps and evaluated == ("average", steps[-1], recipe.data.validation_split):
-            records.append(record)
-    return records
 
 
 SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
@@ -400,7 +363,7 @@ class Finetuning(Trainer):
         if "init" not in selected:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
-                f"{arm.name} does not set init, which names the weights to fine-tune: write {start}"
+                f"{arm.name} does not set init, the weights to fine-tune: write {start}"
             )
         find_sources(selected)
         recipe = preset(selected.pop("preset", "macaron"), get_task(arm.recipe, own=True))
@@ -415,19 +378,8 @@ class Finetuning(Trainer):
             for location in dict.fromkeys(locations):
                 read_init(location, trust_code=self.options.trust_code)
 
-    def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Does nothing, because `finetune train` raises for settings without an effect."""
-
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Does nothing, because `fine_tuned` checks existing runs."""
-
-    def network(self, name: str, recipe: Recipe) -> keras.Model:
-        raise NotImplementedError("fine-tuned arms have the weights of their init")
-
-    def fit(
-        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
-    ) -> None:
-        raise NotImplementedError("fine-tuned arms are trained by `fine_tuned`")
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         settings = [one.replace(SEED, str(seed)) for one in self.settings(arm, seed)]
@@ -467,7 +419,7 @@ def trainer_class(arm: Arm) -> type[Trainer]:
     result = classes.get(type(recipe := registry.load(arm.recipe)))
     if result is None:
         raise UserError(
-            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}, which `compare` does "
-            "not support: give a recipe for pre-training or translation, or a fine-tuning task"
+            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: give a recipe for "
+            "pre-training or translation, or a fine-tuning task"
         )
     return result

@@ -12,7 +12,7 @@ import urllib.request
 from experiments import registry
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
-from experiments.translate.train import train_recipe
+from experiments.translate.train import train_translator
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
     _stage(1, "train: a Macaron on the user interface text of a home automation program")
-    train_recipe(recipe, path)
+    train_translator(TranslationRun(path, recipe, None))
     trained = TranslationRun.open(path)
     # Training stops after training.max_minutes, so a slow machine writes fewer checkpoints.
     regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)

@@ -22,7 +22,6 @@ from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, check_encodable
-from macaron_tf.io.paths import as_path
 from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
@@ -206,14 +205,14 @@ def read_rows(
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
-    recipe = registry.load_from_options(options, ElmoRun)
-    path = as_path(options.run)
+    elmo_run = registry.plan(options, ElmoRun)
+    recipe = elmo_run.recipe
     recipe.model_config()  # raises for wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
-    elmo_run = ElmoRun.resume(path, recipe)
-    rows, held_out, vocabulary = read_rows(recipe, elmo_run and elmo_run.vocabulary, options.tfds)
+    elmo_run = elmo_run.continued()
+    rows, held_out, vocabulary = read_rows(recipe, elmo_run.vocabulary, options.tfds)
     result = train_run(
-        ElmoRun(path, recipe, vocabulary, data_dir=options.data_dir),
+        dataclasses.replace(elmo_run, vocabulary=vocabulary),
         RunData(
             functools.partial(rows.dataset, recipe.training.seed),
             rows.fingerprint(),

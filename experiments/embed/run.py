@@ -79,14 +79,10 @@ class EmbeddingRecipe(EpochRecipe):
         arguments = (self.pooling, self.normalize, self.num_classes, self.concatenation)
         return SiameseEncoder(config, *arguments, dtype=self.training.dtype_policy)
 
-    def unread(self) -> dict[str, str]:
+    def unread(self) -> list[str]:
         readers = {"concatenation": "softmax", "margin": "triplet"}
-        unread_settings = {
-            name: f"objective {objective!r}"
-            for name, objective in readers.items()
-            if self.objective != objective
-        }
-        return super().unread() | unread_settings
+        unread = (name for name, objective in readers.items() if self.objective != objective)
+        return [*super().unread(), *unread]
 
     @property
     def task_definition(self) -> Task:

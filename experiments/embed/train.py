@@ -1,6 +1,7 @@
 """The command `embed train`, which trains a sentence encoder."""
 
 import argparse
+import dataclasses
 
 import tensorflow as tf
 
@@ -13,10 +14,9 @@ from experiments.embed.run import (
     read_start,
 )
 from experiments.epochs import init_of_run, train_examples, warn_start
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.io.paths import as_path
 from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.starts import Start
 from macaron_tf.tasks.vectors import Vectors, warn_cut
@@ -26,27 +26,25 @@ from macaron_tf.training import FitModel
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     init_arguments = options.model, options.vocabulary, options.lower_case
-    if options.resume:
-        resumed_run = EmbeddingRun.open(options.run, options.trust_code)
-        init = init_of_run(resumed_run, *init_arguments)
+    if earlier := registry.resumed(options, EmbeddingRun):
+        init = init_of_run(earlier, *init_arguments)
         changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
         changes = {name: value for name, value in changes.items() if value}
-        recipe = resumed_run.recipe.changed(**changes)
-        recipe = checked(override(recipe, options.set, lambda: resumed_run.recipe.training), init)
+        recipe = earlier.recipe.changed(**changes)
     else:
         init = read_start(options.init, *init_arguments, options.trust_code)
         recipe = configure(options, init)
-    task, vocabulary, path = recipe.task_definition, init.vocabulary, as_path(options.run)
-    # Raises for a run of another type before the data are read.
-    EmbeddingRun.saved_training(path, options.trust_code)
-    refuse_unread(recipe, options.set)
+    planned = registry.plan(options, EmbeddingRun, recipe, earlier)
+    recipe, vocabulary = checked(planned.recipe, init), init.vocabulary
+    task = recipe.task_definition
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
         for split in ("train", task.validation_splits[0])
     )
     recipe = recipe.resolved(len(examples))
     warn_start(init, recipe)
-    EmbeddingRun.resume(path, recipe)  # raises before the tokenization
+    # Raises for a run of other settings before the tokenization.
+    run = dataclasses.replace(planned, recipe=recipe, vocabulary=vocabulary).continued()
     train_data, validation_data = (
         encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
     )
@@ -66,10 +64,9 @@ def run(options: argparse.Namespace) -> None:
 
         return validate
 
-    run = EmbeddingRun(path, recipe, vocabulary, data_dir=options.data_dir)
     result = train_examples(run, train_data, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
-    steps += (f"macaron export {{run}} served/{path.name}",)
+    steps += (f"macaron export {{run}} served/{run.path.name}",)
     best = "best validation {metric} {score:.4f} at step {step:,}"
     report(result, recipe, options, *steps, best=best)
 
@@ -88,10 +85,9 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
             normalize=pretrained.normalize,
             max_length=pretrained.max_length or recipe.max_length,
         )
-    recipe = recipe.changed(
+    return recipe.changed(
         source=options.source or recipe.source, pooling=options.pooling or recipe.pooling
     )
-    return checked(override(recipe, options.set), start)
 
 
 def run_settings(options: argparse.Namespace) -> None:

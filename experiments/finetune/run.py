@@ -157,16 +157,14 @@ class FinetuningRecipe(EpochRecipe):
         language_arguments = self.language, self.languages, embeds_languages(config)
         return Limits(self.max_length, self.spans, config.causal, *language_arguments)
 
-    def unread(self) -> dict[str, str]:
-        task, config = self.task_definition, self.model_config()
-        unread_settings = super().unread()
-        if task.kind != "spans":
-            unread_settings["spans."] = "extractive question answering"
-        if not isinstance(config, ElmoConfig):
-            unread_settings["words."] = "a model on ELMo's vectors"
-        if not (config.causal and task.kind in ("classification", "choice")):
-            unread_settings["language_weight"] = "a causal classifier"
-        return unread_settings
+    def unread(self) -> list[str]:
+        kind, config = self.task_definition.kind, self.model_config()
+        read = {
+            "spans.": kind == "spans",
+            "words.": isinstance(config, ElmoConfig),
+            "language_weight": config.causal and kind in ("classification", "choice"),
+        }
+        return [*super().unread(), *(path for path in read if not read[path])]
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return labelled(self.task_definition).training_objective(

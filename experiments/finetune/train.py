@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from experiments import registry
 from experiments.epochs import (
     example_batches,
     init_of_run,
@@ -25,7 +26,6 @@ from experiments.finetune.run import (
     measure,
     preset,
 )
-from experiments.recipe import override, refuse_unread
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report, warn_truncated
 from macaron_tf.data.example_batches import EncodedExamples
@@ -33,7 +33,6 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
-from macaron_tf.io.paths import as_path
 from macaron_tf.starts import Start
 from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
@@ -117,31 +116,31 @@ class TaskData:
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     init_arguments = options.model, options.vocabulary, options.lower_case
-    if options.resume:
-        resumed_run = FinetuningRun.open(options.resume, options.trust_code)
-        init = init_of_run(resumed_run, *init_arguments)
-        task = get_task(resumed_run.recipe.task, own=True)
-        recipe = resumed_run.recipe.changed(source=options.source or resumed_run.recipe.source)
-        recipe = override(recipe, options.set)
+    if earlier := registry.resumed(options, FinetuningRun):
+        init = init_of_run(earlier, *init_arguments)
+        recipe = earlier.recipe.changed(source=options.source or earlier.recipe.source)
     else:
         init = read_init(options.init, *init_arguments, trust_code=options.trust_code)
-        task = get_task(options.task, own=True)
-        recipe = configure(preset(options.preset, task), init, options.source, options.set)
+        recipe = preset(options.preset, get_task(options.task, own=True))
+        source = options.source or recipe.source
+        recipe = recipe.changed(**init.settings, source=source, languages=init.languages)
+    planned = registry.plan(options, FinetuningRun, recipe, earlier)
+    recipe, task = planned.recipe, get_task(recipe.task, own=True)
     check_recipe(recipe, init)
-    path = as_path(options.run)
-    # Raises for a run of another type before the data are read.
-    FinetuningRun.saved_training(path, options.trust_code)
-    refuse_unread(recipe, options.set)
+    # A preset may also change settings that nothing reads.
+    changed = {f.name for f in dataclasses.fields(recipe) if getattr(recipe, f.name) != f.default}
+    unread = [path for path in recipe.unread() if path.rstrip(".") in changed]
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
         print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
-    result = train_recipe(recipe, path, data, init, options.devices, options.callbacks)
+    planned = dataclasses.replace(planned, settings=[*planned.settings, *unread])
+    result = train_task(planned, data, init, options.devices, options.callbacks)
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
-        steps.append(f"macaron export {{run}} served/{path.name}")
-    metrics = result_of(path, result).metrics
+        steps.append(f"macaron export {{run}} served/{planned.path.name}")
+    metrics = result_of(planned.path, result).metrics
     best = "best validation scores at step {step:,}: " + metrics_line(metrics)
     level = data.chance_level()
     if metrics and metrics["score"] <= level + CHANCE_MARGIN:
@@ -153,49 +152,24 @@ def run(options: argparse.Namespace) -> None:
     report(result, recipe, options, *steps, best=best)
 
 
-def configure(
-    recipe: FinetuningRecipe, init: Start, source: str | None, settings: list[str]
-) -> FinetuningRecipe:
-    """Returns a preset's recipe with the user's settings, for a pre-trained model and a source.
-
-    Args:
-        recipe: recipe of the preset.
-        init: the pre-trained model. Its name, configuration and languages replace those values of
-            the recipe.
-        source: source of the examples; `None` means the source in the recipe.
-        settings: values of `--set`.
-    """
-    changes = {"source": source or recipe.source, "languages": init.languages}
-    return override(recipe.changed(**init.settings, **changes), settings)
-
-
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
-    """Raises a `UserError` if a setting does not fit the pre-trained model or has no effect.
-
-    The function also raises if `training.best_metric` is not a validation metric of the task.
-    """
+    """Raises a `UserError` if a setting does not fit the pre-trained model, or the best metric."""
     task = recipe.task_definition
     init.check(recipe.model_config(init.vocabulary.size))
-    fields = dataclasses.fields(recipe)
-    # Settings that a preset or the user has changed.
-    changed = {field.name for field in fields if getattr(recipe, field.name) != field.default}
-    refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in changed))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
 
-def train_recipe(
-    recipe: FinetuningRecipe,
-    path: epath.Path,
+def train_task(
+    run: FinetuningRun,
     data: TaskData,
     init: Start,
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Fine-tunes a model in the folder `path`, or resumes the run in that folder.
+    """Trains a fine-tuning run, or resumes the run in its folder.
 
     Args:
-        recipe: the recipe.
-        path: folder of the run.
+        run: the run; its vocabulary is replaced by that of `init`.
         data: data of the task.
         init: model, vocabulary and weights to start from.
         strategy: distribution strategy.
@@ -207,12 +181,12 @@ def train_recipe(
             infinite loss or gradient. result.json then has the metrics of the best checkpoint.
     """
     vocabulary = init.vocabulary
-    recipe = data.resolve_recipe(recipe)
+    recipe, path = data.resolve_recipe(run.recipe), run.path
     check_recipe(recipe, init)
     mend = "; to classify texts in {} give --set language=CODE"
     warn_start(init, recipe, recipe.language, mend)
-    FinetuningRun.resume(path, recipe)  # raises before tokenization, which takes minutes
-    run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
+    # Raises for a run of other settings before tokenization, which takes minutes.
+    run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary).continued()
     encoded = data.encoded(vocabulary, recipe.limits)
 
     def validation(network: keras.Model):
@@ -266,7 +240,7 @@ def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningRes
 
     Args:
         path: folder of the run.
-        trained: output of `train_recipe`; `None` if training diverged.
+        trained: output of `train_task`; `None` if training diverged.
     """
     ending = ("diverged", None) if trained is None else (trained.reason, trained.step)
     seconds = None if trained is None else round(trained.elapsed_seconds, 1)

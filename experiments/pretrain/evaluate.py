@@ -68,11 +68,11 @@ def run(options: argparse.Namespace) -> None:
         with options.devices.scope():
             changed_run = dataclasses.replace(opened, recipe=changed_recipe)
             network = changed_run.load_network(checkpoint, saved=not has_memory)
-            model = build_fit_model(
-                network, changed_recipe.make_objective(), changed_recipe.training
-            )
+            objective = changed_recipe.make_objective()
+            model = build_fit_model(network, objective, changed_recipe.training)
         with Progress("evaluating"):
-            metrics = evaluate_model(model, validation_batches(changed_recipe, corpus))
+            batches = validation_batches(changed_recipe, corpus, objective)
+            metrics = evaluate_model(model, batches)
         memory_settings = {}
         if has_memory:
             memory_settings = {"memory": memory_length, "clamp": options.clamp}

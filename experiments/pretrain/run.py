@@ -201,28 +201,22 @@ class PretrainingRecipe(Recipe):
                     f"corpus.packing is {self.corpus.packing!r}: set corpus.packing=full_text"
                 )
 
-    def unread(self) -> dict[str, str]:
-        readers = {
-            "masking.": [name for name, cls in PRETRAINING.items() if cls.fills_masks],
-            "corruption.": ("span_corruption",),
-            "denoising.": ("denoising",),
-            "generator_width": ("replaced_tokens",),
-            "discriminator_weight": ("replaced_tokens",),
-            "partial_prediction": ("permutation_language",),
-            "bidirectional": ("permutation_language",),
-            "memory_length": [name for name, cls in PRETRAINING.items() if cls.has_memory],
-            "head_transform": ("masked_language", "span_boundary"),
+    def unread(self) -> list[str]:
+        objective, learns = self.builtin_objective, self.builtin_objective.learns
+        read = {
+            # `masking` is passed to the `preparation` of a user's class.
+            "masking.": objective.fills_masks or is_import_path(self.objective),
+            "corruption.": learns == "span_corruption",
+            "denoising.": learns == "denoising",
+            "generator_width": learns == "replaced_tokens",
+            "discriminator_weight": learns == "replaced_tokens",
+            "partial_prediction": learns == "permutation_language",
+            "bidirectional": learns == "permutation_language",
+            "memory_length": objective.has_memory,
+            "head_transform": learns in ("masked_language", "span_boundary"),
+            "vocabulary.max_characters": self.vocabulary.kind == "wordpiece",
         }
-        # `masking` is passed to the `preparation` of a user class.
-        if is_import_path(self.objective):
-            del readers["masking."]
-        unread = super().unread()
-        for name, objectives in readers.items():
-            if self.builtin_objective.learns not in objectives:
-                unread[name] = f"objective {' or '.join(map(repr, objectives))}"
-        if self.vocabulary.kind != "wordpiece":
-            unread["vocabulary.max_characters"] = "vocabulary.kind=wordpiece"
-        return unread
+        return [*super().unread(), *(path for path in read if not read[path])]
 
     @functools.cached_property
     def objective_class(self) -> type[PretrainingObjective]:

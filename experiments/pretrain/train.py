@@ -1,18 +1,23 @@
 """The command `pretrain train`, which trains an encoder, language model or encoder-decoder."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
-from etils import epath
 
 from experiments import registry
 from experiments.pretrain.corpus import prepare_corpus, vocabulary_config
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.recipe import override, refuse_unread
-from experiments.train_run import RunData, evaluate_model, report, train_run
+from experiments.train_run import (
+    RunData,
+    evaluate_model,
+    needs_static_shapes,
+    report,
+    train_run,
+)
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
     language_batches,
@@ -22,7 +27,8 @@ from macaron_tf.data.corpus.reading import (
 from macaron_tf.data.corpus.streams import stream_dataset
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import absolute, as_path
+from macaron_tf.io.paths import absolute
+from macaron_tf.objectives import PretrainingObjective
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult
 from macaron_tf.training.callbacks import Callbacks
@@ -33,51 +39,48 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path, resumed, start = as_path(options.run), None, None
-    init_arguments = options.lower_case, options.trust_code
-    if options.resume:
-        resumed = PretrainingRun.open(path, options.trust_code)
-        recipe = resumed.recipe
-        start = recipe.init and _read_start(recipe.init, *init_arguments)
-    else:
-        recipe = registry.load(options.recipe, PretrainingRecipe)
-        if options.init:
-            start = _read_start(options.init, *init_arguments)
-            recipe = recipe.changed(**start.settings)
-    if options.lower_case is not None and not start:
+    earlier = registry.resumed(options, PretrainingRun)
+    recipe = earlier.recipe if earlier else registry.load(options.recipe, PretrainingRecipe)
+    start, location = None, recipe.init if earlier else options.init
+    if location:
+        # Imported late, because only --init needs the readers of other libraries.
+        from macaron_tf.starts import read_start
+
+        start = read_start(
+            location, ("encoder", "pair"), options.lower_case, trust_code=options.trust_code
+        )
+        recipe = recipe if earlier else recipe.changed(**start.settings)
+    elif options.lower_case is not None:
         raise UserError(
             "--[no-]lower-case applies only to the model of --init: leave it out, or give --set "
             f"vocabulary.lower_case={options.lower_case}"
         )
-    recipe = override(
-        recipe, options.set, lambda: PretrainingRun.saved_training(path, options.trust_code)
-    )
-    refuse_unread(recipe, options.set)
-    # Checks the settings before the data are read, which may take minutes. With --corpus, `resume`
-    # ignores the settings of corpus and vocabulary, because `train_recipe` takes these from the
-    # corpus.
+    planned = registry.plan(options, PretrainingRun, recipe, earlier)
+    recipe = planned.recipe
+    # Checks the settings before the data are read, which may take minutes. The settings of corpus
+    # and vocabulary are compared later, because they come from the prepared corpus.
     recipe.model_config()
-    recipe.check_metric(recipe.make_objective().metric_names)
-    PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
+    objective = recipe.make_objective(needs_static_shapes(options.devices))
+    recipe.check_metric(objective.metric_names)
+    planned.continued("corpus.", "vocabulary.")
     if options.vocabulary and (options.corpus or start):
         owner = "the model of --init" if start else "the corpus"
         raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
-    saved_folder = resumed and resumed.data_record().get("corpus")
-    if folder := options.corpus or saved_folder:
+    if folder := options.corpus or (earlier and earlier.data_record().get("corpus")):
         corpus = PretrainingCorpus.open(folder)
     else:
         vocabulary = start and start.vocabulary
         corpus = prepare_corpus(recipe, None, options.vocabulary, options.tfds, vocabulary)
     if start:
         check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
-    result = train_recipe(
-        recipe,
-        path,
+    result = train_corpus(
+        planned,
         corpus,
         options.devices,
         options.own_shards,
         start,
         options.callbacks,
+        objective,
     )
     command = "text_to_text" if recipe.builtin_objective.encoder_decoder else "finetune"
     next_commands = [f"macaron {command} train sst2 {{run}}-sst2 --init {{run}}"]
@@ -88,42 +91,39 @@ def run(options: argparse.Namespace) -> None:
     report(result, recipe, options, *next_commands, "tensorboard --logdir {run}")
 
 
-def train_recipe(
-    recipe: PretrainingRecipe,
-    path: epath.Path,
+def train_corpus(
+    run: PretrainingRun,
     corpus: PretrainingCorpus,
     strategy: tf.distribute.Strategy | None = None,
     own_shards: bool = False,
     start: "Start | None" = None,
     callbacks: Callbacks | None = None,
+    objective: PretrainingObjective | None = None,
 ) -> TrainingResult:
-    """Pre-trains a model in the folder `path`, or resumes the run in that folder.
+    """Trains a pre-training run, or resumes the run in its folder.
 
     Args:
-        recipe: settings of the run.
-        path: folder of the run.
+        run: the run; its vocabulary and its settings of corpus and vocabulary are replaced by
+            those of the corpus.
         corpus: prepared corpus; its `sequence_length` and `pairs` must equal the recipe's settings.
         strategy: distribution strategy; `None` means the current strategy.
         own_shards: whether each worker reads only its own shards. The order of the rows then
             depends on the number of workers.
         start: pre-trained model that `recipe.init` names; `None` means random weights.
         callbacks: Keras callbacks and profiling from the command line.
-
-    Raises:
-        UserError: the corpus does not fit the recipe, an option is not allowed with the objective,
-            a shard is damaged, or the folder has another run.
-        Diverged, Interrupted: see `train_run`.
+        objective: the recipe's objective; `None` means that this function makes it.
     """
+    recipe = run.recipe
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
             f"one batch needs {recipe.batch_size} training rows, but {corpus.folder} has only "
             f"{corpus.rows('train')}: prepare a corpus with more text, or lower batch_size"
         )
-    # The recipe that the run saves has the settings of the prepared corpus.
     recipe = recipe.changed(corpus=corpus.config, vocabulary=vocabulary_config(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
-    workers, validation_data = Workers(strategy), validation_batches(recipe, corpus)
+    objective = objective or recipe.make_objective(needs_static_shapes(strategy))
+    workers, validation_data = Workers(strategy), validation_batches(recipe, corpus, objective)
 
     def initialize(network: keras.Model) -> None:
         if start and (random_parts := start.copy_to(network)):
@@ -135,9 +135,9 @@ def train_recipe(
 
     try:
         return train_run(
-            PretrainingRun(path, recipe, corpus.vocabulary),
+            dataclasses.replace(run, recipe=recipe, vocabulary=corpus.vocabulary),
             RunData(
-                _batches(recipe, corpus, workers, own_shards),
+                _batches(recipe, corpus, objective, workers, own_shards),
                 corpus.fingerprint,
                 {"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
                 per_worker=own_shards and workers.several,
@@ -147,6 +147,7 @@ def train_recipe(
             initialize=initialize,
             note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
             callbacks=callbacks,
+            objective=objective,
         )
     except tf.errors.OpError as error:
         # A shard may have been damaged since the corpus was opened.
@@ -155,18 +156,12 @@ def train_recipe(
         raise
 
 
-def _read_start(location: str, lower_case: bool | None, trust_code: bool) -> "Start":
-    """Loads the network and the vocabulary that `--init` names."""
-    # Imported late, because only --init needs the readers of other libraries.
-    from macaron_tf.loading import load
-    from macaron_tf.starts import start_of
-
-    loaded = load(location, lower_case, pooling=False, trust_code=trust_code)
-    return start_of(location, loaded, ("encoder", "pair"))
-
-
 def _batches(
-    recipe: PretrainingRecipe, corpus: PretrainingCorpus, workers: Workers, own_shards: bool
+    recipe: PretrainingRecipe,
+    corpus: PretrainingCorpus,
+    objective: PretrainingObjective,
+    workers: Workers,
+    own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns a function that makes the endless dataset of training batches.
 
@@ -197,9 +192,8 @@ def _batches(
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.index)
-    objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
-
     accumulation_steps = recipe.training.accumulation_steps
+    numbered = recipe.masking.duplicates is not None
 
     def batches(first_index: int) -> tf.data.Dataset:
         if recipe.builtin_objective.has_memory:
@@ -225,7 +219,9 @@ def _batches(
     return batches
 
 
-def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
+def validation_batches(
+    recipe: PretrainingRecipe, corpus: PretrainingCorpus, objective: PretrainingObjective
+) -> tf.data.Dataset:
     """Makes the validation batches of a corpus, with the same masks in every validation.
 
     `recipe.validation_batches` limits the number of batches.
@@ -243,7 +239,7 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
         )
     if recipe.isolate_documents:
         rows = with_documents(rows, corpus.vocabulary.sep_id)
-    batches = recipe.make_objective().dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
+    batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
     return batches.take(recipe.validation_batches or -1)
 
 

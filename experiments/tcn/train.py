@@ -9,7 +9,7 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry, studies
-from experiments.recipe import refuse_argument_settings, refuse_unread
+from experiments.recipe import refuse_argument_settings
 from experiments.run import write_json
 from experiments.tcn.data import TaskData
 from experiments.tcn.run import SequenceRecipe, SequenceRun
@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> None:
     recipes = [base.of_mixer(mixer, options.set) for mixer in models]
     # These checks raise errors before the training, which takes minutes or hours.
     recipes[0].check_metric([task.metric])
-    refuse_unread(recipes[0], options.set, *recipes[1:])
     rows = []
     for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
@@ -87,7 +86,7 @@ def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
 def _resume(options: argparse.Namespace) -> None:
     """Resumes the run of `--resume` with the saved recipe, and prints the results of the run."""
     refuse_argument_settings(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
-    recipe = registry.load_from_options(options, SequenceRun)
+    recipe = registry.plan(options, SequenceRun).recipe
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
     data = task.read_data(options, recipe)
@@ -116,14 +115,11 @@ def _train(
         that there is no test split.
     """
     result_path = path / "result.json"
-    run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
-    if (
-        (earlier_run := run.resume(run.path, recipe))
-        and result_path.exists()
-        and earlier_run.recipe == recipe
-    ):
+    context = {"data_dir": options.data_dir, "settings": options.set}
+    run = SequenceRun(path, recipe, None, data.vocab_size, **context).continued()
+    if run.earlier and result_path.exists() and run.earlier.recipe == recipe:
         if data.fingerprint:
-            earlier_run.check_data(data.fingerprint)
+            run.earlier.check_data(data.fingerprint)
         row = studies.read_json(result_path)
         with refuse_damage(result_path, "remove the file and give the same command again"):
             table(task, [row])

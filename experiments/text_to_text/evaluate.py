@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
 from experiments.run import checkpoint_location, write_scores
-from experiments.text_to_text.run import TextRecipe, TextRun, open_run
+from experiments.text_to_text.run import TextRecipe, TextRun, answers_of, line_translator
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
@@ -25,6 +25,7 @@ from macaron_tf.data.tasks.text_tasks import (
     read_answer,
     read_answers,
 )
+from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import LineError, UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.answers import score_answers
@@ -32,7 +33,7 @@ from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
 from macaron_tf.loading import load
-from macaron_tf.tasks.generation import TextToText, frame_lines
+from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.text.base import PieceVocabulary
 
 
@@ -86,10 +87,7 @@ class TextPairs:
         has_spans = task.kind == "spans"
         examples = (read_questions if has_spans else read_examples)(task, split, tfds, source)
         if examples.labels is None:
-            raise UserError(
-                f"the split {split!r} of {source} has no labels, which the metrics need: give a "
-                "split with labels"
-            )
+            raise UserError(f"the split {split!r} of {source} has no labels: give another split")
         if has_spans:
             return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
@@ -154,9 +152,8 @@ def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None
     for label, answer, text in zip(labels, answers, decoded, strict=True):
         if read_answer(task, text) != label:
             raise UserError(
-                f"the model cannot generate the answer {answer!r} of {name}, because the tokens of "
-                f"the answer decode to {text!r}: raise max_target, or pre-train a model whose "
-                "vocabulary represents the answer"
+                f"the model cannot generate the answer {answer!r} of {name}, because its tokens "
+                f"decode to {text!r}: raise max_target, or start from another vocabulary"
             )
 
 
@@ -196,15 +193,18 @@ def evaluate(options: argparse.Namespace) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Runs the command `predict`: prints the answer to each line of a file or of stdin."""
     if options.json:
-        _answer_json(options)
-        return
+        mend = "leave one of them out, because --json uses the task that the run was trained for"
+        refuse_flags_with_json(mend, task=options.task)
     with options.devices.scope():
-        opened, network = open_run(
-            options.run, options.checkpoint, options.task, options.trust_code
-        )
-        translator = opened.line_translator(network)
-
-    task = options.task or opened.recipe.task
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
+    answers = answers_of(model, options.run, options.task)
+    if options.json:
+        answer_json(options.input, options.output, model.predict)
+        return
+    decoding = BeamSearchConfig(**model.recipe.get("decoding", {}))
+    translator = line_translator(model.network, model.vocabulary, answers, decoding)
+    task = options.task or answers["task"]
     is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
 
     def answer(lines: list[str], first: int) -> str:
@@ -220,21 +220,3 @@ def predict(options: argparse.Namespace) -> None:
         return "".join(f"{line}\n" for line in outputs.best)
 
     answer_lines(options.input, options.output, answer)
-
-
-def _answer_json(options: argparse.Namespace) -> None:
-    """Runs the command `predict --json`: writes a line of JSON for each line of text."""
-    refuse_flags_with_json(
-        "leave one of the two flags out, because --json always uses the task that the run was "
-        "trained for",
-        task=options.task,
-    )
-    with options.devices.scope():
-        location = checkpoint_location(options.run, options.checkpoint)
-        model = load(location, trust_code=options.trust_code)
-    if not isinstance(model.task, TextToText):
-        raise UserError(
-            f"{options.run} does not record a task that it was trained for: give a run of "
-            "`text_to_text train`, or give --task instead of --json"
-        )
-    answer_json(options.input, options.output, model.predict)

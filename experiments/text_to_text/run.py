@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from annotated_types import Ge
@@ -15,13 +16,12 @@ from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.loading import load, locate
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Dropout, Natural
 from macaron_tf.special_ids import BOS, EOS
-from macaron_tf.text import TextVocabulary
+from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 
 # Tasks whose answer is a class, a score or a span of the context.
@@ -99,14 +99,10 @@ class TextRecipe(Recipe):
                 raise UserError(f"the task {task!r} has no default source: give --source SOURCE")
         for name in ("max_source", "max_target"):
             if self.starts and getattr(self, name) < 3:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, but must be at least 3, for [CLS], one "
-                    f"token and EOS: raise {name}"
-                )
+                raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
 
-    def unread(self) -> dict[str, str]:
-        mixing = {"mixing.": "a run of several tasks"} if len(self.tasks) == 1 else {}
-        return super().unread() | mixing
+    def unread(self) -> list[str]:
+        return [*super().unread(), *(["mixing."] if len(self.tasks) == 1 else [])]
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -130,9 +126,8 @@ class TextRecipe(Recipe):
         have_defaults = all(default_examples(task)[0] for task in self.tasks)
         if source and have_defaults and len(self.tasks) > 1:
             raise UserError(
-                f"--source {source} has no effect, because {self.task} names several tasks, and "
-                "each of them reads its default source: leave --source out, or give a run of one "
-                "task"
+                f"--source {source} has no effect, because each task of {self.task} reads its "
+                "default source: leave --source out"
             )
         return self.changed(source=source or self.source)
 
@@ -151,15 +146,20 @@ class TextRecipe(Recipe):
             self.label_smoothing, skip_padding=not static_shapes, first=self.answer_start[0]
         )
 
-    def usage(self) -> dict:
-        answers = {
+    @property
+    def answers(self) -> dict[str, typing.Any]:
+        """Keyword arguments of `TaskGenerator`; see `Pretrained.answers`."""
+        return {
             "task": self.task,
             "longest": self.max_source,
             "max_target": self.max_target,
             "source_start": (BOS,) if self.starts else (),
             "answer_start": self.answer_start,
         }
-        return {**super().usage(), "trained_length": self.max_source, "answers": answers}
+
+    def usage(self) -> dict:
+        own = {"trained_length": self.max_source, "answers": self.answers}
+        return {**super().usage(), **own}
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
@@ -252,82 +252,66 @@ class TextRun(Run):
     def line_translator(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
-        """Builds a `LineTranslator`, which generates the answer to each line of text.
-
-        Args:
-            network: network of the run.
-            decoding: settings of beam search; `None` means the settings of the recipe.
-        """
-        recipe = self.recipe
-        # The maximum length of an answer is the maximum target length in training. It does not
-        # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
-        prefix = recipe.answer_start[:-1]
-        max_length = recipe.max_answer_tokens + 1  # including EOS
-        decoding = dataclasses.replace(
-            decoding or recipe.decoding,
-            max_length_ratio=0.0,
-            max_length_offset=max_length,
-            max_length=max_length,
-        )
-        # No limit for sources, because the translator truncates sources with a warning.
-        vocabulary = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
-        return LineTranslator(
-            network,
-            vocabulary,
-            decoding,
-            max_source_length=recipe.max_source - 1,  # without EOS
-            prefix=prefix,
-        )
+        """Builds a `LineTranslator`; `decoding` is by default that of the recipe."""
+        decoding = decoding or self.recipe.decoding
+        return line_translator(network, self.vocabulary, self.recipe.answers, decoding)
 
 
-def open_run(
-    location: str,
-    checkpoint: str | None = None,
-    task: str | None = None,
-    trust_code: bool = False,
-) -> tuple[TextRun, EncoderDecoder]:
-    """Opens a run or another saved model, and returns a run and its network.
-
-    For a model that was saved without a recipe, the function makes a recipe for the task.
+def line_translator(
+    network: EncoderDecoder,
+    vocabulary: PieceVocabulary,
+    answers: Mapping[str, typing.Any],
+    decoding: BeamSearchConfig,
+) -> LineTranslator:
+    """Builds a `LineTranslator`, which generates the answer to each line of text.
 
     Args:
-        location: a model, in a form that `macaron_tf.load` accepts.
-        checkpoint: checkpoint of a run, see `Run.load_network`.
-        task: name of the task; `None` means the task that the model was trained for.
-        trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: the model was trained for other tasks, does not record its task although `task`
-            is `None`, is not an encoder-decoder, or has no vocabulary.
+        network: trained network.
+        vocabulary: vocabulary of the network.
+        answers: see `TextRecipe.answers`.
+        decoding: settings of beam search.
     """
-    located = locate(location)
-    if not located.without_recipe:
-        opened = TextRun.open(located.folder, trust_code)
-        if task not in (None, opened.recipe.task, *opened.recipe.tasks):
-            raise UserError(
-                f"{location} was trained for {opened.recipe.task}, not for {task}: leave out "
-                f"--task {task}"
-            )
-        return opened, opened.load_network(checkpoint or located.checkpoint)
-    model = load(location, trust_code=trust_code)
-    is_encoder_decoder = isinstance(model.network, EncoderDecoder)
-    if not is_encoder_decoder or model.vocabulary is None:
-        predicate = "has no vocabulary" if is_encoder_decoder else "is not an encoder-decoder"
+    # The maximum length of an answer is the maximum target length in training. It does not
+    # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
+    start, max_target = tuple(answers["answer_start"]), answers["max_target"]
+    max_length = max_target - len(start) + 1  # including EOS
+    limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
+    # No limit for sources, because the translator truncates sources with a warning.
+    starts = bool(answers["source_start"])
+    return LineTranslator(
+        network,
+        TextVocabulary(vocabulary, sys.maxsize, max_target, starts),
+        dataclasses.replace(decoding, **limits),
+        max_source_length=answers["longest"] - 1,  # without EOS
+        prefix=start[:-1],
+    )
+
+
+def answers_of(model: Pretrained, location: str, task: str | None) -> dict[str, typing.Any]:
+    """Returns the settings of a model's answers to a task; see `TextRecipe.answers`.
+
+    Args:
+        model: the model, which may have been saved without a recipe or come from another library.
+        location: location of the model.
+        task: name of the task; `None` means the task that the model was trained for.
+    """
+    answers = dict(model.answers)
+    if not isinstance(model.network, EncoderDecoder) or model.vocabulary is None:
         raise UserError(
-            f"{location} {predicate}: give a run of `text_to_text train`, or a T5 or BART model "
-            "with its tokenizer"
+            f"{location} is not an encoder-decoder with a vocabulary: give a run of `text_to_text "
+            "train`, or a T5 or BART model with its tokenizer"
         )
-    answers = model.answers
     if not task and not answers:
         raise UserError(
             f"{location} does not record the task that it was trained for: give --task, such as "
             "--task sst2"
         )
-    recipe = recipe_for(task or answers["task"], model, location, "-")
-    max_length = model.config.longest or recipe.max_source
-    recipe = recipe.changed(
-        max_source=min(answers.get("longest", recipe.max_source), max_length),
-        max_target=min(answers.get("max_target", recipe.max_target), max_length),
-        starts=bool(answers.get("source_start", recipe.starts)),
-    )
-    return TextRun(located.folder, recipe, model.vocabulary), model.network
+    if not answers:
+        answers = recipe_for(task, model, location, "-").answers
+        longest = model.config.longest or answers["longest"]
+        return answers | {name: min(answers[name], longest) for name in ("longest", "max_target")}
+    if task not in (None, answers["task"], *answers["task"].split("+")):
+        raise UserError(
+            f"{location} was trained for {answers['task']}, not for {task}: leave out --task {task}"
+        )
+    return answers

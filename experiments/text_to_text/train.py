@@ -1,13 +1,14 @@
 """The commands `train`, which fine-tunes T5 or BART, and `settings`, which prints a recipe."""
 
 import argparse
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from experiments import registry
-from experiments.recipe import override, refuse_unread
+from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import TextRecipe, TextRun, recipe_for
 from experiments.train_run import report, train_pairs, warn_truncated
@@ -16,45 +17,28 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
-from macaron_tf.loading import load
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.starts import Start, start_of
+from macaron_tf.starts import read_start
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
-def read_init(location: str, trust_code: bool = False) -> Start:
-    """Loads the pre-trained T5 or BART that `--init` names.
-
-    Args:
-        location: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
-        trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: the model cannot be read, is not a T5 or BART, or has no vocabulary.
-    """
-    return start_of(location, load(location, trust_code=trust_code), ["writer"])
-
-
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path, trust_code = as_path(options.run), options.trust_code
-    if options.resume:
-        recipe = TextRun.open(path, trust_code).recipe
-        start = read_init(recipe.init, trust_code)
+    earlier = registry.resumed(options, TextRun)
+    location = earlier.recipe.init if earlier else options.init
+    start = read_start(location, ["writer"], trust_code=options.trust_code)
+    if earlier:
+        recipe = earlier.recipe
     else:
-        start = read_init(options.init, trust_code)
-        recipe = recipe_for(options.task, start.source, start.given, options.source)
-    recipe = recipe.with_source(options.source)
-    recipe = override(recipe, options.set, lambda: TextRun.saved_training(path, trust_code))
-    refuse_unread(recipe, options.set)
+        recipe = recipe_for(options.task, start.source, location, options.source)
+    planned = registry.plan(options, TextRun, recipe.with_source(options.source), earlier)
+    recipe = planned.recipe
     recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
-    run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
     for name in recipe.tasks:
         check_answers(name, start.vocabulary, recipe.max_answer_tokens)
-    TextRun.resume(path, recipe)  # checks the recipe before the data are read
+    run = dataclasses.replace(planned, vocabulary=start.vocabulary).continued()
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     training_sets, validation_sets = (
         [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
@@ -121,11 +105,10 @@ def run(options: argparse.Namespace) -> None:
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings TASK [WORD ...]`: prints the settings of the task recipe."""
-    start = read_init(options.init, options.trust_code)
+    start = read_start(options.init, ["writer"], trust_code=options.trust_code)
     recipe = recipe_for(options.task, start.source, start.given, options.source)
-    registry.print_settings(
-        override(recipe.with_source(options.source), options.set), options.words
-    )
+    recipe = override(recipe.with_source(options.source), options.set)
+    registry.print_settings(recipe, options.words)
 
 
 def _metric_names(recipe: TextRecipe) -> list[str]:

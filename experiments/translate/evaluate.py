@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import pathlib
 import sys
 import time
 
@@ -11,7 +10,7 @@ from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
 from experiments.run import checkpoint_location, default_splits, write_scores
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig, Translations
+from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
@@ -20,8 +19,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.loading import load, locate
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.loading import load
 from macaron_tf.settings import SettingError, Settings
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.training.checkpoints import (
@@ -34,10 +32,28 @@ from macaron_tf.training.checkpoints import (
 def translate(options: argparse.Namespace) -> None:
     """Runs the command `translate`: translates the lines of a file or of stdin."""
     if options.json:
-        _answer_json(options)
-        return
+        refuse_flags_with_json(
+            "leave one of the two flags out, because --json uses beam search from source to target",
+            temperature=options.temperature is not None,
+            backward=options.backward,
+        )
+    _, seed = sampling_settings(options)
     with options.devices.scope():
-        translator = _translator(options)
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
+    task = model.task
+    if not isinstance(task, Translation):
+        raise UserError(
+            f"{options.run} is not a translation model: give a run of `translate train`, which can "
+            "start from an encoder, a language model, a T5 or a BART by --init"
+        )
+    _check_backward(options, model.recipe.get("unsupervised", False))
+    decoding = _decoding(options, task.decoding)
+    if options.json:
+        fields = {"beam_size": decoding.beam_size, "n_best": decoding.n_best}
+        answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
+        return
+    translator = task.lines(decoding, seed, options.backward)
 
     def answer(lines: list[str], first: int) -> str:
         translations = translator.translate(lines, first)
@@ -48,44 +64,12 @@ def translate(options: argparse.Namespace) -> None:
     answer_lines(options.input, options.output, answer)
 
 
-def _answer_json(options: argparse.Namespace) -> None:
-    """Runs the command `translate --json`: writes a line of JSON for each line of text."""
-    refuse_flags_with_json(
-        "leave one of the two flags out, because --json uses beam search from source to target",
-        temperature=options.temperature is not None,
-        backward=options.backward,
-    )
-    with options.devices.scope():
-        location = checkpoint_location(options.run, options.checkpoint)
-        model = load(location, trust_code=options.trust_code)
-    decoding = _decoding(options, _translation_task(options.run, model).decoding)
-    fields = {"beam_size": decoding.beam_size, "n_best": decoding.n_best}
-    answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
-
-
-def _translation_task(location: str, model: Pretrained) -> Translation:
-    if not isinstance(model.task, Translation):
+def _check_backward(options: argparse.Namespace, unsupervised: bool) -> None:
+    if options.backward and not unsupervised:
         raise UserError(
-            f"{location} is not a translation model: give a run of `translate train`, which can "
-            "start from an encoder, a language model, a T5 or a BART by --init"
+            f"--backward is not possible with {options.run}: leave --backward out, or give a run "
+            "that was trained with unsupervised=True"
         )
-    return model.task
-
-
-def _translator(options: argparse.Namespace) -> LineTranslator:
-    """Builds the translator of a run, or of a model that was saved without a recipe."""
-    _, seed = sampling_settings(options)
-    if not locate(options.run).without_recipe:
-        opened = TranslationRun.open(options.run, options.trust_code)
-        decoding = _decoding(options, opened.recipe.decoding)
-        return opened.translator(options.checkpoint, decoding, seed, options.backward)
-    task = _translation_task(options.run, load(options.run, trust_code=options.trust_code))
-    if options.backward:
-        raise UserError(
-            f"--backward needs a recipe, but {options.run} was saved without a recipe: give the "
-            "folder of the training run"
-        )
-    return task.lines(_decoding(options, task.decoding), seed)
 
 
 def _decoding(
@@ -104,7 +88,7 @@ def _decoding(
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
             f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
-            "change --n-best, or raise --beam-size"
+            "raise --beam-size"
         )
     return dataclasses.replace(default, beam_size=beam_size, n_best=options.n_best)
 
@@ -127,20 +111,16 @@ def run_average(options: argparse.Namespace) -> None:
     average_run(opened, options.last or opened.recipe.average_last)
 
 
-def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages the weights of the newest `count` checkpoints of a run, and returns RUN/average.
+def average_run(opened: TranslationRun, count: int) -> None:
+    """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
     An earlier average is replaced.
-
-    Raises:
-        UserError: the run has fewer than `count` such checkpoints, or a checkpoint is damaged.
     """
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
     average = average_checkpoints(checkpoints, opened.path / "average")
     print(f"averaged {', '.join(checkpoint.name for checkpoint in checkpoints)} into {average}")
-    return average
 
 
 def run(options: argparse.Namespace) -> None:
@@ -155,10 +135,10 @@ def run(options: argparse.Namespace) -> None:
     if data.languages[0] != data.languages[1] and languages == [*data.languages[::-1]]:
         mend = "give --backward" if opened.recipe.unsupervised else "train another run"
         raise UserError(
-            f"{options.run} translates from {data.source_language} to {data.target_language}, not "
-            f"from {data.target_language} to {data.source_language}: {mend} for the other "
-            "direction"
+            f"{options.run} translates from {data.source_language} to {data.target_language}: "
+            f"{mend} for the other direction"
         )
+    _check_backward(options, opened.recipe.unsupervised)
     parts = data.parts if source == data.source else {}
     splits = [data.validation_split]
     split = options.split or (splits if parts else default_splits(source, splits))[0]
@@ -220,16 +200,16 @@ def run_compare(options: argparse.Namespace) -> None:
     first, second = Outputs.read(options.first), Outputs.read(options.second)
     if first.references != second.references:
         raise UserError(
-            f"{options.first} and {options.second} were scored on different references: "
-            "evaluate both runs on the same source and split"
+            f"{options.first} and {options.second} have different references: evaluate both runs "
+            "on the same source and split"
         )
     metric, second_metric = (
         outputs.metric.for_references(outputs.references) for outputs in (first, second)
     )
     if metric != second_metric:
         raise UserError(
-            f"{options.first} was scored with {metric.signature}, but {options.second} was scored "
-            f"with {second_metric.signature}: evaluate both runs with the same metric"
+            f"{options.first} was scored with {metric.signature}, but {options.second} with "
+            f"{second_metric.signature}: evaluate both runs with the same metric"
         )
     print(
         paired_bootstrap(

@@ -170,8 +170,8 @@ class TranslationRecipe(Recipe):
         self.expect_model(config, EncoderDecoderConfig, "cannot translate")
         if self.first_stage_steps and not config.num_source_layers:
             raise UserError(
-                f"first_stage_steps is {self.first_stage_steps}, but the model has no new source "
-                "encoder: give --init with a run of BART or T5, or set first_stage_steps=0"
+                "first_stage_steps needs a new source encoder: give --init with a run of BART or "
+                "T5, or set first_stage_steps=0"
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
@@ -182,17 +182,15 @@ class TranslationRecipe(Recipe):
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
             raise UserError(
-                "data.target_split pairs texts that are not translations of each other, which "
-                "supervised training cannot use: set unsupervised=True, or leave "
-                "data.target_split out"
+                "data.target_split pairs texts that are not translations of each other: set "
+                "unsupervised=True, or leave data.target_split out"
             )
 
     def usage(self) -> dict:
         return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
 
-    def unread(self) -> dict[str, str]:
-        denoising = {} if self.unsupervised else {"denoising.": "unsupervised=True"}
-        return super().unread() | denoising
+    def unread(self) -> list[str]:
+        return [*super().unread(), *([] if self.unsupervised else ["denoising."])]
 
     def make_objective(
         self, static_shapes: bool = False
@@ -262,17 +260,7 @@ class TranslationRun(Run):
             seed: sampling seed.
             backward: whether to translate from the target language to the source language.
 
-        Raises:
-            UserError: `backward` is `True`, but the run was not trained with `unsupervised=True`,
-                or the checkpoint cannot be read.
         """
-        if backward and not self.recipe.unsupervised:
-            source, target = self.recipe.data.languages
-            raise UserError(
-                f"--backward is not possible with {self.path}, which translates only from {source} "
-                f"to {target}: leave --backward out, or give a run that was trained with "
-                "unsupervised=True"
-            )
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)
 

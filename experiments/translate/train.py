@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
-from etils import epath
 
 from experiments import registry
-from experiments.recipe import override, refuse_unread
-from experiments.train_run import report, train_pairs
+from experiments.train_run import needs_static_shapes, report, train_pairs
 from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.run import DataConfig, TranslationRecipe, TranslationRun
 from macaron_tf.data.sources.readers import count_pairs, read_pairs
@@ -20,7 +18,6 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
-from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import MaskingConfig, TranslationObjective
 from macaron_tf.text import PairVocabulary, SentencePieceVocabulary, check_vocabulary
 from macaron_tf.training import TrainingResult
@@ -29,18 +26,17 @@ from macaron_tf.training.callbacks import Callbacks
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains or resumes a run, and prints the next commands."""
-    path, trust_code = as_path(options.run), options.trust_code
-    if options.resume:
-        recipe = TranslationRun.open(path, trust_code).recipe
-        start = read_init(recipe.init, recipe.init_parts, recipe.init_decoder, trust_code)
+    if earlier := registry.resumed(options, TranslationRun):
+        recipe = earlier.recipe
+        parts = recipe.init, recipe.init_parts, recipe.init_decoder
+        start = read_init(*parts, options.trust_code)
     else:
-        start = read_init(options.init, options.init_parts, options.init_decoder, trust_code)
+        parts = options.init, options.init_parts, options.init_decoder
+        start = read_init(*parts, options.trust_code)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe = override(recipe, options.set, lambda: TranslationRun.saved_training(path, trust_code))
-    refuse_unread(recipe, options.set)
-    result = train_recipe(
-        recipe,
-        path,
+    planned = registry.plan(options, TranslationRun, recipe, earlier)
+    result = train_translator(
+        planned,
         options.vocabulary,
         options.devices,
         start,
@@ -50,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     )
     commands = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
-    report(result, recipe, options, *commands, best=best)
+    report(result, planned.recipe, options, *commands, best=best)
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
@@ -61,9 +57,8 @@ def run_vocabulary(options: argparse.Namespace) -> None:
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")
 
 
-def train_recipe(
-    recipe: TranslationRecipe,
-    path: epath.Path,
+def train_translator(
+    run: TranslationRun,
     vocabulary_dir: str | None = None,
     strategy: tf.distribute.Strategy | None = None,
     start: TranslationStart | None = None,
@@ -71,29 +66,23 @@ def train_recipe(
     processes: int | None = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a translation model in the folder `path`, or resumes the run in that folder.
+    """Trains a translation model, or resumes the run in its folder.
 
     The function reads all input before it creates the folder, so invalid input leaves no folder.
 
     Args:
-        recipe: settings of the run, as returned by `start.apply`.
-        path: folder of the run.
+        run: the run, whose recipe `start.apply` has returned.
         vocabulary_dir: folder of an existing vocabulary; `None` means to train a vocabulary.
         strategy: distribution strategy; `None` means the current strategy.
         start: initial weights and vocabulary; `None` means random weights.
         tfds: access to TensorFlow Datasets.
         processes: number of processes that tokenize; `None` means one process per core.
         callbacks: Keras callbacks and profiling from the command line.
-
-    Raises:
-        UserError: the settings, the vocabulary and the data do not fit together, or the folder has
-            another run.
-        Diverged, Interrupted: see `train_run`.
     """
-    start, config = start or TranslationStart(), recipe.data
+    start, recipe, config = start or TranslationStart(), run.recipe, run.recipe.data
     start.check(recipe)  # before the data are read, which may take minutes
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
-    opened = TranslationRun.resume(path, recipe)
+    run = run.continued()
     train_split, validation_split = (
         config.parts.get(name, name) for name in (config.train_split, config.validation_split)
     )
@@ -101,12 +90,11 @@ def train_recipe(
     validation_pairs = list(held_out[: config.validation_lines])
     references = [reference for _, reference in validation_pairs]
     metric = recipe.metric.for_references(references)
-    if opened and not vocabulary_dir:
-        vocabulary = opened.vocabulary
-    else:
+    vocabulary = run.vocabulary
+    if vocabulary_dir or vocabulary is None:
         vocabulary = start.vocabulary(recipe, vocabulary_dir, tfds)
-    if opened:
-        check_vocabulary(opened.vocabulary.hash, vocabulary.hash, path)
+    if run.earlier:
+        check_vocabulary(run.earlier.vocabulary.hash, vocabulary.hash, run.path)
     languages, normalization = config.languages, config.normalization
     if (vocabulary.languages, vocabulary.normalization) != (languages, normalization):
         trained, wanted = (
@@ -157,7 +145,8 @@ def train_recipe(
             f"a TPU needs batches of one shape, but the batches have {len(data.shapes)} shapes: "
             "give --set data.batching.shapes=1"
         )
-    objective, seed = recipe.make_objective(), recipe.training.seed
+    objective = recipe.make_objective(needs_static_shapes(strategy))
+    seed = recipe.training.seed
 
     def batches(step: int) -> tf.data.Dataset:
         rows = data.dataset(seed, step)
@@ -176,7 +165,7 @@ def train_recipe(
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
     return train_pairs(
-        TranslationRun(path, recipe, vocabulary, data_dir=tfds and tfds.data_dir),
+        dataclasses.replace(run, vocabulary=vocabulary),
         data,
         validation_data,
         validation_pairs,
@@ -187,6 +176,7 @@ def train_recipe(
         note=f", from {start.init.given}" if start.init else "",
         batches=batches,
         callbacks=callbacks,
+        objective=objective,
     )
 
 

@@ -37,7 +37,7 @@ class Recording:
         takes_ids: whether the inputs are integers. Otherwise, the inputs have the layer's compute
             dtype.
         input_rank: rank of the first input. `None` means that the layer accepts several ranks.
-        reads: names of the settings in `macaron_tf.models.config.SETTING_USERS` that affect the
+        reads: names of the settings in `macaron_tf.models.config.READ_BY_SOME` that affect the
             layer.
     """
 

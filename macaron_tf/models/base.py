@@ -12,7 +12,7 @@ from keras import ops
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.mixer import all_of
 from macaron_tf.layers.recording import Recording
-from macaron_tf.models.config import SETTING_USERS, StackConfig
+from macaron_tf.models.config import READ_BY_SOME, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Settings, hints_of
@@ -116,27 +116,19 @@ class Model(Recording, keras.Model):
         """
         return self.encoder(encoder_inputs(inputs), training=training)
 
-    def unread(self) -> dict[str, str]:
-        """Finds the settings that have no effect in this network.
+    def unread(self) -> list[str]:
+        """Returns the names of the settings that no layer of this network reads.
 
-        The method works before `build`.
-
-        Returns:
-            Dict mapping each of these settings to a clause for an error message. The clause names
-            the layers or models that use the setting. The dict is empty if a block is a user's own,
-            because such a block may use all settings.
+        The method works before `build`. The list is empty if a block is a user's own, because such
+        a block may read all settings.
         """
         config = self.config
         if isinstance(config, StackConfig) and any(map(is_import_path, config.blocks)):
-            return {}
+            return []
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
-        used = {name for layer in layers for name in layer.reads}
-        users = ", ".join(name for name in SETTING_USERS if name in used)
-        return {
-            name: f"only {user} uses this setting, but this network uses {users}"
-            for name, user in SETTING_USERS.items()
-            if name in hints_of(type(config)) and name not in used  # type: ignore[arg-type]
-        }
+        read = {name for layer in layers for name in layer.reads}
+        names = hints_of(type(config))  # type: ignore[arg-type]
+        return [name for name in READ_BY_SOME if name in names and name not in read]
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(self._named_inputs(inputs), training=training))

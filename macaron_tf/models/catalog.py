@@ -447,11 +447,9 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
     model = network(config(name, **overrides), dtype)
-    for field, reason in model.unread().items():
+    for field in model.unread():
         if field in overrides:
-            raise ValueError(
-                f"{field} has no effect in this network, because {reason}: leave {field} out"
-            )
+            raise ValueError(f"{field} has no effect in this network: leave {field} out")
     model.build()
     return model
 

@@ -180,34 +180,15 @@ class StackConfig(BlockConfig, Sizes):
             )
 
 
-# Settings that some networks ignore, with a description of the layers or models that use the
-# setting. Layers list the settings that they use in `Recording.reads`.
-SETTING_USERS = {
-    **dict.fromkeys(
-        ("head_dim", "scaled", "relative_bias", "num_kv_heads"),
-        "attention in block=transformer, macaron or swish_rnn",
-    ),
-    "attention_dropout": "attention in block=transformer, macaron, swish_rnn or amlp",
-    "activation": "a feed-forward layer, block=gmlp or amlp, or a head for masked tokens",
-    "activation_dropout": "a feed-forward layer or block=swish_rnn, gmlp or amlp",
-    "gated": "a feed-forward layer in block=transformer or macaron",
-    "use_bias": "attention in block=transformer, macaron or swish_rnn, or a feed-forward layer",
-    "scaled_outputs": "a block with attention or a feed-forward layer",
-    **dict.fromkeys(("rnn_gate", "rnn_step_sizes"), "block=swish_rnn"),
-    "toeplitz": "block=gmlp or amlp",
-    "tiny_attention_dim": "block=amlp",
-    **dict.fromkeys(("clamp_length", "shared_position_biases"), "positions=transformer_xl"),
-    "position_layout": "positions=sinusoidal",
-    **dict.fromkeys(("rotary_base", "rotary_dim", "rotary_scaling"), "positions=rotary"),
-    "local_rotary_base": "positions=rotary with attention_windows",
-    "positions": "attention in block=transformer, macaron, swish_rnn or amlp",
-    "output_bias": "a causal model without adaptive_cutoffs",
-    "adaptive_divisor": "a model with adaptive_cutoffs",
-    "tied": "a causal model or a model with adaptive_cutoffs",
-    "initializer": "initializer_range=None",
-    "spatial_dropout": "mixer=tcn",
-    "embedding_dropout": "a model with token ids as input",
-}
+# Settings that only some layers read. Each layer lists those that it reads in `Recording.reads`.
+READ_BY_SOME = (
+    *("head_dim", "scaled", "relative_bias", "num_kv_heads", "attention_dropout", "activation"),
+    *("activation_dropout", "gated", "use_bias", "scaled_outputs", "rnn_gate", "rnn_step_sizes"),
+    *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
+    *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),
+    *("positions", "output_bias", "adaptive_divisor", "tied", "initializer", "spatial_dropout"),
+    "embedding_dropout",
+)
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
 # Fields that do not affect the weights.

@@ -8,7 +8,8 @@ import pytest
 from experiments import look, registry
 from experiments.finetune import commands as finetune
 from experiments.pretrain import commands as pretrain
-from experiments.pretrain.train import train_recipe
+from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.train import train_corpus
 from experiments.run import read_kind
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.io import paths as storage
@@ -80,7 +81,8 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     content = shard.read_bytes()
     opened = PretrainingCorpus.open(corpus)
     recipe = registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
+    run = PretrainingRun(tmp_path / "run", recipe, None)
     shard.write_bytes(content[: len(content) // 2])
-    refuses(f"{shard} is missing or damaged", train_recipe, recipe, tmp_path / "run", opened)
+    refuses(f"{shard} is missing or damaged", train_corpus, run, opened)
     shard.write_bytes(content)
-    assert train_recipe(recipe, tmp_path / "run", opened).step == 20
+    assert train_corpus(run, opened).step == 20

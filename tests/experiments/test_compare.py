@@ -106,8 +106,8 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert "| strang | 3.100 | 3.000 | 3.100 | diverged | 0.02 |" in text
     assert "with seed 0. These runs do not count" in text and "edge" not in text
     assert record["verdicts"][0]["word"] == "better" and "| **better** |" in text
-    assert said.rpartition("next: ")[2].endswith(
-        "--widths 64 128 256  # does it hold at other sizes?\n"
+    assert said.endswith(
+        "next: the same command with --widths 64 128 256  # does it hold at other sizes?\n"
     )
     # Finished runs are not repeated, and an added rate is trained.
     calls.clear()
@@ -230,7 +230,7 @@ def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_
     record, text, said = compared("--seeds", "1", "2")
     assert record["your_commit"] == versions.commit(tmp_path / "own") != record["commit"]
     assert f"; your own files at commit {record['your_commit']}.\n" in text
-    assert text.splitlines()[2].startswith("`macaron compare ") and "next: macaron compare" in said
+    assert text.splitlines()[2].startswith("`macaron compare ")
 
 
 def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch):
@@ -291,9 +291,8 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     assert compare(arguments) == 0
     assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
     said = capsys.readouterr().out
-    assert f"next: macaron compare {tmp_path}-longer bert_tiny" in said
-    assert said.endswith(" --set training.max_steps=8  # to leave the chance level\n")
-    assert said.rpartition("next: ")[2].count("training.max_steps=") == 1
+    same = "next: the same command in another folder with --set training.max_steps=8"
+    assert said.endswith(f"{same}  # to leave the chance level\n")
     text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
@@ -310,28 +309,6 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     assert {pathlib.Path(call[5]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
     budgets = "**Budgets differ**: b has training.max_steps=6, bert_tiny 4."
     assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
-
-
-@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys):
-    gate = "model.rnn_gate=sigmoid"
-    arguments = ["bert_tiny", "b=bert_tiny:model.block=swish_rnn", "--seeds", "1", *flags(study[0])]
-    assert compare([str(tmp_path), *arguments, "--set", gate]) == 0
-    said = f"--set {gate} is skipped for bert_tiny, in which the setting has no effect\n"
-    assert capsys.readouterr().out.count(said) == 1
-    # Two arms run at once, so their order is not fixed.
-    assert {pathlib.Path(call[3]).name: gate in call for call in calls} == {
-        "bert_tiny-1": False,
-        "b-1": True,
-    }
-    assert f"{gate} (not in bert_tiny)" in (tmp_path / "compare.md").read_text()
-    for words in (["--set", "model.clamp_length=3"], ["c=bert_tiny:model.clamp_length=3"]):
-        arms = [*words, *arguments] if "=" in words[0] else [*arguments, *words]
-        assert compare([str(tmp_path / "other"), *arms]) == 2
-        assert (
-            "clamp_length has no effect in this recipe, because only positions="
-            in capsys.readouterr().err
-        )
 
 
 CHILD = """
@@ -587,22 +564,19 @@ def blocks(tmp_path):
 
 
 @pretended
-def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path, capsys):
+def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path):
     # Evaluations by a user before the comparison are ignored.
     write_scores(tmp_path / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
     assert blocks() == 0
     assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
     own = tmp_path / "macaron-1" / "comparison"
-    write_scores(own / "best.json", "step-00000500", [500])
-    write_scores(own / "older.json", "average", [250])
     calls.clear()
     assert blocks() == 0 and not calls
-    write_scores(own / "twice.json", "average", [500])
-    assert blocks() == 2
-    assert "contains 2 evaluations of the averaged checkpoints" in capsys.readouterr().err
-    (own / "twice.json").write_text("{}")
-    assert blocks() == 2
-    assert "twice.json is damaged: remove it" in capsys.readouterr().err
+    # An evaluation that was interrupted leaves a file.
+    (tmp_path / "macaron-1.json").unlink()
+    write_scores(own / "older.json", "average", [250], 99.0)
+    assert blocks() == 0 and len(calls) == 3
+    assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
 
 
 @pretended
@@ -628,12 +602,9 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     pair = ["bert_tiny", "b=bert_tiny"]
     for words, message in (
-        (["a/b=demo"], "the name 'a/b' of the arm 'a/b=demo' does not consist of letters"),
-        (["demo"], "'demo' is the only arm, but a comparison needs at least two"),
-        (
-            ["demo", "demo:a=b"],
-            "two arms are called demo: give one of these arms another name, as in NAME=demo",
-        ),
+        (["a/b=demo"], "the name 'a/b' of the arm 'a/b=demo' must consist of letters"),
+        (["demo"], "'demo' is the only arm: give a second arm"),
+        (["demo", "demo:a=b"], "two arms are called demo: write NAME=demo"),
         (
             ["demo", "b=bert_tiny"],
             "demo and b have recipes of different kinds, translation and pretraining",
@@ -645,20 +616,20 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "training.warmup_steps=9000 is not less than training.max_steps=1600,",
         ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, but --seeds"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but a comparison"),
         (
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
             "b has masking.rate=0.3, but bert_tiny has masking.rate=0.15",
         ),
-        (["bert_tiny", "gpt_tiny"], "set both to the same value, or give --differ"),
+        (["bert_tiny", "gpt_tiny"], "set both to one value, or give --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
             "not a setting of the training data: give another setting; perhaps you meant 'corpus",
         ),
         (
             ["a=sst2", "b=sst2:init=runs/a"],
-            "a does not set init, which names the weights to fine-tune: write",
+            "a does not set init, the model to fine-tune: write",
         ),
         *(
             (["a=sst2:init=r", "b=sst2:init=q", *words], message)

@@ -303,10 +303,6 @@ MISTAKES = [
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
     (
-        "TRAIN --set language_weight=0.9",
-        "language_weight has no effect in this recipe, because only a causal classifier",
-    ),
-    (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
         "needs model.hidden_dim=32, not 16",
     ),

@@ -17,7 +17,6 @@ from experiments.generate.writing import open_model
 from experiments.pretrain.commands import main as pretrain
 from experiments.text_to_text import commands as text_to_text
 from experiments.text_to_text.run import TextRun, recipe_for
-from experiments.text_to_text.train import read_init as read_pair
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.engines.graph import TaskGraph
@@ -26,6 +25,7 @@ from macaron_tf.interop import read_encoder, read_encoder_decoder, read_language
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.starts import read_start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
@@ -292,7 +292,7 @@ def bart(tmp_path_factory):
 
 def test_a_batch_has_their_rows_and_their_loss(bart):
     theirs, tokenizer, folder = bart
-    start = read_pair(f"hugging-face:{folder}")
+    start = read_start(f"hugging-face:{folder}", ["writer"])
     recipe = recipe_for("summarization", start.source, "", "tsv:none")
     recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
     texts = TextRun(None, recipe, start.vocabulary).text_vocabulary

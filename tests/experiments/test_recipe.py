@@ -14,7 +14,7 @@ import pytest
 from experiments import command_line, registry
 from experiments.embed.run import paper_recipe
 from experiments.finetune.run import PRESETS, preset
-from experiments.recipe import override, recipe_from_json, refuse_unread
+from experiments.recipe import override, recipe_from_json, warn_unread
 from experiments.run import write_json
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.tasks.definitions import get_task
@@ -197,52 +197,33 @@ def test_bad_settings_are_named(setting, message):
     refuses(message, registry.load, "demo", settings=[setting])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "setting", "reader"),
-    [
-        ("bert_tiny", "denoising.masking=0.9", "objective 'denoising'"),
-        (
-            "gpt2_tiny",
-            "masking.mask=0.9",
-            "objective 'masked_language' or 'span_boundary' or 'replaced_tokens'",
-        ),
-        ("t5_tiny", "training.beta_1=0.5", "training.optimizer=adam"),
-        ("gpt2_tiny", "vocabulary.max_characters=9", "vocabulary.kind=wordpiece"),
-        ("multi30k_macaron_tiny", "denoising.deletion=0.5", "unsupervised=True"),
-    ],
-)
-def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
-    name = setting.partition("=")[0]
-    made = registry.load(recipe, settings=[setting])
-    sentence = (
-        f"{name} has no effect in this recipe, because only {reader} uses this setting: "
-        f"leave {name} out"
-    )
-    refuses(f"^{re.escape(sentence)}$", refuse_unread, made, [setting, "training.seed=2"])
+def warned(recipe, settings, capsys) -> str:
+    warn_unread(recipe, recipe.network(recipe.model_config(2**30)), settings)
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("recipe", "setting", "reader"),
+    ("recipe", "setting"),
     [
-        ("bert_tiny", "clamp_length=9", "positions=transformer_xl"),
-        ("bert_tiny", "rnn_step_sizes=2", "block=swish_rnn"),
-        ("swish_rnn_tiny", "gated=True", "a feed-forward layer in block=transformer or macaron"),
-        ("bert_tiny", "output_bias=True", "a causal model"),
-        ("gpt2_tiny", "adaptive_divisor=2", "a model with adaptive_cutoffs"),
+        ("bert_tiny", "denoising.masking=0.9"),
+        ("gpt2_tiny", "masking.mask=0.9"),
+        ("t5_tiny", "training.beta_1=0.5"),
+        ("gpt2_tiny", "vocabulary.max_characters=9"),
+        ("multi30k_macaron_tiny", "denoising.deletion=0.5"),
+        ("bert_tiny", "model.clamp_length=9"),
+        ("bert_tiny", "model.rnn_step_sizes=2"),
+        ("swish_rnn_tiny", "model.gated=True"),
+        ("bert_tiny", "model.output_bias=True"),
+        ("gpt2_tiny", "model.adaptive_divisor=2"),
     ],
 )
-def test_a_setting_that_no_part_of_the_model_reads_is_refused(recipe, setting, reader):
-    name, setting = setting.partition("=")[0], f"model.{setting}"
-    made = registry.load(recipe, settings=[setting])
-    refuses(
-        f"model.{name} has no effect in this recipe, because only {reader}",
-        refuse_unread,
-        made,
-        [setting],
-    )
+def test_a_setting_that_nothing_reads_is_warned_of(recipe, setting, capsys):
+    recipe, name = registry.load(recipe, settings=[setting]), setting.partition("=")[0]
+    sentence = f"warning: {name} has no effect, because no part of this model reads it\n"
+    assert warned(recipe, [setting, "training.seed=2"], capsys) == sentence
 
 
-def test_a_setting_that_a_part_reads_is_taken():
+def test_no_warning_of_a_setting_that_a_part_reads(capsys):
     for recipe, settings in (
         ("swish_rnn_tiny", ["activation=relu", "rnn_gate=sigmoid"]),  # the head's activation
         ("transformer_xl_tiny", ["clamp_length=9", "adaptive_cutoffs=50", "adaptive_divisor=2"]),
@@ -251,20 +232,14 @@ def test_a_setting_that_a_part_reads_is_taken():
         ("gpt2_tiny", ["output_bias=True", "scaled_outputs=False", "head_dim=8"]),
     ):
         settings = [f"model.{setting}" for setting in settings]
-        refuse_unread(registry.load(recipe, settings=settings), settings)
+        assert warned(registry.load(recipe, settings=settings), settings, capsys) == ""
 
 
 def test_tasks_say_what_they_do_not_read():
     adafactor = override(preset("macaron", get_task("rte")), ["training.optimizer=adafactor"])
-    for recipe, setting in (
-        (paper_recipe("stsb"), "margin=7"),
-        (paper_recipe("stsb"), "concatenation=u,v"),
-        (adafactor, "training.beta_1=0.5"),
-        (adafactor, "spans.max_answer=3"),
-    ):
-        name = setting.partition("=")[0]
-        refuses(f"^{name} has no effect in this recipe", refuse_unread, recipe, [setting])
-    refuse_unread(paper_recipe("snli"), ["concatenation=u,v"])
+    assert {"training.beta_1", "spans.", "words."} <= {*adafactor.unread()}
+    assert {"margin", "concatenation"} <= {*paper_recipe("stsb").unread()}
+    assert "concatenation" not in paper_recipe("snli").unread()
 
 
 def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, capsys):
@@ -276,8 +251,7 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
     monkeypatch.syspath_prepend(str(tmp_path))
     own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
     assert capsys.readouterr().err.startswith("importing your code: my_masking, ")
-    refuse_unread(own, ["masking.rate=0.3"])
-    refuses("memory_length has no effect in this recipe", refuse_unread, own, ["memory_length=3"])
+    assert "masking." not in own.unread() and "memory_length" in own.unread()
 
 
 def test_settings_take_effect_together():
@@ -313,7 +287,7 @@ def test_a_warm_up_that_outlasts_the_run_is_refused():
     # T5's constant warm-up sets when the rate starts to fall. A resumed run keeps its warm-up.
     assert registry.load("t5_tiny", settings=["training.max_steps=9"]).training.warmup_steps > 9
     whole = registry.load("multi30k_macaron_tiny")
-    shorter = override(whole, ["training.max_steps=9"], lambda: whole.training)
+    shorter = override(whole, ["training.max_steps=9"], lambda: whole)
     assert (shorter.training.max_steps, shorter.training.warmup_steps) == (9, 2_000)
 
 
@@ -335,9 +309,7 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
     # A resumed run keeps its warm-up.
     if short.training.schedule not in ENDING_SCHEDULES:
         for recipe, steps in ((short, 2), (whole, 20), (whole, whole.training.max_steps)):
-            again = override(
-                recipe, [f"training.max_steps={steps}"], lambda: short.training
-            ).training
+            again = override(recipe, [f"training.max_steps={steps}"], lambda: short).training
             assert again.warmup_steps == short.training.warmup_steps
 
 

@@ -13,7 +13,7 @@ from experiments.pretrain.commands import main as pretrain
 from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.commands import main
 from experiments.text_to_text.evaluate import check_answers
-from experiments.text_to_text.run import TextRun, open_run
+from experiments.text_to_text.run import TextRun, answers_of
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.loading import load
@@ -91,8 +91,8 @@ def test_from_pre_training_to_answers(tuned, answered):
 
 def test_a_long_line_is_cut_and_text_without_labels_is_not_scored(tuned, tmp_path, refused):
     run, _ = tuned
-    opened, network = open_run(str(run))
-    [cut] = opened.line_translator(network).translate(["a " * 500]).warnings
+    opened = TextRun.open(run)
+    [cut] = opened.line_translator(opened.load_network()).translate(["a " * 500]).warnings
     assert "line 1" in cut and "only the first 127" in cut
     unlabelled = tmp_path / "test.tsv"
     unlabelled.write_text("sentence\na c\n")
@@ -106,14 +106,12 @@ def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
     answers = answered(main, "predict", run, text="a c\nb d\n")
     found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
     found.save_pretrained(saved)
-    opened, _ = open_run(str(saved))
-    assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
+    loaded = load(saved)
+    assert answers_of(loaded, "a", None) == answers_of(loaded, "a", "sst2") == found.answers
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("the task that it was trained for: give --task", open_run, str(saved))
+    refuses("the task that it was trained for: give --task", answers_of, load(saved), "a", None)
     assert answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n") == answers
-    refuses(
-        "was trained for sst2, not for rte: leave out --task rte", open_run, str(run), task="rte"
-    )
+    refuses("for sst2, not for rte: leave out --task rte", answers_of, loaded, "a", "rte")
 
 
 @pytest.mark.slow
@@ -186,9 +184,7 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     one = answered(main, "predict", run, "--task", "sst2", text="a c\n")
     other = answered(main, "predict", run, "--task", "translation", text="a c\n")
     assert answers == one + other and one.strip() == "positive"
-    refuses(
-        r"was trained for sst2\+translation, not for rte: leave out", open_run, str(run), task="rte"
-    )
+    refuses(r"for sst2\+translation, not for rte: leave out", answers_of, load(run), "a", "rte")
 
 
 @pytest.mark.slow
@@ -229,7 +225,7 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
 
     letters = Letters()
     refuses(
-        "the answer 'negative' of sst2, because the tokens of the answer decode to ''",
+        "the answer 'negative' of sst2, because its tokens decode to ''",
         check_answers,
         "sst2",
         letters,

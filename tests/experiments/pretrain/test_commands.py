@@ -16,7 +16,7 @@ from experiments.pretrain import train as training
 from experiments.pretrain.commands import main
 from experiments.pretrain.corpus import vocabulary_config, vocabulary_lines
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.pretrain.train import train_recipe
+from experiments.pretrain.train import train_corpus
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -163,7 +163,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
-    train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
+    train_corpus(PretrainingRun(tmp_path / "run", recipe, None), PretrainingCorpus.open(corpus))
     assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000

@@ -130,10 +130,6 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(loud)], "columns of zeros and ones"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
-        (
-            ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
-            "model.spatial_dropout has no effect in this recipe, because only mixer=tcn uses",
-        ),
         (["adding", "--data", tunes], "in adding, which reads no file: leave --data out"),
     ):
         refused(train, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
