@@ -254,6 +254,13 @@ def is_among(path: str, settings: Iterable[str]) -> bool:
     )
 
 
+def refuse(*rules: tuple[object, str]) -> None:
+    """Raises a `UserError` with the sentence of the first rule whose condition is true."""
+    for is_broken, sentence in rules:
+        if is_broken:
+            raise UserError(sentence)
+
+
 @contextlib.contextmanager
 def as_user_errors(prefix: str) -> Iterator[None]:
     """Turns a `ValueError` in the `with` block into a `UserError` that begins with `prefix`."""

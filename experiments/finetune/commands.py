@@ -30,71 +30,34 @@ tasks on your own table:
   tag        predicts a tag for each word of a sentence
   choose     selects one of several choices. The columns choice1, choice2 and so on contain the
              choices, and the column `label` contains the number of the correct choice, from 1
-The command finds the columns of your table by their names. To name other columns, give for example
---set table.text=review --set table.label=stars. The command `settings classify table` lists all
-settings of tables and their defaults.
+The columns are found by their names. To name other columns, give for example --set
+table.text=review --set table.label=stars; `settings classify table` lists all settings of tables.
 
-presets of --preset:
-  macaron    peak learning rate 5e-5, 3 epochs
-  bert       peak learning rate 5e-5, 3 epochs. For squad and squad2, the peak learning rate is 3e-5
-             and the number of epochs is 2
-  gpt        peak learning rate 6.25e-5, 3 epochs, warm-up over 0.2% of the updates
-  elmo       peak learning rate 1e-3, 5 epochs, no warm-up
-  spanbert   peak learning rate 2e-5, 3 epochs, or 4 epochs for squad and squad2
-  swish_rnn  learning rate 1e-5, constant after 1,000 warm-up updates; 20,000 to 200,000 updates,
-             depending on the task
-Unless a preset says otherwise, the learning rate rises linearly over the first 10% of the updates
-and then falls linearly to 0.
-`settings TASK --preset NAME` lists all settings of a preset.
+presets of --preset (`settings TASK --preset NAME` lists their settings): macaron, bert, gpt, elmo,
+spanbert, swish_rnn
 
 FROM, the model to start from:
-  RUN[@CHECKPOINT]   folder of a pre-training or fine-tuning run, or folder written by the method
-                     `Pretrained.save_pretrained`. CHECKPOINT is average, best, last or the number
-                     of a training step (default: the first of average, best and last that
-                     exists). From an ELMo run, the command trains an LSTM that
-                     reads ELMo's frozen word vectors. With --set words.elmo_place=none, the command
-                     trains the LSTM without ELMo's vectors, as a baseline
-  hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
-                     weights and the tokenizer of a BERT, DistilBERT, RoBERTa, XLM, XLM-R, ALBERT,
-                     ELECTRA, ModernBERT, XLNet, BART, GPT, GPT-2 or Llama
-  keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
-  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
-                     vocab.txt
-  hub:OWNER/NAME     Hugging Face Hub repository with a model in one of these formats: macaron_tf,
-                     transformers, sentence-transformers, KerasHub or Model Garden
+  RUN[@CHECKPOINT]   folder of a pre-training or fine-tuning run, or folder written by
+                     `save_pretrained`. CHECKPOINT is average, best, last or a training step
+                     (default: the first of average, best and last that exists). From an ELMo run,
+                     the command trains an LSTM on ELMo's frozen word vectors; with
+                     --set words.elmo_place=none, the LSTM has no ELMo, as a baseline
+  hugging-face:DIR   folder that transformers or sentence-transformers saved, with its tokenizer
+  keras-hub:DIR      folder of a KerasHub preset
+  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint
+  hub:OWNER/NAME     Hugging Face Hub repository in one of these formats
   none               random weights; requires --model NAME and --vocabulary DIR
 
-sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  dataset of TensorFlow Datasets in the folder of --data-dir. For
-                                classify, regress and tag, the fields of the dataset are the columns
-                                of the table. For other tasks, the dataset must have the fields of
-                                the task
-  tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
-                                The header names the columns of the task and the column `label`
-  jsonl:FILE                    file with one JSON object per line. The fields of an object are the
-                                columns of the task and `label`
-  parquet:FILE                  Parquet file with the columns of the task and the column `label`
-  datasets:DIR                  folder written by Hugging Face `Dataset.save_to_disk`, with the
-                                columns of the task and the column `label`
-  squad:FILE                    JSON file in SQuAD's format, for the tasks squad and squad2
-  conll:FILE                    file with one word and its tag per line, and an empty line after
-                                each sentence, for the tasks conll2003 and tag
-  python:MODULE:FUNCTION        your own function; FUNCTION(split) yields each example of a split as
-                                a dict from the names of the columns to their values
-In the name of a file, as in tsv:reviews.{split}.tsv, {split} stands for train, validation or test.
-For conll2003 and race, the validation split is called dev. For mnli and xnli, the two validation
-splits are called validation_matched and validation_mismatched. If the name of the file contains no
-{split}, the command holds out 10% of the examples for validation (20% with --set
-table.held_out=0.2). Text files may be compressed (.gz, .bz2, .xz).
+sources of examples: tfds:NAME, tsv:FILE (or .csv), jsonl:FILE, parquet:FILE, datasets:DIR or
+python:MODULE:FUNCTION with the columns of the task and `label`; squad:FILE (SQuAD's JSON);
+conll:FILE (a word and its tag per line). In the name of a file, as in tsv:reviews.{split}.tsv,
+{split} stands for train, validation or test (dev in conll2003 and race; validation_matched and
+validation_mismatched in mnli and xnli). Without {split}, the command holds out 10% of the examples
+for validation; table.held_out changes the fraction. Text files may be compressed (.gz, .bz2, .xz).
 
-lines for `predict`:
-  classification, regression    one text, or two texts separated by a tab
-  squad, squad2                 a question and its context, separated by a tab, or a JSON object
-                                with the fields question and context
-  conll2003, tag                the words of a sentence, separated by spaces
-  multiple choice               the text, the question (if the task has questions) and the
-                                choices, separated by tabs. If an example has fewer choices than the
-                                task, leave the text of the missing choices empty
+lines for `predict`: one text, or several texts separated by tabs (question and context; the text,
+the question and the choices, of which missing ones are empty). For conll2003 and tag, a line has
+the words of a sentence, separated by spaces.
 """
 
 _TASK = cli.argument(

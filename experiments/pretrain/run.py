@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from annotated_types import Ge, Gt, Le
 
-from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors
+from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors, refuse
 from experiments.run import Run
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
@@ -143,63 +143,51 @@ class PretrainingRecipe(Recipe):
             )
 
     def check(self) -> None:
-        if self.builtin_objective.learns != "masked_language" and self.corpus.paired:
-            raise UserError(
-                f"objective {self.objective!r} needs rows of running text, but corpus.pairs is "
-                f"{self.corpus.pairs!r}: set corpus.pairs=none"
-            )
-        if self.builtin_objective.learns == "causal_language" and self.corpus.has_translations:
-            raise UserError(
-                f"objective {self.objective!r} does not support translation pairs, because it "
-                "needs rows in a single language: remove the translation pairs from "
-                "corpus.sources"
-            )
-        if self.isolate_documents:
-            if self.builtin_objective.has_memory:
-                raise UserError(
-                    f"isolate_documents=True with objective {self.objective!r} has no effect on "
-                    "the memory, which spans documents: leave isolate_documents out"
-                )
-            if self.builtin_objective.encoder_decoder:
-                raise UserError(
-                    f"isolate_documents=True cannot be combined with objective {self.objective!r}, "
-                    "because an encoder-decoder treats each row as one text: leave "
-                    "isolate_documents out"
-                )
-            if self.corpus.has_translations:
-                raise UserError(
-                    "isolate_documents=True cannot be combined with translation pairs, because the "
-                    "two sides of a pair would be separated: leave isolate_documents out, or "
-                    "remove the translation pairs from corpus.sources"
-                )
-            if not self.corpus.crosses_documents:
-                raise UserError(
-                    f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r} has "
-                    "no effect, because each row contains text from only one document: set "
-                    "corpus.packing=full_text or full_sentences, or leave isolate_documents out"
-                )
-        if self.builtin_objective.learns == "span_boundary" and self.masking.choice != "spans":
-            raise UserError(
-                "objective 'span_boundary' needs masked spans, but masking.choice is "
-                f"{self.masking.choice!r}: set masking.choice=spans"
-            )
-        if self.builtin_objective.has_memory:
-            if self.corpus.batch_alpha is not None:
-                raise UserError(
-                    f"objective {self.objective!r} continues texts from batch to batch, but "
-                    "corpus.batch_alpha changes the language between batches: leave "
-                    "corpus.batch_alpha out"
-                )
-            if self.memory_length < 1:
-                raise UserError(
-                    f"memory_length is {self.memory_length}, but objective {self.objective!r} "
-                    "needs at least 1: raise memory_length"
-                )
-            if self.corpus.packing != "full_text":
-                raise UserError(
-                    f"objective {self.objective!r} reads texts that continue from row to row, but "
-                    f"corpus.packing is {self.corpus.packing!r}: set corpus.packing=full_text"
-                )
+        objective, corpus, name = (
+            self.builtin_objective,
+            self.corpus,
+            f"objective {self.objective!r}",
+        )
+        isolated, in_documents = self.isolate_documents, "isolate_documents=True cannot be combined"
+        refuse(
+            (
+                objective.learns != "masked_language" and corpus.paired,
+                f"{name} needs rows of running text: set corpus.pairs=none",
+            ),
+            (
+                objective.learns == "causal_language" and corpus.has_translations,
+                f"{name} needs rows in one language: leave translation pairs out of corpus.sources",
+            ),
+            (
+                isolated and objective.has_memory,
+                f"{in_documents} with {name}, whose memory spans documents: leave it out",
+            ),
+            (
+                isolated and objective.encoder_decoder,
+                f"{in_documents} with {name}, which treats each row as one text: leave it out",
+            ),
+            (
+                isolated and corpus.has_translations,
+                f"{in_documents} with translation pairs, whose two sides belong together: leave it "
+                "out",
+            ),
+            (
+                objective.learns == "span_boundary" and self.masking.choice != "spans",
+                f"{name} needs masked spans: set masking.choice=spans",
+            ),
+            (
+                objective.has_memory and corpus.batch_alpha is not None,
+                f"{name} continues texts from batch to batch: leave corpus.batch_alpha out",
+            ),
+            (
+                objective.has_memory and self.memory_length < 1,
+                f"memory_length is {self.memory_length}, but {name} needs at least 1",
+            ),
+            (
+                objective.has_memory and corpus.packing != "full_text",
+                f"{name} reads texts that continue from row to row: set corpus.packing=full_text",
+            ),
+        )
 
     def unread(self) -> list[str]:
         objective, learns = self.builtin_objective, self.builtin_objective.learns
@@ -214,6 +202,7 @@ class PretrainingRecipe(Recipe):
             "bidirectional": learns == "permutation_language",
             "memory_length": objective.has_memory,
             "head_transform": learns in ("masked_language", "span_boundary"),
+            "isolate_documents": self.corpus.crosses_documents,
             "vocabulary.max_characters": self.vocabulary.kind == "wordpiece",
         }
         return [*super().unread(), *(path for path in read if not read[path])]
@@ -240,67 +229,63 @@ class PretrainingRecipe(Recipe):
         return PRETRAINING[self.objective_class.learns]
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        config = super().model_config(vocab_size)
-        length = self.corpus.sequence_length
-        if self.builtin_objective.encoder_decoder:
-            predicate = f"is not an encoder-decoder, which objective {self.objective!r} needs"
+        config, objective = super().model_config(vocab_size), self.builtin_objective
+        name, length = f"objective {self.objective!r}", self.corpus.sequence_length
+        if objective.encoder_decoder:
+            predicate = f"is not an encoder-decoder, which {name} needs"
             self.expect_model(config, EncoderDecoderConfig, predicate)
             length -= 1  # minus 2 for [CLS] and [SEP], plus 1 for EOS
         else:
             self.expect_model(config, EncoderConfig, "is not an encoder")
-        if config.longest is not None and config.longest < length:
-            raise UserError(
+        refuse(
+            (
+                config.longest is not None and config.longest < length,
                 f"model.max_length is {config.max_length}, but rows have up to "
-                f"{self.corpus.sequence_length} tokens (corpus.sequence_length): raise "
-                "model.max_length, or lower corpus.sequence_length"
-            )
-        if self.builtin_objective.encoder_decoder:
-            if self.corpus.languages:
-                raise UserError(
-                    f"objective {self.objective!r} does not use the language codes in "
-                    "corpus.sources: write each source as (NAME, SPLIT) without a LANGUAGE"
-                )
+                f"{self.corpus.sequence_length} tokens: lower corpus.sequence_length",
+            ),
+            (
+                objective.encoder_decoder and self.corpus.languages,
+                f"{name} does not use the language codes in corpus.sources: leave them out",
+            ),
+        )
+        if objective.encoder_decoder:
             return config
-        if self.corpus.paired and config.num_segments < 2:
-            raise UserError(
+        refuse(
+            (
+                self.corpus.paired and config.num_segments < 2,
                 f"corpus.pairs={self.corpus.pairs} makes rows of 2 segments, but "
-                f"model.num_segments is {config.num_segments}: set model.num_segments=2"
-            )
-        if config.causal != self.builtin_objective.causal:
-            raise UserError(
-                f"objective {self.objective!r} does not support model.causal={config.causal}: set "
-                f"model.causal={self.builtin_objective.causal}"
-            )
-        if config.adaptive_cutoffs and not (
-            self.builtin_objective.causal or self.builtin_objective.has_memory
-        ):
-            raise UserError(
-                f"objective {self.objective!r} does not support an adaptive softmax: set "
-                "model.adaptive_cutoffs=()"
-            )
+                f"model.num_segments is {config.num_segments}: set model.num_segments=2",
+            ),
+            (
+                config.causal != objective.causal,
+                f"{name} does not support model.causal={config.causal}: set "
+                f"model.causal={objective.causal}",
+            ),
+            (
+                config.adaptive_cutoffs and not (objective.causal or objective.has_memory),
+                f"{name} does not support an adaptive softmax: set model.adaptive_cutoffs=()",
+            ),
+            (
+                objective.learns == "permutation_language" and "swish_rnn" in config.blocks,
+                f"{name} does not support model.block=swish_rnn, because the recurrence would "
+                "reveal each token to its own prediction: set model.block=transformer or macaron",
+            ),
+            (
+                objective.has_memory and not config.relative,
+                f"{name} needs relative-position attention: set model.positions=transformer_xl",
+            ),
+            (
+                config.num_languages and not self.corpus.languages,
+                f"{self.model} has language embeddings, but no source in corpus.sources has a "
+                "language code: write (NAME, SPLIT, None, LANGUAGE), or set model.num_languages=0",
+            ),
+        )
         if config.adaptive_cutoffs and vocab_size:
             with as_user_errors("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
-        if self.builtin_objective.learns == "permutation_language" and "swish_rnn" in config.blocks:
-            raise UserError(
-                "objective 'permutation_language' does not support model.block=swish_rnn, because "
-                "the recurrence would reveal each token to its own prediction: set "
-                "model.block=transformer or macaron"
-            )
-        if self.builtin_objective.has_memory and not config.relative:
-            raise UserError(
-                f"objective {self.objective!r} needs relative-position attention: set "
-                "model.positions=transformer_xl"
-            )
         if self.isolate_documents:
             with as_user_errors("isolate_documents=True"):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
-        if config.num_languages and not self.corpus.languages:
-            raise UserError(
-                f"{self.model} has language embeddings, but no source in corpus.sources has a "
-                "language code: write each source as (NAME, SPLIT, None, LANGUAGE), or set "
-                "model.num_languages=0"
-            )
         if config.num_languages:
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config
@@ -377,9 +362,8 @@ class PretrainingRun(Run):
             num_replicas = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % num_replicas:
                 raise UserError(
-                    f"batch_size is {self.recipe.batch_size}, but a recurrent memory needs equal "
-                    f"numbers of rows on {num_replicas} devices: set batch_size to a multiple of "
-                    f"{num_replicas}"
+                    f"batch_size is {self.recipe.batch_size}, but a memory on {num_replicas} "
+                    f"devices needs a multiple of {num_replicas}"
                 )
             rows = self.recipe.batch_size // replicas
             network.create_memory(rows, self.recipe.training.accumulation_steps)

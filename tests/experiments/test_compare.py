@@ -629,7 +629,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ),
         (
             ["a=sst2", "b=sst2:init=runs/a"],
-            "a does not set init, the model to fine-tune: write",
+            "a does not set init, the weights to fine-tune: write",
         ),
         *(
             (["a=sst2:init=r", "b=sst2:init=q", *words], message)

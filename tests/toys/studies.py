@@ -91,7 +91,8 @@ def fine_tune(options) -> None:
 
 def train_translator(options) -> None:
     recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
-    (run / "checkpoints" / f"step-{recipe.training.max_steps:08d}").mkdir(parents=True)
+    saved = run / "checkpoints" / f"step-{recipe.training.max_steps:08d}"
+    saved.mkdir(parents=True, exist_ok=True)
     (run / "recipe.json").write_text(recipe.to_json())
     write_timing(run, recipe.training)
     write(run / "metrics.jsonl", {"step": 1, "kind": "validation", "loss": 1.0, "bleu": 9.0})

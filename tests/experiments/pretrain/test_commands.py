@@ -222,7 +222,7 @@ def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_
         "isolate_documents=True: GatedMLP cannot separate the documents of a packed sequence: use",
         *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
     )
-    refuses("an encoder-decoder treats each row as one text", config, "t5_tiny")
+    refuses("which treats each row as one text: leave it out", config, "t5_tiny")
 
 
 def test_static_shapes_score_padding_too():

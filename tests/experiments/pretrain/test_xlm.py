@@ -56,7 +56,8 @@ def translated(sources, tmp_path_factory):
 
 
 def batches(recipe, corpus, start, count) -> list[dict[str, np.ndarray]]:
-    made = _batches(recipe, corpus, Workers(tf.distribute.get_strategy()), False)(start)
+    workers = Workers(tf.distribute.get_strategy())
+    made = _batches(recipe, corpus, recipe.make_objective(), workers, False)(start)
     return [{name: one.numpy() for name, one in batch.items()} for batch in made.take(count)]
 
 
