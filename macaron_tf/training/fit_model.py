@@ -83,18 +83,16 @@ class FitModel(TrainedModel, keras.Model):
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
 
-    def compile(self, optimizer="adam", jit_compile: bool | str = False, **kwargs) -> None:
-        """Sets the optimizer.
+    def compile(
+        self, optimizer="adam", jit_compile: bool | str = False, run_eagerly: bool = False
+    ) -> None:
+        """Sets the optimizer. Losses and metrics come from the objective.
 
         Args:
             optimizer: a Keras optimizer, or its name, that does not clip, average or accumulate.
             jit_compile: whether XLA compiles the computation for a micro-batch, once for each batch
                 shape. The Keras value `"auto"` means `False`.
-            kwargs: further arguments of `keras.Model.compile`.
-
-        Raises:
-            ValueError: the optimizer clips, averages or accumulates, or an argument is a loss, a
-                metric or `steps_per_execution`.
+            run_eagerly: whether to run without graphs, for debugging.
         """
         optimizer = keras.optimizers.get(optimizer)
         clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
@@ -103,17 +101,7 @@ class FitModel(TrainedModel, keras.Model):
                 "the optimizer clips, accumulates or averages, which FitModel does itself: set "
                 "clip_norm, accumulation_steps or ema_decay in FitModel's config instead"
             )
-        for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
-            if kwargs.get(name) is not None:
-                raise ValueError(
-                    f"FitModel takes its losses and metrics from the objective: leave {name} out "
-                    "of compile()"
-                )
-        if kwargs.get("steps_per_execution", 1) != 1:
-            raise ValueError(
-                "compile() takes no steps_per_execution: set steps_per_call in FitModel's config"
-            )
-        super().compile(optimizer=optimizer, jit_compile=jit_compile is True, **kwargs)
+        super().compile(optimizer, jit_compile=jit_compile is True, run_eagerly=run_eagerly)
         # `Updates` has already summed the gradients over the replicas. Keras would sum them again.
         self.optimizer._all_reduce_sum_gradients = list
         self.updates.optimizer = self.optimizer

@@ -60,6 +60,8 @@ def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inpu
     np.testing.assert_array_equal(numpy_of(other(inputs)), numpy_of(macaron(inputs)))
     plain = make(block="transformer", **options)
     assert np.abs(numpy_of(plain(inputs)) - numpy_of(macaron(inputs))).max() > 0.1
+    back = make(block="macaron", scheme="tokens, channels", **options)
+    np.testing.assert_array_equal(numpy_of(back(inputs)), numpy_of(plain(inputs)))
 
 
 @pytest.mark.parametrize(

@@ -34,52 +34,39 @@ def test_a_schedules_end_is_below_its_peak(schedule, end, said):
     refuses(said, TrainingConfig, schedule=schedule, learning_rate=1e-3, schedule_end=end)
 
 
-@pytest.mark.parametrize(("name", "middle"), [("linear", 6e-4), ("cosine", 6e-4)])
-def test_schedules_fall_to_their_end(name, middle):
-    config = TrainingConfig(
-        schedule=name, learning_rate=1e-3, warmup_steps=100, max_steps=1000, schedule_end=2e-4
-    )
-    schedule = make_schedule(config)
-    expected = {100: 1e-3, 550: middle, 1000: 2e-4, 2000: 2e-4}
-    assert {step: float(schedule(step)) for step in expected} == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("step", [0, 1, 4000, 7999, 8000, 8001, 32000, 800000])
-def test_inverse_sqrt_is_fairseqs(step):
-    schedule = make_schedule(TrainingConfig())
-    if step < 8000:
-        expected = 1e-7 + step * (1.5e-3 - 1e-7) / 8000
-    else:
-        expected = 1.5e-3 * 8000**0.5 * step**-0.5
-    assert float(schedule(step)) == pytest.approx(expected, rel=1e-6)
+PEAK = 1.5e-3  # of `TrainingConfig()`, which has fairseq's inverse square root and 8,000 steps up
+SCHEDULE = {"learning_rate": 1e-3, "warmup_steps": 100, "max_steps": 1000}
+NO_WARMUP = {"learning_rate": 1e-3, "warmup_steps": 0}
 
 
 @pytest.mark.parametrize(
-    "name, step, expected",
+    ("settings", "expected"),
     [
-        ("linear", 0, 1e-7),
-        ("linear", 100, 1e-3),
-        ("linear", 550, 5e-4),
-        ("linear", 1000, 0.0),
-        ("linear", 1100, 0.0),
-        ("cosine", 100, 1e-3),
-        ("cosine", 400, 1e-3 * 0.5 * (1 + math.cos(math.pi / 3))),
-        ("cosine", 550, 5e-4),
-        ("cosine", 1100, 0.0),
-        ("constant", 50, 5.0005e-4),
-        ("constant", 900, 1e-3),
+        ({}, {0: 1e-7, 1: 1e-7 + (PEAK - 1e-7) / 8000, 4000: (PEAK + 1e-7) / 2, 8000: PEAK}),
+        ({}, {step: PEAK * (8000 / step) ** 0.5 for step in (8001, 32_000, 800_000)}),
+        (NO_WARMUP, {0: 1e-3, 4: 5e-4}),
+        (
+            {**SCHEDULE, "schedule": "linear"},
+            {0: 1e-7, 100: 1e-3, 550: 5e-4, 1000: 0.0, 1100: 0.0},
+        ),
+        (
+            {**SCHEDULE, "schedule": "cosine"},
+            {100: 1e-3, 400: 1e-3 * 0.5 * (1 + math.cos(math.pi / 3)), 550: 5e-4, 1100: 0.0},
+        ),
+        ({**SCHEDULE, "schedule": "constant"}, {50: 5.0005e-4, 900: 1e-3}),
+        *(
+            (
+                {**SCHEDULE, "schedule": name, "schedule_end": 2e-4},
+                {100: 1e-3, 550: 6e-4, 1000: 2e-4, 2000: 2e-4},
+            )
+            for name in ("linear", "cosine")
+        ),
     ],
 )
-def test_other_schedules(name, step, expected):
-    config = TrainingConfig(
-        schedule=name, learning_rate=1e-3, warmup_steps=100, warmup_start=1e-7, max_steps=1000
-    )
-    assert float(make_schedule(config)(step)) == pytest.approx(expected, rel=1e-5, abs=1e-12)
-
-
-def test_no_warmup():
-    assert float(WarmupSchedule("inverse_sqrt", 1e-3)(0)) == pytest.approx(1e-3)
-    assert float(WarmupSchedule("inverse_sqrt", 1e-3)(4)) == pytest.approx(5e-4)
+def test_schedules(settings, expected):
+    schedule = make_schedule(TrainingConfig(**settings))
+    found = {step: float(schedule(step)) for step in expected}
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-12)
 
 
 @pytest.mark.parametrize("decay", ["constant", "inverse_sqrt", "linear", "cosine"])
@@ -255,10 +242,7 @@ def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
 
 
 def test_adafactor_keeps_rows_and_columns_alone():
-    variables = [
-        keras.Variable(np.ones((40, 30), "float32")),
-        keras.Variable(np.ones(7, "float32")),
-    ]
+    variables = [keras.Variable(np.ones(shape, "float32")) for shape in ((40, 30), (7,))]
     optimizer = make_optimizer(TrainingConfig(optimizer="adafactor"), variables)
     optimizer.build(variables)
     shapes = [tuple(v.shape) for v in optimizer.variables if len(v.shape)]
