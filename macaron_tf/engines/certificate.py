@@ -49,7 +49,6 @@ TEXTS = (
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # rows per request for timing LiteRT and the graph
 _MAX_SECONDS = 0.25  # seconds of timing per request size, after which no further run begins
-_REJECTED = "the model rejects every test text"
 # For comparing decoders: maximum number of prompt tokens to read one by one, and number of tokens
 # to generate.
 _MAX_PROMPT, _NUM_TOKENS = 64, 12
@@ -206,13 +205,10 @@ class Certificate:
                     pairs += _float_pairs(model.run(_SIGNATURE, inputs), _to_arrays(answers))
                     accepted.append(texts)
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        facts = {"target": "SavedModel, from text to answer", "bytes": _total_bytes(files)}
-        if not accepted:
-            return {**facts, "not_checked": _REJECTED}, accepted
-        difference = _compare("SavedModel", precision, pairs)
-        requests = {count: self._request(accepted[0], count) for count in (1, 32)}
-        times = _measure_times(lambda count: model.run(_SIGNATURE, requests[count]))
-        return {**facts, **difference, **times, **metrics}, accepted
+        request = lambda count: self._request(accepted[0], count)  # noqa: E731
+        run = functools.partial(model.run, _SIGNATURE)
+        row = _row("SavedModel, from text to answer", files, precision, pairs, run, request)
+        return {**row, **metrics}, accepted
 
     def _decoder_row(
         self, lite: LiteDecoder, engine: LiteTexts, accepted: Sequence, file: pathlib.Path
@@ -247,14 +243,10 @@ class Certificate:
                     preferred = logits[1].argmax()  # the network's token
                     from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
                     log_prob = max(log_prob, float(abs(from_lite - from_network)))
-        facts = {"target": target, "bytes": _total_bytes([file])}
-        if not pairs:
-            return {**facts, "not_checked": _REJECTED}
-        difference = _compare(target, lite.precision, pairs)
-        difference |= {"texts": num_compared, "parted": num_parted, "log_prob": _round(log_prob)}
-        requests = {count: self._request(accepted[0], count) for count in (1, 32)}
-        times = _measure_times(lambda count: engine.serve(requests[count]))
-        return {**facts, **difference, **times}
+        request = lambda count: self._request(accepted[0], count)  # noqa: E731
+        row = _row(target, [file], lite.precision, pairs, engine.serve, request)
+        differences = {"texts": num_compared, "parted": num_parted, "log_prob": _round(log_prob)}
+        return {**row, **differences} if pairs else row
 
     def _network_row(
         self,
@@ -263,12 +255,11 @@ class Certificate:
         open_network: Callable[[], OpenedNetwork],
         files: Iterable,
     ) -> dict[str, Any]:
-        facts = {"target": target, "bytes": _total_bytes(files)}
         try:
             network = open_network()
         except UserError as error:
             if isinstance(error.__cause__, ImportError):
-                return {**facts, "not_checked": str(error)}
+                return {"target": target, "bytes": _total_bytes(files), "not_checked": str(error)}
             raise
         pairs = []
         for _, rows, expected, _ in self._references:
@@ -278,17 +269,15 @@ class Certificate:
                 # LiteRT pads the outputs for [MASK] tokens; no answer reads the padding.
                 outputs = network.compute(rows)[tuple(map(slice, expected.shape))]
                 pairs.append((outputs, expected))
-        if not pairs:
-            return {**facts, "not_checked": _REJECTED}
-        texts = self._references[0][0]
-        inputs = {
-            count: _to_arrays(self.task.prepare(*(tf.fill([count], text) for text in texts))[0])
-            for count in (1, 32)
-        }
-        difference = _compare(target, precision, pairs)
-        metrics = {"metrics": self._accuracy.engine_metrics(network)} if self._accuracy else {}
-        times = _measure_times(lambda count: network.compute(inputs[count]))
-        return {**facts, **difference, **times, **metrics}
+
+        def rows_of(count: int) -> dict[str, np.ndarray]:
+            texts = self._references[0][0]
+            return _to_arrays(self.task.prepare(*(tf.fill([count], text) for text in texts))[0])
+
+        row = _row(target, files, precision, pairs, network.compute, rows_of)
+        if self._accuracy and pairs:
+            row["metrics"] = self._accuracy.engine_metrics(network)
+        return row
 
 
 @contextlib.contextmanager
@@ -364,9 +353,7 @@ def _total_bytes(files: Iterable[pathlib.Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _compare(
-    target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> dict[str, float]:
+def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     """Compares outputs of an exported file with outputs of the network.
 
     Args:
@@ -375,8 +362,8 @@ def _compare(
         pairs: output of the file and output of the network, for each comparison.
 
     Returns:
-        Dict that maps `"difference"` to the largest absolute difference in `pairs`, divided by the
-        largest absolute output of the network. Outputs at padding are left out.
+        The largest absolute difference in `pairs`, divided by the largest absolute output of the
+        network. Outputs at padding are left out.
 
     Raises:
         UserError: the difference exceeds `BOUNDS[precision]` or is not finite, or a shape differs.
@@ -403,25 +390,40 @@ def _compare(
             f"the outputs of {target} differ from the network's by {difference:.2g} of the "
             f"largest, more than {BOUNDS[precision]:g}, so nothing was written: {mend}"
         )
-    return {"difference": _round(difference)}
+    return _round(difference)
 
 
-def _measure_times(function: Callable[[int], Any]) -> dict[str, float]:
-    """Measures the milliseconds per line for batches of 1 and 32 lines.
+def _row(
+    target: str,
+    files: Iterable[pathlib.Path],
+    precision: str,
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]],
+    run: Callable[[Any], Any],
+    request: Callable[[int], Any],
+) -> dict[str, Any]:
+    """Compares outputs, and measures the milliseconds per line for batches of 1 and 32 lines.
 
     Each time is the median of up to five runs, after a warm-up run.
 
     Args:
-        function: function that processes a batch of the given number of lines.
+        target: description of the file.
+        files: the files whose bytes are counted.
+        precision: key of `BOUNDS`.
+        pairs: output of the file and output of the network, for each comparison.
+        run: function that processes a batch.
+        request: function that makes a batch of the given number of lines.
 
     Returns:
-        Dict with the keys `ms_1` and `ms_32`.
+        A dict with the keys that `Certificate.check` documents.
     """
-    milliseconds = {}
+    row: dict[str, Any] = {"target": target, "bytes": _total_bytes(files)}
+    if not pairs:
+        return {**row, "not_checked": "the model rejects every test text"}
+    row["difference"] = _compare(target.partition(",")[0], precision, pairs)
     for count in (1, 32):
-        [times] = _timed(functools.partial(function, count)).T
-        milliseconds[f"ms_{count}"] = _round(statistics.median(times) / count)
-    return milliseconds
+        [times] = _timed(functools.partial(run, request(count))).T
+        row[f"ms_{count}"] = _round(statistics.median(times) / count)
+    return row
 
 
 def _timed(*functions: Callable[[], Any]) -> np.ndarray:
