@@ -71,8 +71,7 @@ class Buckets:
         if max_tokens < self.lengths[-1]:
             raise UserError(
                 f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]} "
-                "tokens: raise the batch size (batching.max_tokens, in translation "
-                "data.batching.max_tokens), or lower the maximum sequence length"
+                "tokens: raise batching.max_tokens, or lower the maximum sequence length"
             )
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)

@@ -213,8 +213,8 @@ def _allow_open_files(count: int, folder: pathlib.Path) -> None:
     needed = count + _OTHER_FILES
     if 0 <= hard < needed:
         raise UserError(
-            f"{folder} has {count} shards, but this process may open only {hard} files at once: "
-            f"as root, raise the limit with `ulimit -Hn {needed}`"
+            f"{folder} has {count} shards, but this process may open only {hard} files: as root, "
+            f"raise the limit with `ulimit -Hn {needed}`"
         )
     if 0 <= soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -57,8 +57,7 @@ class CleaningConfig(Settings):
         if self.max_length is not None and self.max_length < self.min_length:
             raise self.error(
                 f"max_length={self.max_length} is less than data.cleaning.min_length="
-                f"{self.min_length}: raise data.cleaning.max_length, or lower "
-                "data.cleaning.min_length"
+                f"{self.min_length}"
             )
 
 
@@ -84,8 +83,7 @@ class BpeDropoutConfig(Settings):
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
             raise self.error(
-                f"copies={self.copies} needs BPE-dropout: set data.sampling.dropout above 0, or "
-                "data.sampling.copies to 1"
+                f"copies={self.copies} needs BPE-dropout: set data.sampling.dropout above 0"
             )
 
 
@@ -341,9 +339,7 @@ class TranslationData(BucketBatches):
             repeats = Repeats()
             for index, pairs in enumerate(in_chunks(paired_texts(), SHARD_PAIRS)):
                 if fingerprint() != source_digest:
-                    raise UserError(
-                        f"{source} changed while it was being read: run the same command again"
-                    )
+                    raise UserError(f"{source} changed while it was being read: start again")
                 repeated = repeats.find(pairs) if cleaning.deduplicate else None
                 yield Chunk(index, index * SHARD_PAIRS, pairs, repeated)
 
@@ -360,8 +356,7 @@ class TranslationData(BucketBatches):
             shutil.rmtree(folder)
             raise UserError(
                 f"no pair of {source}, split '{split}', is left after cleaning "
-                f"({_removal_text(tokens.removed)}): check the languages, or relax the "
-                "cleaning limits, such as data.cleaning.max_length"
+                f"({_removal_text(tokens.removed)}): relax limits such as data.cleaning.max_length"
             )
         return cls(tokens, batching)
 

@@ -73,8 +73,7 @@ def write(
         pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
     except ValueError as error:
         raise UserError(
-            f"Apache Beam rejects --beam {' '.join(options)} ({' '.join(str(error).split())}): "
-            "correct the options"
+            f"Apache Beam rejects --beam {' '.join(options)} ({' '.join(str(error).split())})"
         ) from error
     try:
         with pipeline:

@@ -39,8 +39,8 @@ class CorpusSource(Settings):
         codes = self.languages
         if not all(codes) or len(set(codes)) < len(codes):
             raise self.error(
-                f"language={self.language!r} of {self.source} must be a code such as 'de', or two "
-                "different codes such as ('en', 'de') for translation pairs"
+                f"language={self.language!r} of {self.source} must be a code such as 'de', or for "
+                "translation pairs two different codes"
             )
 
     @property
@@ -128,10 +128,7 @@ class CorpusConfig(Settings):
         for name in ("weight", "language"):
             missing = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(missing) < len(self.sources):
-                raise UserError(
-                    f"{missing[0]} has no {name}, but other sources have a {name}: give each "
-                    f"source in corpus.sources a {name}, or none"
-                )
+                raise UserError(f"{missing[0]} has no {name}: give each source a {name}, or none")
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
             raise self.error(
@@ -140,40 +137,31 @@ class CorpusConfig(Settings):
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "neither weights nor corpus.language_alpha can be combined with corpus.packing="
-                f"{self.row_packing!r}, because a repeated document is packed differently each "
-                "time, so training would see validation text: set corpus.packing to 'doc_text' or "
-                "'doc_sentences', or leave the weights and corpus.language_alpha out"
+                f"corpus.packing={self.row_packing!r} packs a repeated document differently each "
+                "time, so with weights or corpus.language_alpha training would see validation text"
             )
         if self.language_alpha is not None and not self.languages:
-            raise UserError(
-                "corpus.language_alpha is set, but the sources have no languages: give each source "
-                "a language, or leave corpus.language_alpha out"
-            )
+            raise UserError("corpus.language_alpha needs a language of each source")
         if self.language_alpha is not None and self.weights is not None:
             raise UserError(
-                "weights and corpus.language_alpha cannot be combined: remove the weights of the "
-                "sources, or leave corpus.language_alpha out"
+                "weights and corpus.language_alpha cannot be combined: give one of them"
             )
         if self.batch_alpha is not None and (
             not self.languages or self.weights is not None or self.paired
         ):
             raise self.error(
-                f"batch_alpha={self.batch_alpha} works only for running text from sources with a "
-                "language and without a weight: give each source a language and no weight, and set "
-                "corpus.pairs to 'none', or leave corpus.batch_alpha out"
+                f"batch_alpha={self.batch_alpha} needs sources with a language and without a "
+                "weight, and corpus.pairs='none'"
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"translation pairs cannot be combined with corpus.pairs={self.pairs!r}, because "
-                "the halves of a translation pair cannot be replaced or swapped: set corpus.pairs "
-                "to 'none', or remove the translation pairs from corpus.sources"
+                f"the halves of translation pairs cannot be replaced or swapped by corpus.pairs="
+                f"{self.pairs!r}: set corpus.pairs to 'none', or remove the translation pairs"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
             raise UserError(
-                "corpus.pairs='next_sentence' allows only one language, because a change of "
-                "language would reveal a segment from another document: set corpus.pairs to "
-                "'sentence_order' or 'none'"
+                "corpus.pairs='next_sentence' allows one language, because a change of language "
+                "would reveal a segment from another document: set it to 'sentence_order' or 'none'"
             )
 
     @property

@@ -63,15 +63,13 @@ def open_source(
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
         texts = [pair for pair in lines if all(pair)]
         if not texts:
-            raise UserError(
-                f"{source.source} contains no pair with text on both sides: give another source"
-            )
+            raise UserError(f"{source.source} contains no pair with text on both sides")
     else:
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.location):
             raise UserError(
-                f"{parsed} contains text in {parsed.location!r}, but the source has the language "
-                f"{source.language!r}: change the language to {parsed.location!r}"
+                f"{parsed} contains text in {parsed.location!r}, but the language of the source is "
+                f"{source.language!r}"
             )
         texts = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(texts, max_documents)

@@ -246,13 +246,12 @@ def _trimmed(
 
 _TOO_FEW = {
     "next_sentence": (
-        "next-sentence pairs need at least four documents with text, two for training and two "
-        "for validation, because a second segment may come from another document of the same "
-        "split: give more documents, or read the files as text-paragraphs:GLOB or text-lines:GLOB"
+        "next-sentence pairs need two documents with text for training and two for validation: "
+        "give more documents, or read the files as text-paragraphs:GLOB or text-lines:GLOB"
     ),
     "sentence_order": (
-        "sentence-order pairs need at least two documents with text, one for training and one "
-        "for validation: give more documents, or read the files as text-paragraphs:GLOB"
+        "sentence-order pairs need a document with text for training and one for validation: give "
+        "more documents, or read the files as text-paragraphs:GLOB"
     ),
 }
 

@@ -133,9 +133,8 @@ class PretrainingCorpus:
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
-                f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, "
-                f"which is fewer than {count} processes: prepare the corpus again with a smaller "
-                "corpus.rows_per_shard, use fewer processes, or leave --own-shards out"
+                f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, fewer "
+                f"than {count} processes: lower corpus.rows_per_shard, or leave --own-shards out"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         row_counts = [0] * count
@@ -162,8 +161,7 @@ class PretrainingCorpus:
         if str(storage.absolute(self.folder)) not in error.message:
             return None
         return UserError(
-            f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): check the "
-            "folder and its permissions, then run the same command again"
+            f"the corpus in {self.folder} cannot be read ({storage.reason(error)})"
         )
 
     def dataset(
@@ -207,15 +205,11 @@ class PretrainingCorpus:
             raise UserError(f"batch_size is {batch_size}, but must be at least 1: raise batch_size")
         _check_start(start_step)
         if not rows:
-            raise UserError(
-                f"the split {split!r} of {self.folder} has no rows: prepare the corpus again with "
-                "more text"
-            )
+            raise UserError(f"the split {split!r} of {self.folder} has no rows: give more text")
         if not repeat and drop_remainder and rows < batch_size:
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} {plural('row', rows)}, which "
-                f"is too few for batch_size={batch_size}: prepare a corpus with more text, or give "
-                "a smaller batch_size"
+                f"the split {split!r} of {self.folder} has {rows} {plural('row', rows)}, too few "
+                f"for batch_size={batch_size}: lower batch_size, or give more text"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:

@@ -113,8 +113,8 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
             raise UserError(
-                f"{path} has corpus format {record['format']}, but this version of the package "
-                f"reads format {FORMAT}: use the version that prepared the corpus, or {mend}"
+                f"{path} has corpus format {record['format']}, not {FORMAT}: use the version of "
+                f"macaron_tf that prepared the corpus, or {mend}"
             )
         state, settings = record["state"], record["settings"]
         settings["vocabulary"]  # what lacks it is damaged; `open` compares it with the files
@@ -132,12 +132,9 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
     path = folder / INDEX
     if not path.exists():
         if (folder / PROGRESS).exists():
-            raise UserError(
-                f"the corpus in {folder} is not finished: run the command that prepares the "
-                "corpus again"
-            )
+            raise UserError(f"the corpus in {folder} is not finished: prepare it again")
         raise UserError(
             f"{folder} contains no corpus, because {INDEX} is missing: give the folder of a "
-            "prepared corpus, or prepare a corpus in this folder"
+            "prepared corpus"
         )
     return read_record(path, "remove the file and prepare the corpus again")

@@ -61,16 +61,15 @@ def stream_dataset(
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
         raise UserError(
-            f"an update reads {batch_size} rows, but must read an even number of rows, because "
-            "half of them are read backward: give an even batch_size"
+            f"an update of {batch_size} rows cannot read half of them backward: give an even "
+            "batch_size"
         )
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts
     if not length:
         raise UserError(
             f"the split {split!r} of {corpus.folder} has {total} {plural('row', total)}, fewer "
-            f"than the {texts} texts that an update reads in parallel: prepare a corpus with more "
-            "text, or give a smaller batch_size or training.accumulation_steps"
+            f"than the {texts} texts of an update: give more text, or lower batch_size"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

@@ -228,9 +228,8 @@ class CorpusWriter:
             records = read_records(self.out, self.state.validation)
         else:
             raise UserError(
-                "the sources gave no rows, because the vocabulary produces no tokens from their "
-                "text, or because all translation pairs are longer than corpus.sequence_length: "
-                "give other sources, another vocabulary or a larger corpus.sequence_length"
+                "the sources gave no rows, because their text has no tokens or all translation "
+                "pairs are longer than corpus.sequence_length"
             )
         validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
@@ -314,15 +313,13 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
         if stored_value != value and not is_moved:
             raise UserError(
                 f"the corpus in {out} was prepared with corpus.{name}={stored_value!r}, not "
-                f"{value!r}: set the same value, choose another folder, or remove {out} to prepare "
-                "the corpus again"
+                f"{value!r}: set the same value, or choose another folder"
             )
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(
-            "the source files have changed since the command began to prepare the corpus in "
-            f"{out}: restore the files, choose another folder, or remove {out} to prepare the "
-            "corpus again"
+            f"the source files have changed since the preparation of the corpus in {out} began: "
+            "restore the files, or choose another folder"
         )
 
 

@@ -6,7 +6,6 @@ pairs of short technical sentences. English and French have 11,129.
 """
 
 import collections
-import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 
@@ -29,8 +27,6 @@ SPLITS = ("train", "validation", "test")
 FORMAT = 1  # part of cache keys; increase this number if pairs, documents or splits change
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
-_MEGABYTES = 51
-_PROGRESS_SECONDS = 5  # seconds between two progress lines of the download
 _MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 # Placeholders, web addresses and markup do not count as words.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
@@ -60,14 +56,14 @@ def read_homeassistant(
     _check_split(split)
     if (source_lang == "en") == (target_lang == "en"):
         raise UserError(
-            f"homeassistant has pairs of English and another language, not of {source_lang!r} and "
-            f"{target_lang!r}: give 'en' for exactly one of the two languages"
+            f"homeassistant has no pairs of {source_lang!r} and {target_lang!r}: give 'en' for "
+            "exactly one of the two languages"
         )
     other = target_lang if source_lang == "en" else source_lang
     if language not in (None, other):
         raise UserError(
-            f"homeassistant:{language} has no pairs of {source_lang!r} and {target_lang!r}: "
-            f"change {other!r} to {language!r}, or give homeassistant:{other}"
+            f"homeassistant:{language} has no pairs of {source_lang!r} and {target_lang!r}: give "
+            f"homeassistant:{other}"
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
@@ -100,7 +96,7 @@ def fetch_homeassistant() -> pathlib.Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary_folder:
-            downloaded = _pip_download(pathlib.Path(temporary_folder), folder)
+            downloaded = _pip_download(temporary_folder)
             digest = file_digest(downloaded)
             if digest != HOMEASSISTANT_SHA256:
                 raise UserError(
@@ -253,50 +249,23 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
             yield from _flatten(child, (*path, key))
 
 
-def _pip_download(temporary_folder: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Downloads the wheel into `temporary_folder` with pip, and prints progress every 5 s.
+def _pip_download(folder: str) -> pathlib.Path:
+    """Downloads the wheel into a folder with pip, and returns its path.
 
     pip uses the package index, mirror and proxy that are configured on the machine.
-
-    Args:
-        temporary_folder: folder for the download and for pip's output.
-        folder: folder of the cache, for the error message.
-
-    Returns:
-        Path of the wheel.
-
-    Raises:
-        UserError: pip failed.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
-    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(temporary_folder)]
+    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", folder]
     command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
-    log, start = temporary_folder / "pip.log", time.monotonic()
-    with (
-        open(log, "wb") as output,
-        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
-    ):
-        try:
-            while process.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_PROGRESS_SECONDS)
-                    break
-                print(
-                    f"downloading the corpus homeassistant {HOMEASSISTANT_VERSION} "
-                    f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        finally:
-            process.kill()
-    downloaded = temporary_folder / _WHEEL
-    if process.returncode or not downloaded.is_file():
-        lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
-        errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
+    print(f"downloading homeassistant {HOMEASSISTANT_VERSION} (51 MB)", file=sys.stderr, flush=True)
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    downloaded = pathlib.Path(folder) / _WHEEL
+    if run.returncode or not downloaded.is_file():
+        lines = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
-            f"pip could not download the default corpus ({errors[-1][:200]}): check the connection "
-            f"to the package index, put {_WHEEL} into {folder}, or give another source, such as "
-            "your own text files"
+            f"pip could not download the default corpus ({errors[-1][:200]}): check the network, "
+            f"put {_WHEEL} into {cache_directory()}, or give another source"
         )
     return downloaded

@@ -23,17 +23,12 @@ PAIR_FORMS = {
     "line n of SOURCE_FILE",
     "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, without a "
     "header; the two columns are the source text and the target text",
-    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the names of "
-    "the source field and the target field, in this order (default: "
-    "the fields named after the language codes, such as 'en' and 'de', either at the top level or "
-    "inside a field named 'translation')",
-    "parquet:FILE[:FIELD,FIELD]": "Parquet file; the FIELDs are the source column and the target "
-    "column, in this order (default: the columns named after the language codes, such as 'en' and "
-    "'de', or the fields with these names in a column named 'translation')",
-    "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; the "
-    "FIELDs are the source column and the target column, in this order (default: the columns named "
-    "after the language codes, such as 'en' and 'de', or the fields with these names in a column "
-    "named 'translation')",
+    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the source "
+    "field and the target field (default: the fields named after the language codes, such as 'en' "
+    "and 'de', either at the top level or inside a field named 'translation')",
+    "parquet:FILE[:FIELD,FIELD]": "Parquet file, with the same defaults as jsonl:",
+    "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`, with the "
+    "same defaults as jsonl:",
     "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
     "LANG, such as 'de' (default: the language of the recipe that is not "
     "English); pip downloads 51 MB",
@@ -50,10 +45,9 @@ DOCUMENT_FORMS = {
     "text-lines:GLOB[,GLOB...]": "text files with one document per line",
     "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line; FIELD is the field with "
     "the document (default: 'text', 'book_text' or the only field)",
-    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is the column of documents (default: "
-    "'text', 'book_text' or the only column)",
-    "datasets:DIR[:FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; FIELD is the "
-    "column of documents (default: 'text', 'book_text' or the only column)",
+    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files, with the same default as jsonl:",
+    "datasets:DIR[:FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`, with the same "
+    "default as jsonl:",
     "homeassistant:LANG": "user-interface texts of Home Assistant in the language LANG, such as "
     "'en'; pip downloads 51 MB",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
@@ -117,8 +111,7 @@ class HeldOut:
         if not all(counts):
             raise UserError(
                 f"{source}: {summary} (data.held_out={self.share:g}), but training and validation "
-                "need at least one pair each: change data.held_out, give more pairs, or give one "
-                "file per split with {split} in its name"
+                "need at least one pair each: change data.held_out, or give more pairs"
             )
         if not self.rest:
             print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
@@ -217,7 +210,7 @@ class Source:
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
             raise UserError(
                 f"the source '{self}' has no split {split!r}: give one file per split with "
-                "{split} in its name, as in data/{split}.tsv, or give the split 'all'"
+                "{split} in its name, or the split 'all'"
             )
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 

@@ -88,7 +88,7 @@ def stream_pairs(
     if parsed.kind == "tsv":
         return map(tuple, table_records(parsed.path(split), _SIDES).strings(_SIDES))
     if parsed.kind == "python":
-        return _function_pairs(parsed, split, tfds)
+        return map(tuple, _function_items(parsed, split, tfds))
     if parsed.kind in RECORD_KINDS:
         return _record_pairs(parsed, split, languages)
     return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
@@ -185,8 +185,7 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.location.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
-            f"the source '{source}' does not have the form text:SOURCE_FILE,TARGET_FILE: give two "
-            "file names with a comma between them"
+            f"the source '{source}' does not have the form text:SOURCE_FILE,TARGET_FILE"
         )
     return source.paths(split)
 
@@ -199,17 +198,16 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
             counts[side] += line is not ended
         if counts[0] == counts[1]:
             yield pair
-    for path, count in zip(paths, counts, strict=True):
-        if not count:
-            raise UserError(f"{path} is empty: give a file with one sentence per line")
     if counts[0] != counts[1]:
         raise _unequal_error(paths, counts)
+    if not counts[0]:
+        raise UserError(f"{paths[0]} is empty: give a file with one sentence per line")
 
 
 def _unequal_error(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
         f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}: "
-        "align the files, so that line n of the second file translates line n of the first file"
+        "align the files line by line"
     )
 
 
@@ -260,12 +258,7 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     return _not_blank((text for [text] in records.strings(fields)), error)
 
 
-def _function_pairs(source: Source, split: str, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    pairs = call_user_code(source.location, source_function(source, tfds), split)
-    yield from map(tuple, pairs)
-
-
-def _function_documents(source: Source, split: str, tfds: Tfds | None) -> Iterator[str]:
+def _function_items(source: Source, split: str, tfds: Tfds | None) -> Iterator:
     yield from call_user_code(source.location, source_function(source, tfds), split)
 
 
@@ -299,10 +292,9 @@ def documents(
         return iter(homeassistant.read_homeassistant_documents(parsed.location, split))
     if parsed.kind == "python":
         error = UserError(
-            f"{source} returned no documents for the split {split!r}: correct this function, or "
-            "give another split"
+            f"{source} returned no documents for the split {split!r}: correct this function"
         )
-        return _not_blank(_function_documents(parsed, split, tfds), error)
+        return _not_blank(_function_items(parsed, split, tfds), error)
     if parsed.kind in RECORD_KINDS:
         return _record_documents(parsed, split)
     return _file_documents(parsed.kind, _matching_files(parsed, split))
@@ -323,18 +315,6 @@ def count_documents(source: str, split: str = "train", tfds: Tfds | None = None)
 
 
 def parse_documents(source: str) -> Source:
-    """Parses the name of a source of documents.
-
-    Raises:
-        UserError: the name has none of the forms of `DOCUMENT_FORMS`. For a `tsv:` source, the
-            message says how to use the translation pairs for pre-training.
-    """
-    if source.startswith("tsv:"):
-        raise UserError(
-            f"{source} contains translation pairs, not documents: give a source such as "
-            "text-lines:FILE, or for pre-training on pairs name their languages in corpus.sources, "
-            f"as in ({source!r}, 'train', None, ('en', 'de'))"
-        )
     return parse_source(source, DOCUMENT_FORMS, "documents")
 
 
@@ -388,9 +368,8 @@ def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
     candidates = [field for field in _TEXT_FIELDS if field in text_fields] or text_fields
     if len(candidates) != 1 and candidates[:1] != ["text"]:
         raise UserError(
-            f"tfds:{prepared.name} has no field 'text' or 'book_text' (text fields: "
-            f"{join_names(text_fields)}): give a dataset with one text field, or the language of "
-            "the pairs to read"
+            f"tfds:{prepared.name} has no field 'text', only {join_names(text_fields)}: give a "
+            "dataset with one text field, or the language of the pairs to read"
         )
     return candidates[0]
 

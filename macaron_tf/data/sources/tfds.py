@@ -196,8 +196,7 @@ def open_set(
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {join_names(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: give a dataset with this field (the "
-            f"fields are {join_names(features)})"
+            f"tfds:{name} has no field {missing[0]!r}, only the fields {join_names(features)}"
         )
     return PreparedSplit(name, split, builder, folder, features)
 
@@ -237,22 +236,18 @@ def _download(name: str, tfds: Tfds) -> None:
 
     If a builder of this library fails, its downloaded files are deleted.
     """
-    library, (base, config, _) = import_tfds(), parse_tfds(name)
-    builder_class = _added_builders().get(base)
-    mend = "the free space and the name, or copy the prepared dataset there from another machine"
-    if builder_class:
-        mend = f"or {_manual_instructions(builder_class, config, tfds.root)}"
+    library, base = import_tfds(), parse_tfds(name)[0]
     try:
         library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
-        if builder_class:  # TFDS would use a damaged file again at the next attempt
+        if base in _added_builders():  # TFDS would use a damaged file again at the next attempt
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
         # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
             f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)}): check "
-            f"the network, {mend}"
+            f"the network and the free space, or {_remedy(name, tfds.root)}"
         ) from error
 
 
@@ -279,21 +274,15 @@ def prepared_folder(
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
     prepared = {key: versions for key in configs if (versions := _versions(root / base / key))}
+    wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
     if config or "" in prepared:
         fitting = [config] if config in prepared else []
     else:
-        wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
         fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
-        if prepared and languages and not fitting:
-            raise UserError(
-                f"tfds:{name} has no prepared configuration for {' and '.join(languages)}: "
-                f"prepare this configuration, or give tfds:{base}/CONFIG with one of "
-                f"{join_names(prepared)}"
-            )
         if prepared and len(fitting) != 1:
             raise UserError(
-                f"tfds:{name} has several configurations: give tfds:{base}/CONFIG with one of "
-                f"{join_names(prepared)}"
+                f"tfds:{name} has not one prepared configuration {' or '.join(sorted(wanted))}: "
+                f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
             )
     if not fitting:
         path = f"{base}/{config}" if config else base
@@ -305,9 +294,7 @@ def prepared_folder(
         )
     versions = prepared[fitting[0]]
     if version and version not in versions:
-        raise UserError(
-            f"tfds:{name} has no version {version!r}: give one of {join_names(versions)}"
-        )
+        raise UserError(f"tfds:{name} has only the versions {join_names(versions)}")
     return root / base / fitting[0] / (version or versions[-1])
 
 
@@ -326,27 +313,15 @@ def _subfolders(folder: epath.Path) -> list[str]:
 def _remedy(name: str, root: epath.Path) -> str:
     """Returns the end of an error message, which says how to prepare a missing dataset."""
     base, config, _ = parse_tfds(name)
-    if builder_class := _added_builders().get(base):
+    if builder := _added_builders().get(base):
+        folder = root / "downloads" / "manual" / base
         return (
-            "give --download (in Python Tfds(download=True)), which downloads "
-            f"{builder_class.SIZE} from {builder_class.URL} to {root}; without a network, "
-            f"{_manual_instructions(builder_class, config, root)} and give --download"
+            f"give --download ({builder.SIZE} from {builder.URL}); without a network, put "
+            f"{', '.join(builder.file_names(config))} into {folder} and give --download"
         )
-    if not _has_builder(name):
-        return (
-            "prepare the dataset yourself in this folder (--data-dir), because TFDS has no builder "
-            f"{base!r} to download the dataset"
-        )
-    return (
-        'give --download, or prepare the dataset with: python -c "import tensorflow_datasets as '
-        f"tfds; tfds.load('{name}', data_dir='{root}')\""
-    )
-
-
-def _manual_instructions(builder_class: Any, config: str, root: epath.Path) -> str:
-    names = ", ".join(builder_class.file_names(config))
-    folder = root / "downloads" / "manual" / builder_class.name
-    return f"put {names} from {builder_class.URL} into {folder}"
+    if _has_builder(name):
+        return "give --download"
+    return f"prepare the dataset yourself, because TFDS has no builder {base!r} to download it"
 
 
 def _has_builder(name: str) -> bool:
