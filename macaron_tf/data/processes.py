@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import pickle
 import subprocess
 import sys
 import traceback
@@ -118,8 +117,8 @@ class Processes(contextlib.AbstractContextManager):
                 task.is_done = True
             except (EOFError, OSError) as error:
                 raise UserError(
-                    "a worker process died, perhaps because the machine ran out of memory: lower "
-                    "--processes, or give --processes 1 to see the cause"
+                    "a worker process died, perhaps for lack of memory: lower --processes, or give "
+                    "--processes 1 to see the cause"
                 ) from error
         self._send_tasks()
 
@@ -174,24 +173,9 @@ def work(descriptor: int) -> None:
             result = error = None
             try:
                 result = function(context, item)
-            except Exception as raised:
-                raised.add_note(traceback.format_exc())
-                error = _picklable(raised)
+            except Exception as raised:  # its text, because many exceptions cannot be pickled
+                known = isinstance(raised, UserError)
+                text = str(raised) if known else f"{type(raised).__name__}: {raised}"
+                error = UserError(text) if known else RuntimeError(text)
+                error.add_note(traceback.format_exc())
             pipe.send((result, error))
-
-
-def _picklable(error: Exception) -> Exception:
-    """Returns `error`, or an exception with the same text if pickling does not preserve `error`.
-
-    The constructor of an exception with several arguments often fails when it is unpickled.
-    """
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        copy = UserError(str(error))
-        if not isinstance(error, UserError):
-            copy = RuntimeError(f"{type(error).__name__}: {error}")
-        for note in error.__notes__:
-            copy.add_note(note)
-        return copy

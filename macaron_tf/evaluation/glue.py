@@ -33,10 +33,7 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
-        raise ValueError(
-            f"outputs have the shape {outputs.shape}, but must have the shape (N, "
-            f"{task.num_classes}): pass the outputs of a model for the task {task.name!r}"
-        )
+        raise ValueError(f"outputs have the shape {outputs.shape}, not (N, {task.num_classes})")
     if not task.regression:
         return outputs.argmax(axis=1)
     scores = outputs[:, 0].astype(np.float64)  # (N,)
@@ -74,24 +71,19 @@ def score(
     """
     if labels is None:
         raise UserError(
-            f"these examples of {task.name!r} have no labels, so metrics cannot be computed: give "
-            f"a validation split ({', '.join(task.validation_splits)})"
+            f"these examples of {task.name!r} have no labels to score: give a validation split"
         )
     names = (*task.metrics, *task.more_metrics)
-    choices = ", ".join([*METRICS, "em"])
     if not task.metrics:
-        raise UserError(f"the task {task.name!r} names no metric: choose one or more of {choices}")
+        raise UserError(f"the task {task.name!r} names none of {', '.join([*METRICS, 'em'])}")
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
         raise ValueError(
-            f"predictions have the shape {predictions.shape} and labels have the shape "
-            f"{labels.shape}, but both must be one-dimensional and equally long: pass one "
-            "prediction for each label"
+            f"predictions of shape {predictions.shape} and labels of shape {labels.shape} must be "
+            "one-dimensional and equally long"
         )
     if not len(labels):
-        raise UserError(
-            f"there are no examples of the task {task.name!r} to score: give a larger split"
-        )
+        raise UserError(f"there are no examples of the task {task.name!r} to score")
     values = {
         name: exact_match(predictions, labels, groups)
         if name == "em"
@@ -236,20 +228,13 @@ def write_submission(
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:
         raise ValueError(
-            f"predictions have the shape {predictions.shape} and indices have the shape "
-            f"{indices.shape}, but both must be one-dimensional and equally long: pass one index "
-            "for each prediction"
+            f"predictions of shape {predictions.shape} and indices of shape {indices.shape} must "
+            "be one-dimensional and equally long"
         )
     if len(np.unique(indices)) != len(indices):
-        raise ValueError(
-            f"{file.name} cannot be written, because an example index occurs twice: pass each "
-            "example once"
-        )
+        raise ValueError(f"{file.name} cannot be written, because an example index occurs twice")
     if not np.isfinite(predictions).all():
-        raise UserError(
-            f"{file.name} cannot be written, because a prediction is NaN or infinite: give a model "
-            "whose training did not diverge"
-        )
+        raise UserError(f"{file.name} cannot be written, because a prediction is not finite")
     if task.grouped:
         lines = _paragraphs(predictions, indices, groups)
     else:

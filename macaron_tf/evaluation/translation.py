@@ -70,15 +70,12 @@ class TranslationMetric(Settings):
 
     def check(self):
         if self.split_hyphens and self.tokenized:
-            raise self.error(
-                "split_hyphens=True has no effect on tokenized lines: set metric.split_hyphens to "
-                "False, or metric.tokenized to False"
-            )
+            raise self.error("split_hyphens=True has no effect on tokenized lines: leave it out")
         if self.split_hyphens and self.tokenizer:
             name = f"tokenize={self.tokenize}" if self.tokenize else f"language={self.language}"
             raise self.error(
                 f"split_hyphens=True needs the Moses tokenizer, but metric.{name} selects another "
-                "tokenizer: set metric.split_hyphens to False, or metric.tokenize to 13a"
+                "tokenizer: set metric.tokenize to 13a"
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
@@ -300,12 +297,10 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
     if len(hypotheses) != len(references):
         raise UserError(
             f"the number of translations ({len(hypotheses)}) differs from the number of references "
-            f"({len(references)}): give one reference line for each translation"
+            f"({len(references)})"
         )
     if not hypotheses:
-        raise UserError(
-            "there are no translations to score: give at least one translation and its reference"
-        )
+        raise UserError("there are no translations to score")
 
 
 # Number of resamples drawn at once. For 3,000 sentences, 100 x 3,000 x 8 bytes are 2.4 MB.

@@ -117,8 +117,7 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
             acquired = lock.acquire()
     except filelock.Timeout as error:
         raise UserError(
-            f"another process is {activity} in {folder}: wait until it ends, or choose another "
-            "folder"
+            f"another process is {activity} in {folder}: wait, or choose another folder"
         ) from error
     except OSError as error:
         raise UserError(f"cannot write {folder} ({error.strerror}): choose another path") from error
@@ -155,10 +154,7 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
-                    raise UserError(
-                        f"{path}, line 1 contains many zero bytes, so the file is probably UTF-16: "
-                        "convert the file to UTF-8"
-                    )
+                    raise UserError(f"{path}, line 1 is probably UTF-16: convert the file to UTF-8")
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise UserError(
@@ -176,8 +172,7 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
             ) from error
         name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
         raise UserError(
-            f"{path} is a truncated or damaged {name} file ({error}): download, copy or compress "
-            "it again"
+            f"{path} is a truncated or damaged {name} file ({error}): restore it from a copy"
         ) from error
 
 

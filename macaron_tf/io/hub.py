@@ -9,16 +9,8 @@ from macaron_tf.errors import UserError, first_line, needed
 
 HUB = "hub"
 # Files that are not downloaded, because this library does not read them.
-_UNREAD = (
-    "*.onnx",
-    "*.msgpack",
-    "*.ot",
-    "*.tflite",
-    "*.gguf",
-    "tf_model.h5",
-    "onnx/*",
-    "openvino/*",
-)
+_UNREAD = [f"*.{suffix}" for suffix in ("onnx", "msgpack", "ot", "tflite", "gguf")]
+_UNREAD += ["tf_model.h5", "onnx/*", "openvino/*"]
 # Files of an earlier push, which a new push deletes because its format may differ.
 _REPLACED = re.compile(
     r"[^/]+\.(json|py|txt|model|h5|safetensors)|(vocabulary|code|1_Pooling|2_Normalize)/.*"
@@ -56,7 +48,7 @@ def download(location: str) -> pathlib.Path:
     except Exception as error:  # errors of the client, of HTTP, of sockets, or of the disk
         raise UserError(
             f"{location} cannot be downloaded ({_reason(error)}): check the name and the network, "
-            "or copy the folder here and give hugging-face:DIR or DIR"
+            "or copy the folder here"
         ) from error
     return pathlib.Path(folder)
 
@@ -77,8 +69,7 @@ def check_login(location: str) -> str:
         raise UserError(f"{location} names a revision, but a push creates one: omit @{revision}")
     if not hub.get_token():
         raise UserError(
-            f"pushing to {location} needs a login: run `hf auth login`, or set HF_TOKEN to a token "
-            "with write access"
+            f"pushing to {location} needs a login: run `hf auth login`, or set HF_TOKEN"
         )
     return name
 
@@ -106,15 +97,9 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
     try:
         address = api.create_repo(name, private=private, exist_ok=True)
         remote_files = api.list_repo_files(name)
-        replaced = [
-            file_name
-            for file_name in remote_files
-            if file_name not in uploads and _REPLACED.fullmatch(file_name)
-        ]
-        operations = [hub.CommitOperationDelete(file_name) for file_name in replaced]
-        operations += [
-            hub.CommitOperationAdd(file_name, str(path)) for file_name, path in uploads.items()
-        ]
+        replaced = [n for n in remote_files if n not in uploads and _REPLACED.fullmatch(n)]
+        operations = [*map(hub.CommitOperationDelete, replaced)]
+        operations += [hub.CommitOperationAdd(n, str(path)) for n, path in uploads.items()]
         api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")
     except Exception as error:  # see `download`
         raise UserError(_refusal(location, name, error)) from error
@@ -124,15 +109,11 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
 def _refusal(location: str, name: str, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return (
-            f"the hub rejects your token for {location}: run `hf auth login` again, or correct "
-            "HF_TOKEN if this variable is set"
-        )
+        return f"the hub rejects your token for {location}: run `hf auth login` again"
     if status in (403, 404):
-        owner = name.partition("/")[0]
         return (
-            f"your token has no write access to {location} (HTTP {status}): replace {owner} by "
-            f"your own user name, or use a token with write access to the repositories of {owner}"
+            f"your token has no write access to {location} (HTTP {status}): replace "
+            f"{name.partition('/')[0]} by your own user name, or use another token"
         )
     return f"{location} cannot be pushed to ({_reason(error)}): check the network and push again"
 

@@ -25,7 +25,6 @@ def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.mask_id is None:
         raise UserError(
-            f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs: give "
-            "the folder of a vocabulary that was trained for an encoder"
+            f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs"
         )
     return vocabulary

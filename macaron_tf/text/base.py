@@ -168,10 +168,7 @@ class Vocabulary(abc.ABC):
         folder = storage.as_path(directory)
         record_path = folder / RECORD
         if not record_path.exists():
-            raise UserError(
-                f"there is no vocabulary in {folder}, because {RECORD} is missing: train a "
-                "vocabulary there, or give another folder"
-            )
+            raise UserError(f"there is no vocabulary in {folder}, because {RECORD} is missing")
         mend = "restore it or train the vocabulary again"
         record = storage.read_json(record_path, mend=mend, kind=str, settings=dict, hash=str)
         name, settings, expected = record["kind"], record["settings"], record["hash"]
@@ -183,7 +180,7 @@ class Vocabulary(abc.ABC):
         if name not in classes:
             raise UserError(
                 f"the vocabulary in {record_path} is of kind {name!r}, but must be of kind "
-                f"{' or '.join(classes)}: give another vocabulary"
+                f"{' or '.join(classes)}"
             )
         path = folder / classes[name].contents_name
         contents = storage.read_bytes(path)
@@ -195,9 +192,8 @@ class Vocabulary(abc.ABC):
             raise UserError(f"cannot read {path}: {error}") from error
         if vocabulary.hash != expected:
             raise UserError(
-                f"{path} and the settings in {record_path} have the hash {vocabulary.hash[:12]}, "
-                f"but the saved hash is {expected[:12] or 'empty'}: restore both files from a "
-                "copy, or train the vocabulary again"
+                f"{path} and {record_path} have the hash {vocabulary.hash[:12]}, not the saved "
+                f"{expected[:12] or 'hash'}: restore both, or train the vocabulary again"
             )
         return vocabulary
 
@@ -260,18 +256,18 @@ def reports_unknown(train: Callable) -> Callable:
     return trained
 
 
-def too_small(size: int, units: str, minimum: int | str, remedy: str) -> UserError:
+def too_small(size: int, units: str, minimum: int | str, remedy: str = "") -> UserError:
     """Returns the error for a vocabulary size that is too small for all characters or bytes.
 
     Args:
         size: requested number of pieces.
         units: noun for the characters or bytes in the message, such as "the bytes".
         minimum: minimum number of pieces.
-        remedy: end of the message, which says what to change.
+        remedy: another way out, such as " or give other text".
     """
     return UserError(
         f"a vocabulary of {size} pieces is too small, because {units} and the special pieces need "
-        f"{minimum}: {remedy}"
+        f"{minimum}: raise its size to at least {minimum}{remedy}"
     )
 
 
@@ -284,7 +280,7 @@ def too_large(size: int, maximum: int | str) -> UserError:
     """
     return UserError(
         f"a vocabulary of {size} pieces is too large for this text, which gives at most {maximum}: "
-        f"lower the vocabulary size to {maximum} or less, or give more text"
+        f"lower its size to {maximum}, or give more text"
     )
 
 
@@ -303,8 +299,7 @@ def check_vocabulary(
     if actual != expected:
         raise UserError(
             f"vocabulary mismatch between {where} (hash {str(expected)[:12] or 'none'}) and the "
-            f"vocabulary in use (hash {actual[:12] or 'none'}): "
-            + (remedy or f"use the vocabulary with which {where} was made")
+            f"vocabulary in use (hash {actual[:12] or 'none'}): {remedy or f'use that of {where}'}"
         )
 
 

@@ -4,7 +4,6 @@ import abc
 import functools
 import itertools
 import json
-import os
 import re
 import types
 from collections.abc import Iterable, Sequence
@@ -15,8 +14,6 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, check_choice, needed, parse_json
-from macaron_tf.io.files import lines_of
-from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
@@ -80,10 +77,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         self.unit_ids = {unit: token_id for token_id, unit in enumerate(self.units, SPECIAL)}
         if len(self.unit_ids) < len(self.units):
             duplicate = next(unit for unit in self.units if self.units.count(unit) > 1)
-            raise UserError(
-                f"the vocabulary contains the piece {duplicate!r} twice: restore the vocabulary "
-                "from a copy"
-            )
+            raise UserError(f"the vocabulary contains the piece {duplicate!r} twice")
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
@@ -93,10 +87,7 @@ class MergedPieceVocabulary(PieceVocabulary):
                     self.unit_ids.setdefault(unit, SPECIAL + len(self.unit_ids))
             rows.append([self.unit_ids.get(unit) for unit in merge_units])
             if None in rows[-1]:
-                raise UserError(
-                    f"the vocabulary lacks a piece of the merge {merge!r}: give the merges that "
-                    "belong to this vocabulary"
-                )
+                raise UserError(f"the vocabulary lacks a piece of the merge {merge!r}")
         # (merges, 3): ids of the left, the right and the merged piece.
         self._merge_ids = np.array(rows, np.int64).reshape(-1, 3)
 
@@ -115,8 +106,7 @@ class MergedPieceVocabulary(PieceVocabulary):
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
             raise UserError(
-                f"the file is not a {cls.kind} vocabulary: give a {cls.kind} vocabulary, or "
-                "restore the file from a copy"
+                f"the file is not a {cls.kind} vocabulary: restore it from a copy"
             ) from error
         return cls(pieces, merges, **settings)
 
@@ -301,10 +291,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self.leading_space = "^ " if add_prefix_space else ""
         missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.unit_ids]
         if missing:
-            raise UserError(
-                f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level BPE "
-                "vocabulary"
-            )
+            raise UserError(f"the vocabulary has no piece for the byte {missing[0]}")
         self._byte_ids = np.array([self.unit_ids[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
@@ -327,10 +314,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         # A vocabulary without merges normalizes the training text.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
-        if size < (minimum := plain.pieces):
-            raise too_small(
-                size, "the bytes", minimum, f"raise the vocabulary size to at least {minimum}"
-            )
+        if size < plain.pieces:
+            raise too_small(size, "the bytes", plain.pieces)
         with Progress("training the vocabulary", "lines") as progress:
             text = map_lines(
                 lambda strings: plain.spaced(plain.normalized(strings)),
@@ -484,10 +469,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
         return [self.ranks, self.letter_ids]
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        raise UserError(
-            f"a {self.kind} vocabulary cannot map its pieces to positions in a text: use a "
-            "model with another kind of vocabulary"
-        )
+        raise UserError(f"a {self.kind} vocabulary cannot map its pieces to positions in a text")
 
     def piece_bytes(self, token_id: int) -> bytes:
         unit = self.units[token_id - SPECIAL]
@@ -496,8 +478,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     def starts_word(self, token_id: int) -> bool:
         raise UserError(
-            f"a {self.kind} vocabulary marks where words end, not where they begin: use another "
-            "kind of vocabulary to mask or fill whole words"
+            f"a {self.kind} vocabulary marks where words end, so whole words cannot be masked"
         )
 
 
@@ -534,29 +515,10 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         if 2 * len(produced) < len(long_units):
             raise UserError(
                 f"the merges produce only {len(produced)} of the vocabulary's {len(long_units)} "
-                "pieces with two or more characters: give the merges that belong to this vocabulary"
+                "pieces of several characters: give the merges of this vocabulary"
             )
         self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
-
-    @classmethod
-    def from_fastbpe(cls, codes: str | os.PathLike, pieces: str | os.PathLike, **options) -> Self:
-        """Reads the two fastBPE files of an XLM release. Each line in both files ends with a count.
-
-        Args:
-            codes: file with one merge per line.
-            pieces: file with one piece per line. A piece that does not end a word has the suffix
-                "@@".
-            options: the constructor arguments `languages` and `lower_case`.
-
-        Raises:
-            UserError: a file is empty, a line has a wrong number of columns or no count, or most
-                pieces with two or more characters are not produced by the merges.
-        """
-        units = []
-        for (unit,) in _columns(pieces, 1):
-            units.append(unit.removesuffix("@@") if unit.endswith("@@") else unit + WORD_END)
-        return cls(units, [" ".join(merge) for merge in _columns(codes, 2)], **options)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         language = language or next(iter(self.languages), "en")
@@ -571,27 +533,5 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     def trackables(self) -> list:
         raise UserError(
             f"a {self.kind} vocabulary splits words in Python, which a SavedModel cannot contain: "
-            "export only the network with its export() method, and pass token ids to it"
-        )
-
-
-def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
-    """Yields the first `count` columns of each line in a fastBPE file.
-
-    Raises:
-        UserError: the file is empty, or a line does not consist of `count` columns and a number.
-    """
-    line_number = 0
-    for line_number, line in enumerate(lines_of(as_path(path)), start=1):
-        columns = line.split(" ")
-        if len(columns) != count + 1 or not columns[-1].isdecimal():
-            raise UserError(
-                f"{os.fspath(path)}, line {line_number}: {line!r:.60} must have {count + 1} "
-                "columns, and the last column must be a number: give the files of codes and "
-                "vocabulary from XLM's release"
-            )
-        yield columns[:-1]
-    if not line_number:
-        raise UserError(
-            f"{os.fspath(path)} is empty: give the codes and the vocabulary of XLM's release"
+            "export only the network, and pass token ids to it"
         )

@@ -78,10 +78,7 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """
     if language == "ja":
-        raise UserError(
-            "XLM splits Japanese text with the tool KyTea, which macaron_tf does not support: give "
-            "text in another language"
-        )
+        raise UserError("XLM splits Japanese text with the tool KyTea, which is not supported")
     punctuation, tokenizer = _moses(language)
     if language == "zh":
         with needed("Chinese text for XLM", "jieba"):

@@ -88,8 +88,7 @@ class SentencePieceVocabulary(PieceVocabulary):
             model.LoadFromSerializedProto(self.proto)
         except RuntimeError as error:
             raise UserError(
-                "the vocabulary's file is not a SentencePiece model: restore the file from a copy, "
-                "or train the vocabulary again"
+                "the vocabulary's file is not a SentencePiece model: restore it from a copy"
             ) from error
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
         model_ids = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
@@ -97,11 +96,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             self.mask_id = _MASK
         elif model_ids != (PAD, UNK, BOS, EOS):
             raise UserError(
-                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {model_ids}, but must "
-                f"have them at ids {(PAD, UNK, BOS, EOS)}: train the model with pad_id={PAD}, "
-                f"unk_id={UNK}, bos_id={BOS} and eos_id={EOS}. For an encoder, train the model "
-                f"with pad_id={PAD}, unk_id={UNK}, bos_id=-1, eos_id=-1 and "
-                f"control_symbols={','.join(CONTROL)}"
+                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {model_ids}, not "
+                f"{(PAD, UNK, BOS, EOS)}; an encoder's has control_symbols={','.join(CONTROL)}"
             )
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
@@ -308,14 +304,11 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if maximum := re.search(r"too high.*<= (\d+)", message):
             raise too_large(size, maximum[1]) from error
         if minimum := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            remedy = f"raise the vocabulary size to at least {minimum[1]}, or give other text"
+            remedy = ", or give other text"
             raise too_small(size, "the text's characters", minimum[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
-        raise UserError(
-            f"SentencePiece cannot train the vocabulary ({message.strip()}): change the "
-            "vocabulary's settings"
-        ) from error
+        raise UserError(f"SentencePiece cannot train the vocabulary: {message.strip()}") from error
     return model.getvalue()
 
 

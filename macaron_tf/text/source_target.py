@@ -76,8 +76,7 @@ class PairVocabulary(PieceVocabulary):
                 vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
         except ValueError as error:
             raise UserError(
-                "the file does not contain two vocabularies: restore the file from a copy, or "
-                "train the vocabulary again"
+                "the file does not contain two vocabularies: restore it from a copy"
             ) from error
         normalization = NormalizationConfig(**settings["normalization"])
         return cls(*vocabularies, normalization, settings["languages"])
@@ -151,6 +150,5 @@ def check_ends(vocabulary: PieceVocabulary) -> None:
     if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
         raise UserError(
             f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: use a "
-            "vocabulary that macaron_tf trained"
+            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}"
         )

@@ -142,7 +142,7 @@ class WordPieceVocabulary(PieceVocabulary):
         if ids_by_piece["[PAD]"] != PAD:
             raise UserError(
                 f"[PAD] is on line {ids_by_piece['[PAD]'] + 1} of the vocabulary, but must be on "
-                "line 1, because id 0 marks padding: give a BERT vocabulary with [PAD] on line 1"
+                "line 1, because id 0 marks padding"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             ids_by_piece[piece] for piece in SPECIAL_PIECES[1:]
@@ -209,10 +209,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 # In Unicode order: first the pieces that start a word, then the continuations.
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
                 if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
-                    remedy = (
-                        f"raise the vocabulary size to at least {minimum}, or lower "
-                        "vocabulary.max_characters"
-                    )
+                    remedy = ", or lower vocabulary.max_characters"
                     raise too_small(size, "the text's characters", minimum, remedy)
                 merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
                 if len(merges) >= size - minimum:

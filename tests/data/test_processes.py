@@ -33,14 +33,14 @@ def test_results_are_in_the_order_of_the_items(count):
             assert len(taken) <= len(results) + 2 * (2 * count + 1)
         assert results == [100 * number for number in range(20)]
         assert len(workers) == count and (os.getpid() in workers) == (count == 1)
-        with pytest.raises(ValueError, match="not this one"):
+        with pytest.raises((ValueError, RuntimeError), match="not this one"):
             list(pool.map(scaled, [1, 99, 2]))
         refuses("text 98: has no words", list, pool.map(scaled, [1, 98, 2]))
 
 
 def test_a_killed_worker_is_one_sentence():
     with Processes(2, None) as pool:
-        refuses("a worker process died, perhaps because", list, pool.map(dies, [0, 1, 2, 3]))
+        refuses("a worker process died, perhaps for lack", list, pool.map(dies, [0, 1, 2, 3]))
 
 
 def test_they_end_with_their_caller(tmp_path):

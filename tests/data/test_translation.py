@@ -280,7 +280,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, tmp_path, monkeypat
             yield pair
 
     monkeypatch.setattr(translation, "stream_pairs", changing)
-    refuses("all.tsv changed while it was being read: run the same command again", build)
+    refuses("all.tsv changed while it was being read: start again", build)
     monkeypatch.setattr(translation, "stream_pairs", real)
     data, _ = build(processes=1)
     assert len(data) == 301  # in a new cache folder

@@ -89,15 +89,15 @@ def test_outputs_to_predictions():
     assert glue.decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
     assert glue.score(COLA, glue.decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
     assert glue.score(STSB, glue.decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
-    with pytest.raises(ValueError, match="must have the shape \\(N, 2\\)"):
+    with pytest.raises(ValueError, match="not \\(N, 2\\)"):
         glue.decide(COLA, np.zeros((4, 3)))
 
 
 def test_errors():
     for error, reason, asked in (
-        (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
+        (UserError, "'cola' have no labels to score", (COLA, [0, 1], None)),
         (UserError, "no examples of the task 'cola'", (COLA, [], [])),
-        (ValueError, r"shape \(2,\) and labels have the shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
+        (ValueError, r"shape \(2,\) and labels of shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
         (ValueError, r"shape \(2, 1\) and labels", (COLA, [[0], [1]], [0, 1])),
     ):
         with pytest.raises(error, match=reason):

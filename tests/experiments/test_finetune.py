@@ -286,7 +286,10 @@ def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
 # TRAIN stands for a valid training command, OWN for one that starts from another run, OUT for a new
 # folder, RUN for a run, OTHER for another vocabulary.
 MISTAKES = [
-    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label applies only to"),
+    (
+        "TRAIN --source tsv:TOY/train.tsv --set table.label=label",
+        "table.label has no effect",
+    ),
     ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("train sst3 OUT --init RUN", "no task is called 'sst3'"),
     ("TRAIN --set max_length=17", "the model has 16 positions"),

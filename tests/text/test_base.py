@@ -200,7 +200,7 @@ def test_damage_is_refused(vocabulary, tmp_path):
     whole = record.read_text()
     changed = {**json.loads(whole), "hash": "0123456789abcdef"}
     for content, message in (
-        (json.dumps(changed), r"have the hash \w+, but the saved hash is 0123456789ab:"),
+        (json.dumps(changed), r"have the hash \w+, not the saved 0123456789ab:"),
         (whole[:40], r"vocabulary\.json is damaged"),
         (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
         (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes', but must be of kind"),

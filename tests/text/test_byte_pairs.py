@@ -153,7 +153,7 @@ def test_words_are_cut_and_come_back(characters):
     assert tf.function(characters.encode)(tf.constant(lines)).to_list() == rows
     assert characters.decode_lines(rows) == ["hello , hello", "hell ohe", "", "aaa aaaaa", "he"]
     assert characters.encode(tf.constant(["", " "])).to_list() == [[], []]
-    refuses("where words end, not where they begin", characters.word_starts)
+    refuses("marks where words end, so whole", characters.word_starts)
     with pytest.raises(UserError, match="cannot map its pieces to positions"):
         characters.encode_with_offsets(tf.constant(["hello"]))
     refuses("twice", CharacterPairVocabulary, ["a", "a"], [])
@@ -207,21 +207,15 @@ def test_a_pair_of_vocabularies_decodes_as_its_target():
     assert pair.decode_lines(rows.to_list()) == [" a"]
 
 
-@pytest.fixture
-def release(tmp_path) -> dict:
-    """Writes the two files of an XLM release; returns a dict mapping argument names to paths.
-
-    Some merged strings are not in the vocabulary.
-    """
-    merges = ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"]
-    (tmp_path / "codes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(merges)))
-    pieces = ["hello", "we", "he@@", "w@@", "o", ".", "'s", "d@@"]
-    (tmp_path / "vocab").write_text("".join(f"{piece} 3\n" for piece in pieces))
-    return {"codes": tmp_path / "codes", "pieces": tmp_path / "vocab"}
+# Pieces and merges of an XLM vocabulary. Some merged strings are not pieces.
+XLM = (
+    ["hello</w>", "we</w>", "he", "w", "o</w>", ".</w>", "'s</w>", "d"],
+    ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"],
+)
 
 
-def test_xlms_release(release, tmp_path):
-    xlm = MosesPairVocabulary.from_fastbpe(**release, languages=("en", "de"))
+def test_xlm(tmp_path):
+    xlm = MosesPairVocabulary(*XLM, languages=("en", "de"))
     hello, we, *_, stop = range(5, 11)
     lines = ["Hélló we.", "hell\u200bo  he", ""]
     # "he" is a piece within a word, but neither "he" nor its letters are pieces at a word's end.
@@ -229,7 +223,7 @@ def test_xlms_release(release, tmp_path):
     assert xlm.encode_lines(lines) == rows
     assert xlm.encode(tf.constant(lines[:1])).to_list() == rows[:1]
     assert xlm.decode_lines(rows[:1]) == ["hello we ."]
-    kept = MosesPairVocabulary.from_fastbpe(**release, lower_case=False)
+    kept = MosesPairVocabulary(*XLM, lower_case=False)
     assert kept.encode_lines(["Hello"]) != kept.encode_lines(["hello"])
     xlm.save(tmp_path / "saved")
     again = PieceVocabulary.load(tmp_path / "saved")
@@ -243,8 +237,8 @@ def test_xlms_release(release, tmp_path):
     refuses("splits words in Python, which a SavedModel cannot contain", xlm.trackables)
 
 
-def test_languages_whose_words_others_cut(release, monkeypatch):
-    xlm = MosesPairVocabulary.from_fastbpe(**release)
+def test_languages_whose_words_others_cut(monkeypatch):
+    xlm = MosesPairVocabulary(*XLM)
     for package in ("jieba", "pythainlp"):
         monkeypatch.setitem(sys.modules, package, None)
     refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")

@@ -160,9 +160,7 @@ class PretrainingCorpus:
             return damage
         if str(storage.absolute(self.folder)) not in error.message:
             return None
-        return UserError(
-            f"the corpus in {self.folder} cannot be read ({storage.reason(error)})"
-        )
+        return UserError(f"the corpus in {self.folder} cannot be read ({storage.reason(error)})")
 
     def dataset(
         self,

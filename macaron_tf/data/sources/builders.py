@@ -34,7 +34,6 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     Attributes:
         URL: URL of the web folder.
-        SIZE: total size of the files for messages, such as "19 MB".
         FILES: file names. A name with the placeholder `{}` means one file for each language of the
             configuration.
     """
@@ -42,7 +41,6 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version("1.0.0")
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the dataset."
     URL: str
-    SIZE: str
     FILES: tuple[str, ...]
 
     @classmethod
@@ -87,7 +85,6 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _TFDS_BUILDERS):
     """
 
     URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
-    SIZE = "1.4 MB"
     FILES = ("train.{}.gz", "val.{}.gz", "test_2016_flickr.{}.gz")
     BUILDER_CONFIGS = tuple(
         tfds.core.BuilderConfig(name=f"{code}-en", version=PublishedSet.VERSION)
@@ -114,7 +111,6 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
     """
 
     URL = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
-    SIZE = "19 MB"
     FILES = ("de-en.tgz",)
     BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="de-en", version=PublishedSet.VERSION),)
     TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
@@ -145,7 +141,6 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _TFDS_BUIL
     """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news texts."""
 
     URL = "https://data.deepai.org"
-    SIZE = "1 MB"
     FILES = ("conll2003.zip",)
     # For each split, the file name in the archive and the file name in the shared task's data.
     SPLITS = (
@@ -178,7 +173,6 @@ class Swag(PublishedSet, skip_registration="swag" in _TFDS_BUILDERS):
     """SWAG (Zellers et al. 2018): multiple choice among four endings of a sentence."""
 
     URL = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
-    SIZE = "34 MB"
     FILES = ("train.csv", "val.csv", "test.csv")
     TEXTS = ("sent1", "sent2", *(f"ending{number}" for number in range(4)))
 

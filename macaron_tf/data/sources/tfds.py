@@ -247,7 +247,7 @@ def _download(name: str, tfds: Tfds) -> None:
         # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
             f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)}): check "
-            f"the network and the free space, or {_remedy(name, tfds.root)}"
+            f"the network, or {_by_hand(name, tfds.root) or 'copy the prepared dataset there'}"
         ) from error
 
 
@@ -312,16 +312,19 @@ def _subfolders(folder: epath.Path) -> list[str]:
 
 def _remedy(name: str, root: epath.Path) -> str:
     """Returns the end of an error message, which says how to prepare a missing dataset."""
+    if not _has_builder(name):
+        return "prepare the dataset yourself, because TFDS has no builder of this name"
+    by_hand = _by_hand(name, root)
+    return f"give --download{by_hand and f' (without a network, first {by_hand})'}"
+
+
+def _by_hand(name: str, root: epath.Path) -> str:
+    """Returns where to put the files of a dataset that this library prepares, or ""."""
     base, config, _ = parse_tfds(name)
-    if builder := _added_builders().get(base):
-        folder = root / "downloads" / "manual" / base
-        return (
-            f"give --download ({builder.SIZE} from {builder.URL}); without a network, put "
-            f"{', '.join(builder.file_names(config))} into {folder} and give --download"
-        )
-    if _has_builder(name):
-        return "give --download"
-    return f"prepare the dataset yourself, because TFDS has no builder {base!r} to download it"
+    if not (builder := _added_builders().get(base)):
+        return ""
+    folder = root / "downloads" / "manual" / base
+    return f"put {', '.join(builder.file_names(config))} from {builder.URL} into {folder}"
 
 
 def _has_builder(name: str) -> bool:

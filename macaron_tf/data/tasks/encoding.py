@@ -206,22 +206,20 @@ def encode_choices(
     return {name: tf.where(has_choice[:, None], ids, 0) for name, ids in rows.items()}
 
 
-def check_length(max_length: int, min_length: int, needs: str, mend: str = "") -> None:
+def check_length(max_length: int, min_length: int, needs: str) -> None:
     """Checks that a row of `max_length` ids has room for at least one token of each text.
 
     Args:
         max_length: maximum number of ids in a row.
         min_length: minimum number of ids that a row needs.
         needs: name of the texts in the message, such as "two texts".
-        mend: remedy other than a larger `max_length`, such as "lower spans.max_question or ".
 
     Raises:
         UserError: `max_length` is less than `min_length`.
     """
     if max_length < min_length:
         raise UserError(
-            f"max_length={max_length} is too small, because {needs} need at least {min_length} "
-            f"tokens: {mend}raise max_length"
+            f"max_length={max_length} is too small, because {needs} need {min_length} tokens"
         )
 
 

@@ -194,8 +194,7 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
         if classes != task.labels:
             raise UserError(
                 f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
-                f"{', '.join(task.labels) or 'none'}: give a dataset with the classes of the task "
-                "in the same order"
+                f"{', '.join(task.labels) or 'none'}"
             )
         for where, record in prepared.records(fields):
             index = record.get(_INDEX)
@@ -221,7 +220,7 @@ def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
     if len(choices) < 2 or missing < 0:
         raise UserError(
             f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
-            f"{len(task.second)}: give another dataset, or prepare this dataset again"
+            f"{len(task.second)}"
         )
     # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
     return [text.strip() or "-" for text in choices] + [""] * missing
@@ -268,15 +267,14 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
     """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
     is_filled = [bool(choice.strip()) for choice in choices]
     if sum(is_filled) < 2:
-        names = ", ".join(task.second)
         raise UserError(
-            f"{where}: fewer than two choices have text: fill in two or more of the columns {names}"
+            f"{where}: fewer than two choices have text: fill in {', '.join(task.second)}"
         )
     correct = None if math.isnan(answer) else int(answer)
     if correct is not None and not is_filled[correct]:
         raise UserError(
             f"{where}: the correct choice {task.labels[correct]!r} is empty: fill in the column "
-            f"{task.second[correct]}, or correct the label"
+            f"{task.second[correct]}"
         )
 
 

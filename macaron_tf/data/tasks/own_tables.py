@@ -95,10 +95,7 @@ class TableSettings(Settings):
 
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
-            raise self.error(
-                f"classes={self.classes!r} must be two or more names without repetition: add a "
-                "class, or remove the repetition"
-            )
+            raise self.error(f"classes={self.classes!r} must be two or more different names")
         if self.usual_tag and self.classes and self.usual_tag not in self.classes:
             raise self.error(
                 f"usual_tag={self.usual_tag!r} must be one of {', '.join(self.classes)}"
@@ -113,16 +110,11 @@ class TableSettings(Settings):
         """
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
-            if getattr(self, name) not in ((), None) and not task.own:
+            has_effect = task.own and (name != "choices" or task.kind == "choice")
+            if getattr(self, name) not in ((), None) and not has_effect:
                 raise self.error(
-                    f"{name} applies only to the tasks classify, regress, tag and choose, because "
-                    f"{task.name} has fixed columns and classes: leave table.{name} out"
+                    f"{name} has no effect on the task {task.name}: leave table.{name} out"
                 )
-        if self.choices and task.kind != "choice":
-            raise self.error(
-                f"choices={self.choices!r} applies only to the task choose, not to {task.name}: "
-                "leave table.choices out"
-            )
 
     def described(self, task: Task) -> Task:
         """Returns a copy of `task` with the columns, classes and other values of these settings.
@@ -185,10 +177,7 @@ class TableSettings(Settings):
                 return settings
             scores = read_examples(described, "train", tfds, source).labels.astype(np.float64)
             if np.ptp(scores) == 0 and not self.deviation:
-                raise UserError(
-                    f"{source}: all scores are {scores[0]:g} in {len(scores):,} "
-                    f"{plural('example', len(scores))}: give examples with different scores"
-                )
+                raise UserError(f"{source}: all {len(scores):,} scores are {scores[0]:g}")
             mean = float(scores.mean()) if self.mean is None else self.mean
             deviation = self.deviation or float(scores.std())
             return dataclasses.replace(settings, mean=mean, deviation=deviation)
@@ -198,7 +187,7 @@ class TableSettings(Settings):
             if len(class_names) != count:
                 raise UserError(
                     f"{source} has {count} choice columns, but {len(class_names)} classes "
-                    f"({', '.join(class_names)}): set {count} classes with --set table.classes"
+                    f"({', '.join(class_names)}): set as many in table.classes"
                 )
         if self.classes:
             return settings
@@ -208,10 +197,7 @@ class TableSettings(Settings):
         """Returns a copy of these settings, with missing columns from the header of `table`."""
         header = [name for name in table.fields if name]
         if not header:
-            raise UserError(
-                f"{table.place} has no named columns: give a table with a header line and at least "
-                "one example, or records with fields"
-            )
+            raise UserError(f"{table.place} has no named columns: give a table with a header line")
         labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
@@ -266,10 +252,8 @@ class TableSettings(Settings):
         is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
         if not is_held_out.any() or is_held_out.all():
             raise UserError(
-                f"{source} has {total} {plural('example', total)}, so "
-                f"table.held_out={self.held_out:g} leaves no example for training or "
-                "no example for validation: give more examples, change table.held_out, or give one "
-                "file per split with {split} in its name"
+                f"{source} has {total} {plural('example', total)}, so table.held_out="
+                f"{self.held_out:g} leaves none for training or validation: give more examples"
             )
         print(
             f"{source}: {is_held_out.sum():,} of {total:,} examples are held out for validation, "
@@ -293,9 +277,7 @@ def _choices(table: Records) -> tuple[str, ...]:
 
 def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
-        raise UserError(
-            f"{source}: all labels are {classes[0]!r}: give examples of at least two classes"
-        )
+        raise UserError(f"{source}: all labels are {classes[0]!r}, but two classes are needed")
     return dataclasses.replace(settings, classes=tuple(classes))
 
 
@@ -310,16 +292,14 @@ def _classes(task: Task, table: Records) -> list[str]:
     for where, cells in table.texts((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
-                f"{where}: the label in column {task.label!r} is empty: add a label or remove the "
-                "example"
+                f"{where}: the label in column {task.label!r} is empty: add or remove it"
             )
         where_by_label.setdefault(label, where)
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         raise UserError(
             f"{table.place}: column {task.label!r} has {len(where_by_label):,} different labels in "
-            f"{rows:,} lines: name the column of the class by --set table.label=COLUMN, or train "
-            "the task regress on scores"
+            f"{rows:,} lines: give --set table.label=COLUMN, or train the task regress"
         )
     warn_alike(where_by_label)
     return sorted(where_by_label)
@@ -345,9 +325,8 @@ def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter
     if checks and (strays := strays_among(counts)):
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
-            f"{where_by_tag[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
-            f"{plural('time', counts[tag])}, does not fit the other tags "
-            f"{', '.join(others[:5])}: correct the tag, or give all tags by --set table.classes"
+            f"{where_by_tag[tag]}: the tag {tag[:40]!r} ({counts[tag]:,} times) does not fit the "
+            f"tags {', '.join(others[:5])}: correct it, or give all tags in table.classes"
         )
     if checks:
         warn_alike(where_by_tag)
@@ -376,8 +355,7 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     if not (scheme := scheme_of(names.values())):
         raise UserError(
             f"{source}: the tags {', '.join(sorted(tags)[:5])} mark entities, but not by IOB, "
-            "BIOES, BILOU, BMES or BMEWO: convert the tags to IOB, or score words instead of "
-            "entities by giving all tags in --set table.classes"
+            "BIOES, BILOU, BMES or BMEWO: convert them, or give all tags in table.classes"
         )
     types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -111,23 +111,19 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
     where = f"{where}, question {row.id!r}"
     if row.answers is None:
         raise UserError(
-            f"{where}: the field 'answers' is missing: add the field, or remove it from all "
-            "questions if this is a test set"
+            f"{where}: the field 'answers' is missing: add it, or remove it from all questions"
         )
     if not row.answers and not task.unanswerable:
         raise UserError(
-            f"{where} has no answer, but the task {task.name!r} needs an answer to each question: "
-            "remove the question, or use the task squad2"
+            f"{where} has no answer, but the task {task.name!r} needs one: use the task squad2"
         )
     for text, start in row.answers:
         if not text.strip():
-            raise UserError(
-                f"{where} has an empty answer: correct its 'text', or remove the answer"
-            )
+            raise UserError(f"{where} has an empty answer: correct its 'text', or remove it")
         if row.context[start : start + len(text)] != text or start < 0:
             raise UserError(
                 f"{where}: the answer {text[:40]!r} is not at character {start} of the context: "
-                "correct 'answer_start', which counts characters from 0"
+                "correct 'answer_start'"
             )
 
 
@@ -178,11 +174,8 @@ def _field(record, name: str, value_type: type, where):
     """
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not value_type:
-        type_name = {list: "list", str: "text", int: "whole number"}[value_type]
-        raise UserError(
-            f"{where}: the field {name!r} is missing or is not a {type_name}: give a file in "
-            "SQuAD's format"
-        )
+        kind = value_type.__name__
+        raise UserError(f"{where}: the field {name!r} of SQuAD's format is missing or not a {kind}")
     return value
 
 
@@ -248,8 +241,8 @@ def encode_questions(
     (XLNet), the released code.
     """
     num_special = 2 + vocabulary.pair_separators
-    needs = f"questions of {max_question} tokens"
-    check_length(max_length, max_question + num_special + 1, needs, "lower spans.max_question or ")
+    needs = f"questions of spans.max_question={max_question} tokens"
+    check_length(max_length, max_question + num_special + 1, needs)
     question_ids = vocabulary.encode(questions)[:, :max_question]  # (N, None)
     # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.
     distinct, context_index = tf.unique(contexts)

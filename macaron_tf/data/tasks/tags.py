@@ -94,10 +94,9 @@ def read_tagged(
         iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=True):
             if iob2_tag not in tag_ids:
-                hint = "" if iob2_tag == tag else f", which is {iob2_tag[:40]!r} in IOB2,"
+                hint = "" if iob2_tag == tag else f", in IOB2 {iob2_tag[:40]!r},"
                 raise UserError(
-                    f"{where}: the tag {tag[:40]!r}{hint} is not a tag of the task "
-                    f"{task.name!r}: replace it by one of {', '.join(task.labels)}"
+                    f"{where}: the tag {tag[:40]!r}{hint} is not one of {', '.join(task.labels)}"
                 )
         sentences.words.append(list(words))
         sentences.labels.append(np.array([tag_ids[tag] for tag in iob2_tags], np.int32))
@@ -124,10 +123,7 @@ def sentences_of(
         for sentence in _file_sentences(path, task):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
-            raise UserError(
-                f"{path} contains no sentences: write one word and its tag per line, and an empty "
-                "line after each sentence"
-            )
+            raise UserError(f"{path} contains no sentences of a word and its tag per line")
         return
     records = open_records(source, split, tfds)
     for where, (text, label) in records.texts((*task.first, task.label)):
@@ -139,8 +135,7 @@ def sentences_of(
         if len(words) != len(tags) or is_cut or has_spaces:
             raise UserError(
                 f"{where}: column {task.label!r} has {len(tags)} {plural('tag', len(tags))} for "
-                f"{len(words)} {plural('word', len(words))}: write one tag for each word, both "
-                "separated by spaces, or both as complete lists of items without spaces"
+                f"{len(words)} {plural('word', len(words))}: separate both by spaces, or give lists"
             )
         yield words, tags, [where] * len(tags)
 
@@ -235,7 +230,7 @@ def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list,
     if set(names) != set(task.labels):
         raise UserError(
             f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
-            f"has {', '.join(task.labels)}: give a dataset with the tags of the task"
+            f"has {', '.join(task.labels)}"
         )
     for where, record in prepared.records((_WORD_FIELD, _TAG_FIELD)):
         yield record[_WORD_FIELD], record[_TAG_FIELD], [where] * len(record[_TAG_FIELD])
@@ -256,9 +251,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             column_counts.add(len(row))
             is_numbered = is_numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
     if is_numbered and min(column_counts, default=0) > 2 and column_counts != {10}:
-        raise UserError(
-            f"{path}: the first column contains numbers instead of words: remove the first column"
-        )
+        raise UserError(f"{path}: the first column contains numbers, not words: remove it")
     # In CoNLL-U, columns 1 and 3 of ten are the word and its universal part of speech.
     word_column, tag_column = (1, 3) if is_numbered and column_counts == {10} else (0, -1)
     sentence: list[tuple[str, str, str]] = []
@@ -272,8 +265,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             if len(row) < 2:
                 raise UserError(
                     f"{path}, line {number} has only one column, {row[0][:40]!r}: separate each "
-                    "word from its tag with a tab or a space, and put an empty line after each "
-                    "sentence"
+                    "word from its tag with a tab or a space"
                 )
             # In CoNLL-U, lines with ids such as 1-2 and 1.1 are not words.
             if not word_column or row[0].isdecimal():

@@ -26,20 +26,17 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
             "'full_text' cannot be .*'sentence_order': set corpus.packing to one of segment_pair",
         ),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
-        ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have a"),
+        ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
-            "neither weights nor corpus.language_alpha can be .* corpus.packing='full_sentences'",
+            "corpus.packing='full_sentences' packs a repeated document differently",
         ),
-        ({"language_alpha": 0.5}, "language_alpha is set, but the sources have no languages"),
+        ({"language_alpha": 0.5}, "language_alpha needs a language of each source"),
         (
             {"sources": (dataclasses.replace(GERMAN, weight=1.0),), "language_alpha": 0.5},
-            "weights and corpus.language_alpha cannot be combined: remove",
+            "weights and corpus.language_alpha cannot be combined",
         ),
-        (
-            {"sources": (BOTH,), "pairs": "sentence_order"},
-            "translation pairs cannot be combined with corpus.pairs=",
-        ),
+        ({"sources": (BOTH,), "pairs": "sentence_order"}, "the halves of translation pairs cannot"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),
     ],
 )

@@ -82,7 +82,7 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': give one of train, validation"),
-        ("validation", 11, "has 10 rows, which is too few for batch_size=11"),
+        ("validation", 11, "has 10 rows, too few for batch_size=11"),
         ("train", 0, "batch_size is 0, but must be at least 1"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
@@ -103,7 +103,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
     again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
-    refuses("has 10 training files, which is fewer than 11 processes: prepare", corpus.shard, 0, 11)
+    refuses("has 10 training files, fewer than 11 processes: lower", corpus.shard, 0, 11)
     shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
@@ -331,14 +331,8 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             last = np.flatnonzero(row)[-1]
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
-    refuses(
-        "an update reads 3 rows, but must read an even number",
-        stream_dataset,
-        stream_corpus,
-        "train",
-        3,
-        bidirectional=True,
-    )
+    odd = "an update of 3 rows cannot read half of them backward"
+    refuses(odd, stream_dataset, stream_corpus, "train", 3, bidirectional=True)
 
 
 @pytest.mark.parametrize("both", [False, True])

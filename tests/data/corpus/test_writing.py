@@ -133,8 +133,8 @@ def test_no_text_of_a_validation_pair_is_trained_on(make, texts, vocabulary, wei
 @pytest.mark.parametrize(
     ("pairs", "least", "message", "sides"),
     [
-        ("next_sentence", 4, "need at least four documents with text, two", ({1, 3}, {0, 2})),
-        ("sentence_order", 2, "need at least two documents with text, one", ({1}, {0})),
+        ("next_sentence", 4, "need two documents with text for training and two", ({1, 3}, {0, 2})),
+        ("sentence_order", 2, "need a document with text for training and one", ({1}, {0})),
     ],
 )
 def test_pairs_need_documents_on_either_side(make, texts, tmp_path, pairs, least, message, sides):
@@ -168,22 +168,10 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
         (
-            (
-                "tsv:x.tsv",
-                None,
-                "tsv:x.tsv contains translation pairs, not documents: give a source",
-            ),
-            (
-                f"text:{tmp_path}/blank.txt",
-                None,
-                "because the vocabulary produces no tokens from their text",
-            ),
+            ("tsv:x.tsv", None, "unknown source 'tsv:x.tsv' of documents"),
+            (f"text:{tmp_path}/blank.txt", None, "because their text has no tokens"),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
-            (
-                "homeassistant:de",
-                "fr",
-                "de contains text in 'de', but the source has the language 'fr'",
-            ),
+            ("homeassistant:de", "fr", "text in 'de', but the language of the source is 'fr'"),
         )
     ):
         sources = (CorpusSource(source, language=language),)
@@ -242,7 +230,7 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
     monkeypatch.setattr(writing, "write_state", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
-    refuses("is not finished: run the command", PretrainingCorpus.open, out)
+    refuses("is not finished: prepare it again", PretrainingCorpus.open, out)
     lines = []
     encode_rows = vocabulary.encode_rows
     monkeypatch.setattr(vocabulary, "encode_rows", lambda x: lines.extend(x) or encode_rows(x))
@@ -256,9 +244,7 @@ def test_another_folder_is_asked_for(make, texts, vocabulary):
         "was prepared with corpus.sequence_length=16, not 32": {"sequence_length": 32},
         "prepared with corpus.seed=0, not 1": {"seed": 1},
         "was prepared with corpus.sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
-        "have changed since the command began to prepare the corpus": {
-            "sources": (f"text:{texts}/b/*.txt",)
-        },
+        "have changed since the preparation": {"sources": (f"text:{texts}/b/*.txt",)},
         "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
@@ -282,11 +268,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("have changed since the command began to prepare the corpus", again)
+    refuses("have changed since the preparation", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("have changed since the command began to prepare the corpus", again)
+    refuses("have changed since the preparation", again)
 
 
 def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
@@ -314,11 +300,7 @@ def test_damage_is_named(make, out):
         ("validation-00000.tfrecord", b"", r"validation-00000\.tfrecord is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
-        (
-            "corpus.json",
-            json.dumps({**index, "format": 99}).encode(),
-            "has corpus format 99, but this version",
-        ),
+        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "corpus format 99, not"),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
     ):
@@ -337,7 +319,7 @@ def test_damage_is_named(make, out):
 def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
     with (
         only_writer(out, "preparing a corpus"),
-        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait until"),
+        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait, or"),
     ):
         make()
     assert contents(out) == {}

@@ -72,11 +72,7 @@ def test_which_sources_have_splits():
 @pytest.mark.parametrize(
     ("source", "split", "message"),
     [
-        (
-            "text:{d}/nope.en,{d}/train.de",
-            "train",
-            r"cannot read .*nope\.en \((No such|FileNot)",
-        ),
+        ("text:{d}/nope.en,{d}/train.de", "train", r"read .*nope\.en \((No such|FileNot)"),
         ("text:{d}/train.en", "train", "train.en. does not have the form text:S"),
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
@@ -128,16 +124,16 @@ def test_both_directions_and_slices(tfds):
 @pytest.mark.parametrize(
     ("source", "split", "languages", "message"),
     [
+        ("tfds:nope", "train", ("en", "de"), "no TFDS dataset 'nope' .*multi30k.*no builder"),
+        ("tfds:opus/medical", "train", ("en", "de"), "another --data-dir, or give --download"),
         (
-            "tfds:nope",
+            "tfds:multi30k",
             "train",
-            ("en", "de"),
-            r"no TFDS dataset 'nope' .*multi30k.*no builder 'nope'",
+            ("en", "xx"),
+            "configuration en-xx or .*de-en, fr",
         ),
-        ("tfds:opus/medical", "train", ("en", "de"), r"the dataset with: .*load\('opus/medical'"),
-        ("tfds:multi30k", "train", ("en", "xx"), "configuration for en and xx: .*de-en, fr-en"),
         ("tfds:multi30k", "test", ("en", "de"), "no split 'test': give one of train, validation"),
-        ("tfds:multi30k/fr-en", "train", ("en", "de"), "no field 'de': .*en, fr"),
+        ("tfds:multi30k/fr-en", "train", ("en", "de"), "no field 'de', only the fields en, fr"),
         ("tfds:multi30k", "train[:10%", ("en", "de"), "cannot read split"),
     ],
 )
@@ -200,10 +196,6 @@ def test_real_sets(tfds):
     ("source", "message"),
     [
         ("novels", "unknown source 'novels' of documents: give tfds"),
-        (
-            "tsv:pairs.tsv",
-            "not documents: give a source .* in corpus.sources, as in .'tsv:pairs",
-        ),
         ("tfds:pg19", "no split 'night': give one of train"),
     ],
 )
@@ -272,11 +264,8 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
         assert read(f"tsv:{tmp_path}/{name}") == found
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
-    refuses(
-        "a.csv, line 2 .* expected after .*correct its quotation marks",
-        read,
-        f"tsv:{tmp_path}/a.csv",
-    )
+    said = "a.csv, line 2 .* expected after .*correct its quotation marks"
+    refuses(said, read, f"tsv:{tmp_path}/a.csv")
 
 
 @pytest.mark.parametrize("kind", ["text", "text-lines", "text-paragraphs", "jsonl", "parquet"])

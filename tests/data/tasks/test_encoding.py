@@ -96,7 +96,7 @@ def test_rows(vocabulary, options, first, second, length, rows):
     vars(vocabulary).update(options)
     assert spelt(vocabulary, first, second, length, causal=causal) == rows
     least = 3 if second is None else 4 + vocabulary.pair_separators
-    refuses(f"need at least {least} tokens", encoded, vocabulary, first, second, least - 1, causal)
+    refuses(f"need {least} tokens", encoded, vocabulary, first, second, least - 1, causal)
 
 
 @pytest.mark.parametrize("room", [2, 3, 7, 8])
@@ -240,7 +240,7 @@ def test_rows_of_sentences_are_those_of_training_and_serving(vocabulary):
     assert cut == cut_lines > 0
     assert rows.lengths.max() == length and rows.lengths[30] == 2
     assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
-    refuses("sentences need at least 3", encode_sentences, vocabulary, lines, 2)
+    refuses("sentences need 3", encode_sentences, vocabulary, lines, 2)
 
 
 def test_windows_see_every_id():

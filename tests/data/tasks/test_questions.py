@@ -66,7 +66,7 @@ def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.json"
     for text, words in (
         ("{", "is not JSON"),
-        ("[1]", "'data' is missing or is not a list"),
+        ("[1]", "'data' of SQuAD's format is missing or not a list"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
         ('{"data": []}', "contains no questions"),
     ):

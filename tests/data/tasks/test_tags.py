@@ -95,7 +95,7 @@ def test_schemes_of_entities():
 def test_a_tag_that_only_iob2_has_is_refused(tmp_path):
     task = dataclasses.replace(get_task("tag", own=True), labels=("O", "I-XYZ"))
     (tmp_path / "own.txt").write_text("a O\nb I-XYZ\n")
-    message = "line 2: the tag 'I-XYZ', which is 'B-XYZ' in IOB2, is not a tag"
+    message = "line 2: the tag 'I-XYZ', in IOB2 'B-XYZ', is not one of O, I-XYZ"
     refuses(message, read_tagged, task, "train", source=f"conll:{tmp_path}/own.txt")
 
 
