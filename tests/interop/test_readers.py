@@ -1,6 +1,6 @@
 """Folders in Hugging Face format work in CTranslate2, lm-evaluation-harness and MTEB, offline.
 
-`make test-readers` installs these programs. Tests of a missing program are skipped.
+`make test-peers` installs these programs. Tests of a missing program are skipped.
 """
 
 import json

@@ -44,8 +44,7 @@ def set_up(threads: int, inter_op_threads: int | None = None) -> None:
     except ImportError as error:
         raise UserError(
             f"the libraries to compare with are not installed ({error.name} is missing): run "
-            "`make bench`, or `pip install -r requirements.txt -r "
-            "experiments/lab/benchmarks/requirements.txt`"
+            "`make bench`, which installs them into .venv-peers"
         ) from None
     torch.set_num_threads(threads)
     set_threads(threads, inter_op_threads)

@@ -96,7 +96,7 @@ def pipeline(*options: str):
 
     Skips the test if Beam is not installed.
     """
-    reason = "Apache Beam has an environment of its own: make test-beam"
+    reason = "Apache Beam is in .venv-peers: make test-peers"
     pytest.importorskip("apache_beam", reason=reason)
     from macaron_tf.data.corpus import beam
 
