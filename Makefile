@@ -51,7 +51,8 @@ test-slow: $(STAMP)  ## run only the slow tests
 SEED ?= 1
 MINUTES ?= 60
 fuzz: $(STAMP)  ## test with random invalid settings, flags, folders and requests (1 hour, or MINUTES=N)
-	@$(RUN) $(BIN)/python -m tests.fuzz --seed $(SEED) --minutes $(MINUTES)
+	@timeout $(MINUTES)m sh -c 'for seed in $$(seq $(SEED) 100000); do echo seed $$seed; $(RUN) MACARON_TF_FUZZ=long \
+	  $(BIN)/python -m pytest -x tests/fuzz --hypothesis-seed=$$seed || exit 1; done'; test $$? = 124
 
 DATA ?= ../shared/data/tfds
 walk: $(STAMP)  ## run every command of the docs on real data for a few updates (1 hour; DATA=DIR)

@@ -4,8 +4,7 @@
 
 DATA_DIR is a TensorFlow Datasets folder. Each command runs in its own process, and its output goes
 to OUT/log.txt. A second walk skips the commands that ended as expected. At the end, a run that was
-killed and resumed must be bit-identical to an uninterrupted run. tests/test_docs.py checks that
-the walk covers the documented commands.
+killed and resumed must be bit-identical to an uninterrupted run.
 """
 
 import argparse

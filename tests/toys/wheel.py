@@ -9,7 +9,7 @@ import venv
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # The environment without the checkout on PYTHONPATH.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 # Loads each model and prints its predictions; this checkout serves what the script exports.

@@ -5,8 +5,7 @@
 
 Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
 benchmark cannot run, for example because a library is missing, the summary has its error message.
-`python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
-benchmark `exports` is not included.
+`python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark.
 """
 
 import argparse
