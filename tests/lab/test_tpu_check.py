@@ -37,7 +37,7 @@ MODULE = f"""HloModule step, entry_computation_layout={{()->f32[8]}}
   %p.1 = (s32[], f32[8]{{0}}) parameter(0)
   %i.1 = s32[] get-tuple-element(%p.1), index=0
   %n = s32[] constant(13)
-  ROOT %less = pred[] compare(%n, %i.1), direction=GT, {noted(1)}
+  ROOT %less = pred[] compare(%i.1, %n), direction=LT, {noted(1)}
 }}
 
 %backward_body (q: (s32[], s32[], f32[8])) -> (s32[], s32[], f32[8]) {{
