@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments import command_line as cli
-from experiments import studies
 from experiments.versions import commit
 from macaron_tf.errors import UserError
 
@@ -59,7 +58,7 @@ KINDS = ("pretraining", "translation", "elmo", "sequence")
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command, and returns the exit status."""
-    from experiments import registry
+    from experiments import registry, studies
 
     topologies = options.topology or ["v5e:2x2"]
     if unknown := [name for name in topologies if name.partition(":")[0] not in CHIPS]:
