@@ -45,11 +45,11 @@ def _prepare(options: argparse.Namespace) -> None:
     engine, mesh = values.get("engine"), values.get("mesh")
     if engine or mesh:
         _choose_engine(options)
-    if values.get("new_run_actions"):
+    if "new_run_names" in values:
         _check_start(options)
     if "checkpoint" in values and "run" in values:
         _split_checkpoint(options)
-    if values.get("uses_tfds"):
+    if "download" in values:
         from experiments.run import saved_data_dir
         from macaron_tf.data.sources.tfds import Tfds
         from macaron_tf.loading import locate
@@ -59,7 +59,7 @@ def _prepare(options: argparse.Namespace) -> None:
             folders = (saved_data_dir(locate(one).folder) for one in locations if one)
             options.data_dir = next(filter(None, folders), None)
         options.tfds = Tfds(options.data_dir, options.download, options.trust_code)
-    if values.get("uses_devices"):
+    if "strategy" in values:
         from macaron_tf.distribution import make_strategy
 
         # With JAX, TensorFlow only reads the data and must not reserve GPUs.
@@ -69,9 +69,13 @@ def _prepare(options: argparse.Namespace) -> None:
             from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 
             if options.strategy:
-                _join_workers()
+                from macaron_tf.distribution import read_cluster
+                from macaron_tf.distribution.hosts import join_hosts
+
+                # Without TF_CONFIG, JAX detects the cluster, such as a TPU slice or a SLURM job.
+                join_hosts(*(read_cluster() if os.environ.get("TF_CONFIG") else ()))
             use_mesh(mesh and parse_mesh(mesh))
-    if values.get("uses_callbacks"):
+    if "callback" in values:
         options.callbacks = None
         if options.callback or options.profile:
             from macaron_tf.training.callbacks import Callbacks
@@ -85,66 +89,37 @@ single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
 
 def _choose_engine(options: argparse.Namespace) -> None:
-    """Selects the Keras backend by setting KERAS_BACKEND, which Keras reads at its first import.
-
-    Raises:
-        UserError: an option such as `--tpu` does not work with the backend, JAX is not installed,
-            or Keras is already imported with another backend.
-    """
-    device_flags = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
+    """Selects the Keras backend by setting KERAS_BACKEND, which Keras reads at its first import."""
+    flags = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
-        if device_flags and options.strategy != "multi_worker":
+        if flags and options.strategy != "multi_worker":
             raise UserError(
-                f"--{device_flags[0]} {vars(options)[device_flags[0]]} works only with --engine "
-                f"tensorflow: leave --{device_flags[0]} out, or choose JAX's devices with --mesh "
-                "or with --strategy multi_worker"
+                f"--{flags[0]} {vars(options)[flags[0]]} works only with --engine tensorflow: "
+                "choose JAX's devices with --mesh, or with --strategy multi_worker"
             )
         with needed("--engine jax"):
             import jax  # noqa: F401
     elif options.mesh:
-        raise UserError(
-            f"--mesh {options.mesh} needs --engine jax: add --engine jax, or leave --mesh out"
-        )
+        raise UserError(f"--mesh {options.mesh} needs --engine jax: add --engine jax")
     if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
         raise UserError(
-            f"--engine {options.engine} cannot be selected, because this process has already "
-            "imported Keras with another backend: set the environment variable "
-            f"KERAS_BACKEND={options.engine} before the process starts"
+            f"--engine {options.engine} cannot be selected after Keras is imported with another "
+            f"backend: set KERAS_BACKEND={options.engine} before the process starts"
         )
     os.environ["KERAS_BACKEND"] = options.engine
 
 
-def _join_workers() -> None:
-    """Connects JAX to the other processes of the training run.
-
-    The environment variable TF_CONFIG lists the processes. Without TF_CONFIG, JAX detects the
-    cluster, such as a TPU slice or a SLURM job.
-    """
-    from macaron_tf.distribution import read_cluster
-    from macaron_tf.distribution.hosts import join_hosts
-
-    join_hosts(*(read_cluster() if os.environ.get("TF_CONFIG") else ()))
-
-
 def _split_checkpoint(options: argparse.Namespace) -> None:
-    """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`.
-
-    Raises:
-        UserError: `--checkpoint` is set, but `options.run` names a checkpoint already or is not a
-            run.
-    """
+    """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`."""
     if not options.checkpoint and "@" not in (options.run or ""):
         return
     from macaron_tf.loading import locate
 
     location = locate(options.run)
     if options.checkpoint and (location.checkpoint or location.without_recipe):
-        predicate = (
-            "names a checkpoint already"
-            if location.checkpoint
-            else "is not a run with checkpoints, but a single set of weights"
+        raise UserError(
+            f"{options.run} names one set of weights: leave --checkpoint {options.checkpoint} out"
         )
-        raise UserError(f"{options.run} {predicate}: leave --checkpoint {options.checkpoint} out")
     if location.checkpoint:
         options.run, options.checkpoint = str(location.folder), location.checkpoint
 
@@ -154,23 +129,18 @@ def _check_start(options: argparse.Namespace) -> None:
 
     With `--resume`, the function sets `options.run` to the resumed run. See `unless_resumed`.
     """
-    actions = options.new_run_actions
-    names = {action.dest: (action.option_strings or [action.dest])[0] for action in actions}
-    given_names = [name for dest, name in names.items() if vars(options)[dest] is not None]
-    missing = [names[dest] for dest in options.new_run_required if vars(options)[dest] is None]
-    if options.resume is None:
-        if missing:
-            options.parser.error(
-                f"the following arguments are required: {', '.join(missing)}. To continue a run, "
-                "give --resume RUN instead"
+    values, names, required = vars(options), options.new_run_names, options.new_run_required
+    if options.resume is not None:
+        if given := ", ".join(name for dest, name in names.items() if values[dest] is not None):
+            raise UserError(
+                f"--resume cannot be combined with {given}: the run has saved its own values"
             )
-    elif given_names:
-        raise UserError(
-            f"--resume cannot be combined with {', '.join(given_names)}, because the run has saved "
-            f"its own values: leave out {', '.join(given_names)}"
-        )
-    else:
         options.run = options.resume
+    elif missing := ", ".join(names[dest] for dest in required if values[dest] is None):
+        options.parser.error(
+            f"the following arguments are required: {missing}. To continue a run, give --resume "
+            "RUN instead"
+        )
 
 
 def source_forms(forms: dict[str, str]) -> str:
@@ -189,20 +159,12 @@ def source_forms(forms: dict[str, str]) -> str:
 
 
 def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Returns a pair: a dict of the sampling settings `top_k` and `top_p`, and the random seed.
-
-    Raises:
-        UserError: a flag of `SAMPLING` is set, but the temperature is 0 or not set, so the command
-            does not sample.
-    """
+    """Returns a pair: a dict of the sampling settings `top_k` and `top_p`, and the random seed."""
     values = {"top_k": 0, "top_p": 1.0, "seed": 1}
     changed = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
     if changed and not options.temperature:
         flag = next(iter(changed)).replace("_", "-")
-        raise UserError(
-            f"--{flag} applies only to sampling, which needs a temperature greater than 0: leave "
-            f"--{flag} out, or set --temperature to a number greater than 0"
-        )
+        raise UserError(f"--{flag} applies only to sampling: set --temperature above 0")
     values |= changed
     return values, values.pop("seed")
 
@@ -220,14 +182,15 @@ def unless_resumed(*parts: Part) -> Part:
             action.required = False
             if not action.option_strings:
                 action.nargs = "?"
-        names = [(action.option_strings or [action.dest])[0] for action in actions]
-        listing = f"{', '.join(names[:-1])} and {names[-1]}"
+        names = {action.dest: (action.option_strings or [action.dest])[0] for action in actions}
         text = (
-            f"folder of a run to resume with its saved recipe; give --resume instead of {listing}"
+            "folder of a run to resume with its saved recipe; give --resume instead of "
+            f"{', '.join(names.values())}"
         )
         path_argument("--resume RUN", text)(parser)
-        defaults = {"new_run_actions": actions, "new_run_required": required, "extra": "train"}
-        parser.set_defaults(parser=parser, **defaults)
+        parser.set_defaults(
+            parser=parser, new_run_names=names, new_run_required=required, extra="train"
+        )
 
     return add
 
@@ -276,8 +239,6 @@ def recipes(recipe_class: str) -> Command:
 def settings_of(recipe_class: str) -> Command:
     """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
 
-    With words, the command prints only settings whose path or meaning contains one of the words.
-
     Args:
         recipe_class: class of the recipes, as `module:class`.
     """
@@ -292,8 +253,7 @@ def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
     """Makes the command `settings`, which calls `run` to print the settings of a recipe.
 
     Args:
-        run: function that prints the settings, as `module:function`; it is called with the parsed
-            options.
+        run: function that prints the settings, as `module:function`.
         recipe_argument: argument that names the recipe.
         parts: further arguments that `run` reads.
     """
@@ -304,8 +264,7 @@ def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
         recipe_argument,
         argument(
             "words WORD",
-            "words to search for; the command lists the settings whose path or meaning contains "
-            "one of the words (default: list all settings)",
+            "list only the settings whose path or meaning contains one of these words",
             nargs="*",
         ),
         settings("model=NAME, before the settings are listed"),
@@ -320,13 +279,13 @@ def finetuning(*tasks: str) -> Part:
         tasks: default tasks.
     """
     default = " ".join(tasks) or "no fine-tuning"
-    text = f"names of the tasks on which to fine-tune each pre-trained model (default: {default})"
+    text = f"tasks on which to fine-tune each pre-trained model (default: {default})"
     return together(
         argument("--tasks TASK", text, nargs="+", default=list(tasks)),
         path_argument(
             "--source",
-            "source of the task's examples, such as tsv:FILE; allowed only if --tasks names a "
-            "single task (default: the task's dataset in TensorFlow Datasets)",
+            "source of the examples, such as tsv:FILE, if --tasks names a single task (default: "
+            "the task's dataset in TensorFlow Datasets)",
         ),
         settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
@@ -341,38 +300,31 @@ def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | No
     return path_argument("--data-dir DIR", text)(parser)
 
 
-DATA_DIR: Part = _data_dir
 JSON = switch(
-    "--json",
-    "write the predictions as JSON, one prediction per line, with the fields that the Python "
-    "method `Pretrained.predict` returns (default: off)",
+    "--json", "write a line of JSON for each input, with the fields of `Pretrained.predict`"
 )
 RECIPE = local_path_argument(
     "recipe",
-    "name of a recipe, or your own function that returns a recipe, as FILE.py[:NAME] or "
-    "package.module:NAME. The command `recipes` lists the names of all recipes. NAME may be "
-    "omitted if the file defines a single function",
+    "name of a recipe (see the command `recipes`), or your own function that returns a recipe, as "
+    "FILE.py[:NAME] or package.module:NAME; NAME may be omitted if it is the file's only function",
 )
+
+
+def seeds(default: list[int] | None, text: str) -> Part:
+    """Makes the argument `--seeds N [N ...]`, whose values must differ."""
+    numbers = " ".join(map(str, default or [1]))
+    text = f"{text} (default: {numbers})"
+    return count("--seeds N", text, default, minimum=0, nargs="+", action=Distinct)
+
+
 STUDY = together(
     local_path_argument("out", "output folder for the training runs and the report"),
-    count(
-        "--seeds N",
-        "random seeds; each training run is repeated with every seed (default: 1 2 3)",
-        [1, 2, 3],
-        minimum=0,
-        nargs="+",
-        action=Distinct,
-    ),
+    seeds([1, 2, 3], "random seeds; each training run is repeated with every seed"),
     extra("studies"),
 )
 TFDS = together(
-    DATA_DIR,
-    switch(
-        "--download",
-        "download and prepare datasets that are missing in --data-dir (default: stop with an error "
-        "if a dataset is missing)",
-    ),
-    lambda parser: parser.set_defaults(uses_tfds=True),
+    _data_dir,
+    switch("--download", "download and prepare datasets that are missing in --data-dir"),
 )
 EXAMPLES = together(
     path_argument(
@@ -389,20 +341,19 @@ RUN_TO_TRAIN = path_argument(
 )
 LOWER_CASE = yes_or_no(
     "--lower-case",
-    "whether the pre-trained model lower-cases text; required if another library trained the model "
-    "and its files do not record this setting, and not allowed otherwise (default: the setting in "
-    "the model's files)",
+    "whether a model of another library lower-cases text; required if its files do not say so, and "
+    "not allowed otherwise",
 )
 INIT_NONE = together(
     argument(
         "--model NAME",
-        "name of a model in the catalog, such as bert_base, to train from random weights; required "
-        "with --init none, and not allowed otherwise",
+        "for --init none: name of a model in the catalog, such as bert_base, to train from random "
+        "weights",
     ),
     path_argument(
         "--vocabulary DIR",
-        "folder of a saved vocabulary; required with --init none, and otherwise only compared with "
-        "the vocabulary of the model in --init (default: the vocabulary of this model)",
+        "folder of a saved vocabulary: with --init none, the model's vocabulary; otherwise, the "
+        "vocabulary that the model in --init must have",
     ),
     LOWER_CASE,
 )
@@ -419,70 +370,61 @@ SAMPLING = together(
     ),
     count(
         "--top-p P",
-        "probability mass of nucleus sampling; the model samples from the smallest set of most "
-        "probable tokens whose total probability reaches P (default: 1.0, which means all tokens)",
+        "nucleus sampling: sample from the fewest most probable tokens whose probabilities sum to "
+        "P (default: 1.0, which means all tokens)",
         minimum=0.0,
     ),
     count("--seed", "random seed for sampling (default: 1)", minimum=0),
 )
-DEVICES = together(
-    group(
-        "devices",
-        argument(
-            "--strategy",
-            "devices to compute on. 'cpu': the CPU; 'one_gpu': the first GPU; 'mirrored': all GPUs "
-            "of this machine; 'multi_worker': the devices of all processes that the environment "
-            "variable TF_CONFIG lists; 'tpu': a TPU (default: 'one_gpu', or 'cpu' if there is no "
-            "GPU)",
-            choices=STRATEGIES,
-        ),
-        count(
-            "--replicas N",
-            "number of GPUs for --strategy mirrored; on a machine without GPUs, the number of "
-            "virtual CPUs (default: all GPUs, or 2 virtual CPUs)",
-        ),
-        argument(
-            "--tpu NAME",
-            "name of the TPU for --strategy tpu (default: 'local', which means the TPU of this TPU "
-            "VM)",
-        ),
-        text="The batches do not depend on the number of devices. Without dropout, the results "
-        "with any number of devices are the same up to rounding.",
+DEVICES = group(
+    "devices",
+    argument(
+        "--strategy",
+        "devices to compute on. 'cpu': the CPU; 'one_gpu': the first GPU; 'mirrored': all GPUs of "
+        "this machine; 'multi_worker': the devices of all processes that the environment variable "
+        "TF_CONFIG lists; 'tpu': a TPU (default: 'one_gpu', or 'cpu' if there is no GPU)",
+        choices=STRATEGIES,
     ),
-    lambda parser: parser.set_defaults(uses_devices=True),
+    count(
+        "--replicas N",
+        "number of GPUs for --strategy mirrored; without GPUs, the number of virtual CPUs "
+        "(default: all GPUs, or 2 virtual CPUs)",
+    ),
+    argument(
+        "--tpu NAME",
+        "name of the TPU for --strategy tpu (default: 'local', which means the TPU of this TPU VM)",
+    ),
+    text="The batches do not depend on the number of devices. Without dropout, the results with "
+    "any number of devices are the same up to rounding.",
 )
 ENGINE = group(
     "engine",
     argument(
         "--engine",
-        "Keras backend for training. A run can be resumed with the other backend, because both "
-        "backends write the same checkpoints. With 'jax', --strategy multi_worker also detects the "
-        "processes of a TPU slice or a SLURM job (default: 'tensorflow')",
+        "Keras backend for training (default: 'tensorflow'). Both write the same checkpoints, so a "
+        "run can be resumed with the other. With 'jax', --strategy multi_worker also detects the "
+        "processes of a TPU slice or a SLURM job",
         choices=ENGINES,
     ),
     argument(
         "--mesh AXES",
         "device mesh for --engine jax, as the number of devices along each axis, such as "
         "data=4,model=2; the axis 'data' splits batches, and the axis 'model' splits weights "
-        "(default: data=1; with --strategy multi_worker, data=N for the N devices of all "
-        "processes)",
+        "(default: data=1; with --strategy multi_worker, data=N for all N devices)",
     ),
 )
-CALLBACKS = together(
-    group(
-        "callbacks and profiling",
-        argument(
-            "--callback MODULE:CLASS",
-            "Keras callback to add, such as your own class or a class of W&B or MLflow; "
-            "'MODULE:CLASS(key=value)' passes arguments to the class (repeatable)",
-            action="append",
-        ),
-        argument(
-            "--profile START:STOP",
-            "numbers of the first and the last update to profile, such as 10:14. The trace is "
-            "written to RUN/tensorboard, for TensorBoard (default: no profile)",
-        ),
+CALLBACKS = group(
+    "callbacks and profiling",
+    argument(
+        "--callback MODULE:CLASS",
+        "Keras callback to add, such as your own class or a class of W&B or MLflow; "
+        "'MODULE:CLASS(key=value)' passes arguments to the class (repeatable)",
+        action="append",
     ),
-    lambda parser: parser.set_defaults(uses_callbacks=True),
+    argument(
+        "--profile START:STOP",
+        "numbers of the first and the last update to profile, such as 10:14. The trace is written "
+        "to RUN/tensorboard, for TensorBoard (default: no profile)",
+    ),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)

@@ -26,6 +26,8 @@ from matplotlib.figure import Figure
 
 from experiments import command_line as cli
 from experiments import studies
+from experiments.run import checkpoint_location
+from macaron_tf.cli import arguments
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError, check_encodable, needs_vocabulary
@@ -51,19 +53,15 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
     check_encodable(options.texts)
     if len(options.texts) > 2:
-        raise UserError(
-            f"{len(options.texts)} texts are given, but the command takes at most 2: give one "
-            "text or two, each in quotes"
-        )
-    location = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
+        raise UserError("more than two texts are given: put each in quotes")
+    location = checkpoint_location(options.run, options.checkpoint)
     pretrained = load(location, trust_code=options.trust_code)
     network, stack = pretrained.network, pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
         raise UserError(
-            f"{location} contains a {type(network).__name__}, which has no attention or SwishRNN "
-            "to show: give an encoder, a language model or an encoder-decoder"
+            f"{location} is a {type(network).__name__}, which has no attention or SwishRNN to show"
         )
     if pretrained.vocabulary is None:
         raise needs_vocabulary(location)
@@ -73,10 +71,7 @@ def run(options: argparse.Namespace) -> None:
         stack({name: tf.constant([ids], tf.int32) for name, ids in inputs.items()}, training=False)
     if not records:
         blocks = ", ".join(pretrained.config.blocks)
-        raise UserError(
-            f"{location} has only {blocks} blocks, which have neither attention nor a SwishRNN: "
-            "give a model with other blocks"
-        )
+        raise UserError(f"{location} has only {blocks} blocks, without attention or SwishRNN")
     _write(as_path(options.out), records, tokens)
 
 
@@ -97,10 +92,7 @@ def _encoder_inputs(
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
         if len(texts) > 1:
-            raise UserError(
-                f"{location} is a language model, which reads a single text: leave the second text "
-                "out"
-            )
+            raise UserError(f"{location} reads a single text: leave the second text out")
         inputs = {"token_ids": pretrained.task.generator.row(texts[0])}
     else:
         columns = [[text] for text in texts]
@@ -108,8 +100,7 @@ def _encoder_inputs(
         rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], max_length, is_causal)
         inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
     ids = inputs["token_ids"]
-    name = "the text" if len(texts) == 1 else "the pair of the two texts"
-    _check_length(location, name, len(ids), pretrained.config.longest)
+    _check_length("the text", len(ids), pretrained.config.longest)
     return inputs, {"tokens": _token_texts(vocabulary, ids)}
 
 
@@ -135,8 +126,7 @@ def _encoder_decoder_inputs(
     if isinstance(task, Translation):
         start_ids = [BOS]
         [source_ids] = vocabulary.encode_lines(texts[:1])
-        name = "the text" if len(texts) == 1 else "the first text"
-        _check_length(location, name, len(source_ids), task.max_tokens)
+        _check_length("the first text", len(source_ids), task.max_tokens)
         source_ids = [*source_ids, EOS]
         if len(texts) > 1:
             [target_ids] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
@@ -146,35 +136,30 @@ def _encoder_decoder_inputs(
             result = task.search(ids)
             target_ids = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
     elif len(texts) > 1:
-        raise UserError(f"{location} is not a translator, so it reads a single text: give one text")
+        raise UserError(f"{location} reads a single text: leave the second text out")
     else:
         generator = pretrained.task.generator
         source_ids, start_ids = generator.row(texts[0]), [*generator.answer_start]
         [[completion]] = generator.continue_rows([source_ids], GenerationConfig(temperature=0.0))
         target_ids = [*completion.ids]
     decoder_ids = [*start_ids, *target_ids]
-    name = "the model's output for the text" if len(texts) == 1 else "the second text"
-    _check_length(location, name, len(decoder_ids) - 1, max_length)
-    vocabularies = (vocabulary, vocabulary)
+    _check_length("the target text", len(decoder_ids) - 1, max_length)
+    source, target = vocabulary, vocabulary
     if isinstance(vocabulary, PairVocabulary):
-        vocabularies = (vocabulary.source, vocabulary.target)
+        source, target = vocabulary.source, vocabulary.target
     tokens = {
-        "source_tokens": _token_texts(vocabularies[0], source_ids),
-        "read_tokens": _token_texts(vocabularies[1], decoder_ids[:-1]),
-        "target_tokens": _token_texts(vocabularies[1], decoder_ids[1:]),
+        "source_tokens": _token_texts(source, source_ids),
+        "read_tokens": _token_texts(target, decoder_ids[:-1]),
+        "target_tokens": _token_texts(target, decoder_ids[1:]),
     }
     return {"source": source_ids, "target": decoder_ids[:-1]}, tokens
 
 
-def _check_length(location: str, name: str, length: int, max_length: int | None) -> None:
-    """Raises a `UserError` if the text that `name` describes is empty or too long."""
+def _check_length(name: str, length: int, max_length: int | None) -> None:
     if length < 1:
         raise UserError(f"{name} is empty: give another text")
     if max_length is not None and length > max_length:
-        raise UserError(
-            f"{name} has {length} tokens, but {location} can read at most {max_length} tokens: "
-            "shorten the text"
-        )
+        raise UserError(f"{name} has {length} tokens: shorten it to {max_length} tokens")
 
 
 def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
@@ -333,9 +318,8 @@ def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[st
     for tokens, set_ticks in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
         if len(tokens) <= _READABLE:
             labels = [name.strip("▁") or name for name in tokens]
-            set_ticks(
-                range(len(tokens)), labels, fontsize=8, parse_math=False
-            )  # shows $ as plain text
+            # `parse_math=False` shows $ as plain text.
+            set_ticks(range(len(tokens)), labels, fontsize=8, parse_math=False)
     axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
 
@@ -349,12 +333,10 @@ def distance_figure(norms: np.ndarray) -> Figure:
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axis = figure.subplots()
     for index, layer in enumerate(norms):
-        means = [np.diagonal(layer, -distance).mean() for distance in range(len(layer))]
-        distances = [
-            distance for distance, mean in enumerate(means) if mean > 0.0
-        ]  # multiples of k
-        values = [means[distance] for distance in distances]
-        axis.plot(distances, values, ".-", label=f"layer {index + 1}", linewidth=1, markersize=3)
+        means = np.array([np.diagonal(layer, -distance).mean() for distance in range(len(layer))])
+        [distances] = np.nonzero(means)  # multiples of k
+        label = f"layer {index + 1}"
+        axis.plot(distances, means[distances], ".-", label=label, linewidth=1, markersize=3)
     axis.set(xlabel="distance t - s", ylabel="|dc[t] / dx[s]|", yscale="log", ylim=(1e-3, 1.2))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
@@ -365,27 +347,12 @@ main = cli.single_program(
     "macaron look",
     __doc__,
     "experiments.look:run",
-    cli.path_argument(
-        "run",
-        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
-        "hugging-face:DIR",
-    ),
-    cli.argument(
-        "texts TEXT",
-        "one or two texts that the model reads. For an encoder, the second text is the second part "
-        "of a text pair. For a translation model, the second text is the translation of the first "
-        "text",
-        nargs="+",
-    ),
+    arguments.MODEL,
+    cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
     cli.path_argument(
         "--out DIR",
-        "output folder for the pictures and for the file look.npz, which contains the arrays from "
-        "which the pictures are drawn (default: %(default)s)",
+        "output folder for the pictures and their arrays, look.npz (default: %(default)s)",
         default="look",
     ),
-    cli.checkpoint(
-        "checkpoint to load: 'average', 'best', 'last' or the number of a training step (default: "
-        "'average' if the run has averaged weights of its newest checkpoints; otherwise 'best', or "
-        "'last' if the run was never validated)"
-    ),
+    arguments.CHECKPOINT,
 )

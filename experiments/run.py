@@ -31,7 +31,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.versions import versions
 from macaron_tf.data.sources.names import Source
-from macaron_tf.errors import UserError, needs_vocabulary, parse_json
+from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.text import PieceVocabulary
@@ -330,22 +330,6 @@ def _read_record(file: epath.Path) -> dict[str, typing.Any]:
         return storage.read_json(file)
     except UserError:
         return {}
-
-
-def read_kind(path: str | os.PathLike) -> str:
-    """Returns the kind of recipe that a run was trained with, such as "translation".
-
-    Raises:
-        UserError: recipe.json cannot be read, or has no kind.
-    """
-    text = _read_recipe_text(storage.as_path(path), "a `train` command")
-    try:
-        return parse_json(text, kind=str)["kind"]
-    except ValueError as error:
-        raise UserError(
-            f"{path}/recipe.json is not a recipe of this version of the package ({error}): use "
-            "the version that wrote it, or train again"
-        ) from error
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

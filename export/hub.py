@@ -14,7 +14,7 @@ import argparse
 
 from export.hugging_face import LICENSE
 from export.saved_model import load_model
-from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program, switch
+from macaron_tf.cli.arguments import CHECKPOINT, MODEL, argument, single_program, switch
 
 
 def run(options: argparse.Namespace) -> None:
@@ -32,29 +32,16 @@ main = single_program(
     "macaron hub",
     __doc__,
     "export.hub:run",
-    path_argument(
-        "run",
-        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
-        "hugging-face:DIR",
-    ),
+    MODEL,
     argument("repository", "repository on the Hugging Face Hub, as OWNER/NAME"),
-    checkpoint(
-        "checkpoint to upload: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
-        "last if the run was never validated)"
-    ),
+    CHECKPOINT,
     LICENSE,
     argument(
         "--format",
-        "file format of the uploaded model. weights.h5: macaron_tf's format with weights in HDF5; "
-        "safetensors: macaron_tf's format with weights in safetensors; hugging-face: the format of "
-        "transformers (default: %(default)s)",
+        "file format: macaron_tf's with weights in HDF5 (weights.h5) or in safetensors, or that of "
+        "transformers (hugging-face) (default: %(default)s)",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),
-    switch(
-        "--private",
-        "make the repository private if the command creates the repository (default: the owner's "
-        "default visibility)",
-    ),
+    switch("--private", "make a new repository private (default: the owner's setting)"),
 )

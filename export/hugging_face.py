@@ -11,7 +11,7 @@ error names the setting that transformers does not support.
 import argparse
 
 from export.saved_model import load_model
-from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program
+from macaron_tf.cli.arguments import CHECKPOINT, MODEL, argument, path_argument, single_program
 
 LICENSE = argument(
     "--license ID",
@@ -30,18 +30,10 @@ main = single_program(
     "macaron hugging_face",
     __doc__,
     "export.hugging_face:run",
-    path_argument(
-        "run",
-        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
-        "hugging-face:DIR",
-    ),
+    MODEL,
     path_argument(
         "out", "output folder, which must be new, empty, or the result of an earlier export"
     ),
-    checkpoint(
-        "checkpoint to export: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
-        "last if the run was never validated)"
-    ),
+    CHECKPOINT,
     LICENSE,
 )

@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> None:
         config = BeamSearchConfig(**parse_json(options.decoding))
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"--decoding {options.decoding[:200]} is not a JSON object with valid settings of "
-            f'beam search ({error}): give an object such as {{"beam_size": 4}}'
+            f"--decoding {options.decoding[:200]} is not an object of settings of beam search "
+            f'({error}): give one such as {{"beam_size": 4}}'
         ) from error
     labels = tuple(options.labels or ())
     model = dataclasses.replace(
@@ -40,15 +40,11 @@ def run(options: argparse.Namespace) -> None:
     )
     search = search_options(options, options.model, model)
     is_classifier = isinstance(model.network, Classification.networks)
-    if not is_classifier and (labels or not isinstance(model.task, Translation)):
-        reason = (
-            "which has no classes to name: leave --labels out, or give a classifier"
-            if labels
-            else "which this command cannot export: give a classifier or a translator"
-        )
+    if labels and not is_classifier:
+        raise UserError(f"{options.model} is not a classifier: leave --labels out")
+    if not is_classifier and not isinstance(model.task, Translation):
         raise UserError(
-            f"{options.model} contains a network of the class {type(model.network).__name__}, "
-            f"{reason}"
+            f"{options.model} is a {type(model.network).__name__}: give a classifier or translator"
         )
     print(model.export(options.out, bfloat16=options.bfloat16, **search))
 
@@ -60,23 +56,16 @@ main = single_program(
     path_argument("model", ".keras file of the model"),
     path_argument("vocabulary", "folder of the vocabulary with which the model was trained"),
     path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
-    argument(
-        "--labels NAME",
-        "names of the classes in the order of their indices, from index 0; required for a "
-        "classifier",
-        nargs="+",
-    ),
+    argument("--labels NAME", "names of a classifier's classes in order of their index", nargs="+"),
     count(
         "--max-length N",
-        "maximum number of tokens in an input to a classifier; longer inputs are truncated "
-        "(default: %(default)s)",
+        "maximum number of tokens in a classifier's input, which is cut (default: %(default)s)",
         128,
     ),
     argument(
         "--decoding JSON",
-        "beam search settings of a translation model, as a JSON object with fields of "
-        "macaron_tf.decoding.BeamSearchConfig (default: %(default)s, which means the default "
-        "settings)",
+        "settings of a translator's beam search, as a JSON object with fields of "
+        "macaron_tf.decoding.BeamSearchConfig (default: %(default)s)",
         default="{}",
     ),
     COMPILE,

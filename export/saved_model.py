@@ -14,8 +14,9 @@ import dataclasses
 import json
 
 from macaron_tf.cli.arguments import (
+    CHECKPOINT,
+    MODEL,
     argument,
-    checkpoint,
     count,
     path_argument,
     single_program,
@@ -26,38 +27,14 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "compile the beam search of a translation model with XLA for requests with a single sentence, "
-    "which can then take half the time. The server takes a few seconds longer to start. "
-    "TensorFlow Serving must be started with the flag --xla_cpu_compilation_enabled=true "
-    "(default: not compiled)",
+    "compile a translator's beam search for requests of one sentence with XLA, which can halve the "
+    "time but makes the start slower; TensorFlow Serving then needs the flag "
+    "--xla_cpu_compilation_enabled=true",
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "store weight matrices and compute matrix products in bfloat16. bfloat16 is faster only if the "
-    "CPU of the server has bfloat16 instructions (default: the dtype of the model)",
-)
-LITE = argument(
-    "--lite",
-    "also write a LiteRT file with weights of this type. `macaron serve` uses the "
-    "LiteRT file for small requests. With int8, the LiteRT file can take half the time of the "
-    "SavedModel, and probabilities change by about 1e-3 (default: no LiteRT file)",
-    choices=("fp32", "int8"),
-)
-ONNX = switch(
-    "--onnx",
-    "also write an ONNX file of the network, which reads token ids instead of text (default: no "
-    "ONNX file)",
-)
-OPENVINO = switch(
-    "--openvino",
-    "also write an OpenVINO file of the network, which reads token ids instead of text. On CPUs "
-    "with bfloat16 instructions, OpenVINO computes in bfloat16 unless INFERENCE_PRECISION_HINT is "
-    "f32 (default: no OpenVINO file)",
-)
-CHECK = path_argument(
-    "--check SOURCE",
-    "print the scores of the model and of each exported file on labelled examples. SOURCE is a "
-    "source that `finetune evaluate --source` accepts, such as tsv:dev.tsv (default: no scores)",
+    "store weight matrices and compute matrix products in bfloat16, which is faster only on a CPU "
+    "with bfloat16 instructions (default: the dtype of the model)",
 )
 
 
@@ -66,19 +43,17 @@ def run(options: argparse.Namespace) -> None:
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 
-    location, model = options.run, load_model(options)
+    model = load_model(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
-    search = search_options(options, location, model)
-    formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
     path = model.export(
         options.out,
         options.version,
         options.bfloat16,
         options.lite,
-        formats,
+        [name for name in ("onnx", "openvino") if vars(options)[name]],
         options.check,
-        **search,
+        **search_options(options, options.run, model),
     )
     record = json.loads((path / "assets.extra" / "export.json").read_text())
     print(certificate_text(record), end="")
@@ -86,51 +61,26 @@ def run(options: argparse.Namespace) -> None:
 
 
 def load_model(options: argparse.Namespace):
-    """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`.
-
-    Args:
-        options: options of an export command. `options.checkpoint` names a checkpoint of the run,
-            and `None` means the default checkpoint.
-
-    Raises:
-        UserError: `options.checkpoint` is set, but `options.run` is not a training run, or the
-            model cannot be loaded.
-    """
+    """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.loading import load, locate
 
     location = options.run
-    if options.checkpoint and locate(location).without_recipe:
-        raise UserError(
-            f"{location} is not a training run, so it has no checkpoints to choose from: leave "
-            "--checkpoint out"
-        )
-    location = f"{location}@{options.checkpoint}" if options.checkpoint else location
+    if options.checkpoint:
+        if locate(location).without_recipe:
+            raise UserError(f"{location} is no training run: leave --checkpoint out")
+        location = f"{location}@{options.checkpoint}"
     return load(location, trust_code=options.trust_code)
 
 
 def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:
-    """Returns a dict of the beam search options that the user has set.
-
-    The keys are the names of the options in `Pretrained.export`. Options at their default are left
-    out.
-
-    Args:
-        options: options of an export command.
-        location: location of the model, for the error message.
-        model: the loaded model.
-
-    Raises:
-        UserError: a search option is set, but the model is not a translator.
-    """
+    """Returns the beam search options that the user has set, as options of `Pretrained.export`."""
     from macaron_tf.tasks import Translation
 
     names = [name for name in ("n_best", "beam_size", "compile") if vars(options).get(name)]
     if names and not isinstance(model.task, Translation):
         flag = names[0].replace("_", "-")
-        raise UserError(
-            f"{location} is not a translator, so --{flag} has no effect: leave --{flag} out"
-        )
+        raise UserError(f"{location} is not a translator: leave --{flag} out")
     return {"compiled" if name == "compile" else name: vars(options)[name] for name in names}
 
 
@@ -138,44 +88,43 @@ main = single_program(
     "macaron export",
     __doc__,
     "export.saved_model:run",
-    path_argument(
-        "run",
-        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
-        "hugging-face:DIR",
-    ),
+    MODEL,
     path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
-    checkpoint(
-        "checkpoint to export: average, best, last or the number of a training step (default: "
-        "average if the run has averaged weights of its newest checkpoints; otherwise best, or "
-        "last if the run was never validated)"
-    ),
+    CHECKPOINT,
     count(
         "--version N",
-        "version number of the exported model (default: one more than the newest version in OUT, "
-        "or 1 if OUT contains no version)",
+        "version number of the exported model (default: one more than the newest version in OUT)",
         below=MAX_VERSION + 1,
     ),
     count(
         "--n-best N",
-        "number of translations to return for each line; for translation models only (default: the "
-        "setting decoding.n_best of the model, which is 1 unless its recipe sets another number)",
+        "number of translations of each line, for translators only (default: the recipe's setting "
+        "decoding.n_best)",
     ),
-    count(
-        "--beam-size K",
-        "width of the beam search; for translation models only (default: the beam size of the "
-        "model)",
-    ),
+    count("--beam-size K", "width of a translator's beam search (default: the model's)"),
     argument(
         "--pooling",
-        "export a pre-trained encoder as a sentence encoder, with a method that pools the token "
-        "vectors of a sentence into one vector. mean: their mean; max: their maximum; cls: the "
-        "vector of the first token (default: export the model with its own task)",
+        "export a pre-trained encoder as a sentence encoder, whose vector is the mean or maximum "
+        "of the token vectors, or (cls) that of the first token",
         choices=("mean", "max", "cls"),
     ),
     COMPILE,
     BFLOAT16,
-    LITE,
-    ONNX,
-    OPENVINO,
-    CHECK,
+    argument(
+        "--lite",
+        "also write a LiteRT file with weights of this type, which `macaron serve` uses for small "
+        "requests. int8 can halve the time, and changes probabilities by about 1e-3",
+        choices=("fp32", "int8"),
+    ),
+    switch("--onnx", "also write an ONNX file of the network, which reads token ids"),
+    switch(
+        "--openvino",
+        "also write an OpenVINO file of the network, which reads token ids. On CPUs with bfloat16 "
+        "instructions, it computes in bfloat16 unless INFERENCE_PRECISION_HINT is f32",
+    ),
+    path_argument(
+        "--check SOURCE",
+        "print the scores of the model and of each exported file on labelled examples, from a "
+        "source that `finetune evaluate --source` accepts, such as tsv:dev.tsv",
+    ),
 )

@@ -40,20 +40,11 @@ main = cli.program(
         cli.path_argument("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.path_argument(
             "--output FILE",
-            "output .npz file for the vectors or, with --json, output JSON file (default with "
-            "--json: stdout; without --json, the file is required)",
-        ),
-        cli.argument(
-            "--layers",
-            "layers whose vectors to write. 'all': a vector for each layer; 'mean': the mean over "
-            "the layers; 'top': only the top layer (default: 'all')",
-            choices=("all", "mean", "top"),
-            default="all",
+            "output .npz file with the vectors of every layer, or JSON file with --json (default "
+            "with --json: stdout)",
         ),
         cli.switch(
-            "--tokenized",
-            "split sentences into words only at white space (default: also separate punctuation "
-            "from words)",
+            "--tokenized", "split sentences only at white space, and not at punctuation too"
         ),
         cli.JSON,
     ),
@@ -62,21 +53,18 @@ main = cli.program(
         "print the words and the occurrences in a corpus that are most similar to a word",
         "experiments.elmo.neighbours:run",
         cli.TRAINED,
-        cli.argument(
-            "word", "word whose nearest neighbours to find, spelled as in the sentences of --in"
-        ),
+        cli.argument("word", "word whose neighbours to find, spelled as in --in"),
         cli.argument(
             "--in SENTENCE",
-            "sentences that contain the word; for each sentence, the command prints the "
-            "occurrences with the most similar contextual vectors",
+            "sentences that contain the word, each compared with its occurrences in the corpus",
             dest="sentences",
             required=True,
             nargs="+",
         ),
         cli.path_argument(
             "--source",
-            "sources of the documents to search for neighbours, such as text:books/*.txt (default: "
-            "the training documents of the run)",
+            "sources of the documents to search, such as text:books/*.txt (default: the run's "
+            "training documents)",
             nargs="+",
         ),
         cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
@@ -96,29 +84,20 @@ main = cli.program(
         ),
         cli.argument(
             "--split",
-            "split on which to report F1, such as 'test'. The best epoch is always selected on the "
-            "split 'dev' (default: 'dev')",
+            "split whose F1 to report; the best epoch is selected on 'dev' (default: 'dev')",
             default="dev",
         ),
         cli.argument(
             "--places",
-            "positions at which ELMo's word vectors are concatenated. 'input': the input of the "
-            "tagger's LSTM; 'output': the output of the LSTM; 'both': the input and the output. "
-            "The command trains one tagger for each value (default: 'input')",
+            "where ELMo's vectors are concatenated: to the 'input' of the tagger's LSTM, to its "
+            "'output', or to 'both'; the command trains a tagger for each value (default: 'input')",
             choices=("input", "output", "both"),
             default=["input"],
             nargs="+",
             action=cli.Distinct,
         ),
         cli.count("--epochs N", "number of training epochs (default: 8)", 8),
-        cli.count(
-            "--seeds N",
-            "random seeds; the command trains each tagger once with every seed (default: 1)",
-            [1],
-            minimum=0,
-            nargs="+",
-            action=cli.Distinct,
-        ),
+        cli.seeds([1], "random seeds; the command trains each tagger with every seed"),
         cli.TFDS,
     ),
     cli.recipes("experiments.elmo.run:ElmoRecipe"),

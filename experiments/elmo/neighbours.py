@@ -27,13 +27,8 @@ def run(options: argparse.Namespace) -> None:
         sentence for text in texts for line in split_sentences(cut_lines(text)) for sentence in line
     )
     queries = list(_query_occurrences(network, options.word, options.sentences))
-    for line in neighbours(
-        network,
-        queries,
-        [*itertools.islice(sentences, options.limit)],
-        options.count,
-    ):
-        print(line)
+    searched = [*itertools.islice(sentences, options.limit)]
+    print("\n".join(neighbours(network, queries, searched, options.count)))
 
 
 def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
@@ -42,15 +37,11 @@ def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterat
     The tuple has the words of the sentence, the position of `word`, and the vectors of `word`. The
     vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's projection
     width.
-
-    Raises:
-        UserError: a sentence does not contain `word`.
     """
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
             raise UserError(
-                f"--in {sentence!r} does not contain the word {word!r}, but only the words "
-                f"[{', '.join(words)}]: give another sentence or another word"
+                f"--in {sentence!r} does not contain the word {word!r}, but {', '.join(words)}"
             )
         yield words, words.index(word), layers[words.index(word)]
 
@@ -69,9 +60,6 @@ def neighbours(
         queries: tuples from `_query_occurrences`, one for each sentence with the word.
         sentences: sentences to search.
         count: number of neighbours in each list.
-
-    Raises:
-        UserError: `sentences` contain no word other than the word of `queries`.
     """
     type_vectors: dict[str, np.ndarray] = {}  # vector of each distinct word, without context
     occurrences: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
@@ -84,10 +72,7 @@ def neighbours(
     word = words[position]
     type_vectors.pop(word, None)
     if not type_vectors:
-        raise UserError(
-            f"the searched sentences contain no word other than {word!r}: give another --source "
-            "or a larger --limit"
-        )
+        raise UserError(f"the searched text has no other word than {word!r}: raise --limit")
     types = [*type_vectors]
     scores = _cosines(np.array([*type_vectors.values()]), layers[0])  # (types,)
     nearest = (f"{types[index]} {scores[index]:.2f}" for index in np.argsort(-scores)[:count])

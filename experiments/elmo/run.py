@@ -42,13 +42,6 @@ from macaron_tf.text.words import (
 from macaron_tf.training import build_fit_model
 
 _MAX_BATCH_WORDS = 2048  # maximum number of words in a batch of `embed`, including padding
-# Functions for --layers. Their input is `(N, J, D)`, the vectors of N words in J layers. The output
-# is the input, or one vector per word, `(N, D)`.
-_LAYERS = {
-    "all": lambda layers: layers,
-    "mean": lambda layers: layers.mean(axis=1),
-    "top": lambda layers: layers[:, -1],
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,9 +73,7 @@ class ElmoRecipe(Recipe):
 
     def check(self) -> None:
         if not self.sources:
-            raise self.error(
-                "sources is empty: name the training text, as in sources=text-lines:FILE"
-            )
+            raise self.error("sources is empty: give the text, as in sources=text-lines:FILE")
 
     def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
         config = super().model_config(vocab_size)
@@ -161,16 +152,12 @@ def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
     Args:
         word_splits: training words and held-out words, from `read_word_splits`.
         size: maximum number of words, including <UNK>, <S> and </S>.
-
-    Raises:
-        UserError: there are no training words.
     """
     train_words, held_out_words = word_splits
     if held_out_words and not train_words:
         raise UserError(
-            "the sources contain only one document, which is held out for validation, so no "
-            "document is left for training: give more documents, or split the document with --set "
-            "sources=text-paragraphs:FILE or --set sources=text-lines:FILE"
+            "the sources contain only one document, which is held out for validation: give more, "
+            "or split the document with sources=text-paragraphs:FILE or sources=text-lines:FILE"
         )
     return count_words([train_words], size)
 
@@ -185,19 +172,14 @@ def read_rows(
         vocabulary: vocabulary of the run; `None` means a new vocabulary of the most frequent
             training words.
         tfds: access to TensorFlow Datasets.
-
-    Raises:
-        UserError: the text has fewer training rows than a batch, no held-out row, or no training
-            words.
     """
     word_splits = read_word_splits(recipe, tfds)
     vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
     num_train, num_validation = (len(words) // recipe.row_length for words in word_splits)
     if num_train < recipe.batch_size or not num_validation:
         raise UserError(
-            f"a run needs at least {recipe.batch_size} rows for training (one batch) and 1 row for "
-            f"validation, but the sources contain only {num_train} and {num_validation}: add "
-            "documents to sources, or lower batch_size or row_length"
+            f"the sources have {num_train} rows for training and {num_validation} for validation, "
+            f"but {recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
         )
     train, validation = (Rows(as_word_text(words, vocabulary), recipe) for words in word_splits)
     return train, validation, vocabulary
@@ -248,22 +230,15 @@ def evaluate(options: argparse.Namespace) -> None:
 def run_embed(options: argparse.Namespace) -> None:
     """Runs the command `embed`: writes the word vectors of lines to an .npz file or as JSON.
 
-    For line n, counted from 0, the .npz file has two arrays: `words_n` contains the words of the
-    line, and `line_n` contains the vectors of these words.
+    For line n, counted from 0, the .npz file has two arrays: `words_n` contains the N words of the
+    line, and `line_n` contains the vectors of these words in all layers, `(N, 1 + num_layers, D)`.
     """
     if options.json:
-        refuse_flags_with_json(
-            "leave one of the two flags out, because --json always writes all layers and "
-            "tokenizes the lines",
-            layers=options.layers != "all",
-            tokenized=options.tokenized,
-        )
+        refuse_flags_with_json("leave one of the two out", tokenized=options.tokenized)
         location = checkpoint_location(options.run, options.checkpoint)
         model = load(location, trust_code=options.trust_code)
         if not isinstance(model.task, WordVectors):
-            raise UserError(
-                f"{options.run} is a {model.task.name}, not an ELMo: give a run of `elmo train`"
-            )
+            raise UserError(f"{options.run} is a {model.task.name}, not an ELMo")
         answer_json(options.input, options.output, model.predict)
         return
     if not options.output:
@@ -277,16 +252,12 @@ def run_embed(options: argparse.Namespace) -> None:
     arrays = {}
     for index, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
-        arrays[f"line_{index}"] = _LAYERS[options.layers](vectors)
+        arrays[f"line_{index}"] = vectors
     content = io.BytesIO()
     np.savez(content, **arrays)
     with opened_output(options.output) as file:
         file.write(content.getvalue())
-    width = arrays["line_0"].shape[-1]
-    print(
-        f"{options.output}: vectors of width {width} for {len(lines)} line(s), in the arrays "
-        "line_0, words_0, ..."
-    )
+    print(f"{options.output}: the arrays line_0, words_0, ... of {len(lines)} line(s)")
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:

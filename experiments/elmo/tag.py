@@ -92,21 +92,20 @@ def run(options: argparse.Namespace) -> None:
     if options.split.startswith(("train", "all")):
         raise UserError(
             f"--split {options.split} contains the sentences that the taggers train on: give "
-            f"--split {_VALIDATION} or another split"
+            f"--split {_VALIDATION}"
         )
+    splits = ("train", _VALIDATION, options.split)
     sentences_by_split = {
         split: Sentences(
             read_tagged(_TASK, split, options.tfds, options.source), elmo.config.max_characters
         )
-        for split in dict.fromkeys(("train", _VALIDATION, options.split))
+        for split in dict.fromkeys(splits)
     }
-    train_sentences, validation_sentences, test_sentences = (
-        sentences_by_split[split] for split in ("train", _VALIDATION, options.split)
-    )
+    sentences = [sentences_by_split[split] for split in splits]
     settings = {f"--{name}": vars(options)[name] for name in ("epochs", "source", "split")}
     settings["weights"] = fingerprint(elmo.get_weights())
     settings["sentences"] = fingerprint(
-        array for sentences in sentences_by_split.values() for array in sentences.arrays()
+        array for part in sentences_by_split.values() for array in part.arrays()
     )
     rows = []
     for elmo_place in ("", *options.places):
@@ -114,16 +113,7 @@ def run(options: argparse.Namespace) -> None:
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             studies.read_or_compute(path / "settings.json", settings, dict)
-            row = _train_tagger(
-                elmo,
-                elmo_place,
-                train_sentences,
-                validation_sentences,
-                test_sentences,
-                options.epochs,
-                seed,
-                path,
-            )
+            row = _train_tagger(elmo, elmo_place, sentences, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **row})
     record = {"elmo": str(elmo_run.path), "checkpoint": weights.name, "rows": rows}
     title = f"{_TASK.name}: F1 of named entity recognition on {options.split}"
@@ -166,9 +156,7 @@ def _layer_weights_text(row: dict) -> str:
 def _train_tagger(
     elmo: Elmo,
     elmo_place: str,
-    train_sentences: Sentences,
-    validation_sentences: Sentences,
-    test_sentences: Sentences,
+    sentences: list[Sentences],
     epochs: int,
     seed: int,
     path: epath.Path,
@@ -179,9 +167,7 @@ def _train_tagger(
         elmo: the ELMo, whose weights are frozen.
         elmo_place: where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a
             tagger without ELMo.
-        train_sentences: training sentences.
-        validation_sentences: validation sentences, on which the epoch with the best F1 is selected.
-        test_sentences: test sentences, on which the selected epoch is evaluated.
+        sentences: those to train on, to select the epoch with the best F1, and to evaluate it.
         epochs: number of passes over the training sentences.
         seed: random seed of the initial weights, dropout and the order of sentences.
         path: folder of the run.
@@ -195,6 +181,7 @@ def _train_tagger(
     if result_path.exists():
         print(f"{path}: complete")
         return studies.read_json(result_path, f1=float, layers=list, parameters=int, minutes=float)
+    train_sentences, validation_sentences, test_sentences = sentences
     config = TrainingConfig(
         max_steps=epochs * train_sentences.steps_per_epoch,
         seed=seed,

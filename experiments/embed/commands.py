@@ -36,16 +36,10 @@ SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
 
 ENCODER and FROM, a model to apply or to start from:
   RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`.
-                     CHECKPOINT is average, best, last or the number of a training step (default:
-                     the first of average, best and last that exists)
-  hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
-                     weights and the tokenizer of a BERT, DistilBERT, RoBERTa, XLM, XLM-R, ALBERT,
-                     ELECTRA or ModernBERT
-  keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA or RoBERTa
-  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
-                     vocab.txt
-  hub:OWNER/NAME     Hugging Face Hub repository with a model in one of these formats: macaron_tf,
-                     transformers, sentence-transformers, KerasHub or Model Garden
+                     CHECKPOINT is average, best, last or the number of a training step
+  hugging-face:DIR keras-hub:DIR model-garden:DIR hub:OWNER/NAME
+                     an encoder of another library, among them sentence-transformers; see
+                     `macaron finetune train --help`
   none               random weights, for `embed train --init` only; requires --model NAME and
                      --vocabulary DIR
 """
@@ -53,15 +47,13 @@ ENCODER and FROM, a model to apply or to start from:
 _TASK = cli.argument("task", "task to train on, such as 'stsb', 'mnli' or 'triplets'")
 _OBJECTIVE = cli.argument(
     "--objective",
-    "training objective: 'softmax' for classification tasks, 'cosine' for the task stsb, or "
-    "'triplet' for the task triplets (default: the objective of the task)",
+    "training objective (default: the objective of the task, see below)",
     choices=("softmax", "cosine", "triplet"),
 )
 _POOLING = cli.argument(
     "--pooling",
-    "method that pools the token vectors of a sentence into one vector. 'mean': their mean; "
-    "'max': the maximum in each dimension; 'cls': the vector of the first token (default: the "
-    "method of the encoder or, if the encoder has none, 'mean')",
+    "how a sentence's token vectors become one: their 'mean', their 'max' in each dimension, "
+    "or (cls) the first token's vector (default: the encoder's method or, without one, 'mean')",
     choices=("mean", "max", "cls"),
 )
 _OUTPUT = cli.path_argument(
@@ -70,14 +62,11 @@ _OUTPUT = cli.path_argument(
     "otherwise the scores are only printed)",
 )
 _ENCODER = cli.together(
-    cli.path_argument(
-        "encoder ENCODER", "sentence encoder to apply, such as runs/sts or hugging-face:DIR"
-    ),
+    cli.path_argument("encoder ENCODER", "sentence encoder, such as runs/sts or hugging-face:DIR"),
     _POOLING,
     cli.count(
         "--max-length N",
-        "maximum number of tokens in a sentence, including special tokens; longer sentences are "
-        "truncated (default: the maximum of the encoder)",
+        "maximum number of tokens in a sentence, which is cut (default: the encoder's maximum)",
     ),
     cli.LOWER_CASE,
 )
@@ -92,11 +81,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.path_argument(
-                "--init FROM",
-                "model to start from (required), such as runs/bert, hugging-face:DIR or 'none' "
-                "(random weights)",
-            ),
+            cli.path_argument("--init FROM", "model to start from (required), see below"),
         ),
         _OBJECTIVE,
         _POOLING,
@@ -113,16 +98,11 @@ main = cli.program(
         "experiments.embed.evaluate:run",
         cli.extra("evaluate"),
         _ENCODER,
-        cli.argument(
-            "--task",
-            "task to evaluate on, such as 'stsb' (default: the task of the run if the encoder is a "
-            "run of `embed train`, otherwise 'stsb')",
-        ),
+        cli.argument("--task", "task to evaluate on (default: the task of the run, or 'stsb')"),
         cli.argument(
             "--split",
-            "split to score, such as 'test' (default: 'validation', or 'validation_matched' for "
-            "the tasks mnli and xnli). If the source is a file without {split} in its name, the "
-            "default is the whole file",
+            "split to score, such as 'test' (default: the task's first validation split, or the "
+            "whole file if its name has no {split})",
         ),
         _OUTPUT,
         cli.EXAMPLES,
@@ -135,11 +115,7 @@ main = cli.program(
         "experiments.embed.evaluate:run_sets",
         cli.extra("evaluate"),
         _ENCODER,
-        cli.path_argument(
-            "sets SET",
-            "sets of sentence pairs with similarity scores, as NAME=SOURCE, such as mine=tsv:FILE",
-            nargs="+",
-        ),
+        cli.path_argument("sets SET", "sets of scored pairs, such as mine=tsv:FILE", nargs="+"),
         _OUTPUT,
         cli.TFDS,
         cli.DEVICES,
@@ -152,13 +128,12 @@ main = cli.program(
         cli.path_argument("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.path_argument(
             "--output FILE",
-            "output .npy file for a float32 array with one row per sentence or, with --json, "
-            "output JSON file (default with --json: stdout; without --json, the file is required)",
+            "output .npy file for a float32 array with one row per sentence, or JSON file with "
+            "--json (default with --json: stdout)",
         ),
         cli.switch(
             "--unit",
-            "scale each vector to Euclidean norm 1 (default: no scaling; the vectors of --json "
-            "always have norm 1)",
+            "scale each vector to Euclidean norm 1, as the vectors of --json always are",
         ),
         cli.JSON,
         cli.DEVICES,
@@ -170,21 +145,15 @@ main = cli.program(
         _ENCODER,
         cli.local_path_argument(
             "--corpus FILE",
-            "file to search, with one sentence per line; the command caches the sentence vectors "
-            "in FILE.HASH.npy",
+            "file to search, one sentence per line; FILE.HASH.npy caches the sentence vectors",
             required=True,
         ),
         cli.argument(
             "--query TEXT",
-            "query sentence, to which the command finds similar sentences (default: each line of "
-            "stdin; repeatable)",
+            "query sentence (default: each line of stdin; repeatable)",
             action="append",
         ),
-        cli.count(
-            "--top N",
-            "number of most similar sentences to print for each query (default: %(default)s)",
-            10,
-        ),
+        cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
         cli.DEVICES,
     ),
     cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),

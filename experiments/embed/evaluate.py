@@ -48,16 +48,12 @@ def read_sets(
         split: name of the split.
         source: source of the examples; `None` means the default source of `task`.
         tfds: access to TensorFlow Datasets.
-
-    Raises:
-        UserError: the examples cannot be read, or `source` is `None` although `TRIPLETS` has no
-            default source.
     """
-    if task is TRIPLETS:
-        if not source:
-            raise UserError(f"the task {task.name} has no default source: give --source tsv:FILE")
-        return read_triplets(source, split)
-    return labelled(task).read(split, tfds, source)
+    if task is not TRIPLETS:
+        return labelled(task).read(split, tfds, source)
+    if not source:
+        raise UserError(f"the task {task.name} has no default source: give --source tsv:FILE")
+    return read_triplets(source, split)
 
 
 def measure(
@@ -74,9 +70,6 @@ def measure(
         network: the encoder, whose classifier is used for a classification task.
         vectors: `(N, S, D)`, vectors of N examples with S sentences each.
         labels: `(N,)`, the scores or class indices; `None` for triplets.
-
-    Returns:
-        Dict mapping the name of a metric to its value.
     """
     if task is TRIPLETS:
         return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
@@ -86,6 +79,13 @@ def measure(
     return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
 
 
+def _evaluate(encoder: Vectors, task: Task, examples: Examples) -> dict[str, float]:
+    """Encodes the sentences of a task, and returns the metrics of their vectors."""
+    data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
+    warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
+    return measure(task, encoder.network, encoder.encode_sets(data), data.labels)
+
+
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: prints the metrics of an encoder on a task.
 
@@ -93,44 +93,36 @@ def run(options: argparse.Namespace) -> None:
     run of `embed train`.
     """
     encoder, encoder_run = encoder_of(options)
-    name = options.task or (encoder_run.recipe.task if encoder_run else "stsb")
+    recipe = encoder_run and encoder_run.recipe
+    name = options.task or (recipe.task if recipe else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
-    if task.kind == "classification" and not task.regression and classes != task.num_classes:
-        raise UserError(
-            f"the task {name} has {task.num_classes} classes, but the encoder was trained with "
-            f"{classes or 'no'} classes: evaluate the encoder with --task stsb, which needs no "
-            "classes"
-        )
-    trained_labels = encoder_run.recipe.task_definition.labels if encoder_run and classes else ()
-    if trained_labels and trained_labels != task.labels and not task.regression:
-        raise UserError(
-            f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
-            f"{', '.join(trained_labels)} in this order, as in the encoder's training task: give "
-            f"--task {encoder_run.recipe.task} and, for your own examples, --source SOURCE"
-        )
-    default_source = (
-        encoder_run.recipe.source
-        if encoder_run and name == encoder_run.recipe.task
-        else task.source
-    )
-    source = options.source or default_source
+    if task.kind == "classification" and not task.regression:
+        if classes != task.num_classes:
+            raise UserError(
+                f"the task {name} has {task.num_classes} classes, but the encoder was trained with "
+                f"{classes or 'no'} classes: give --task stsb, which needs none"
+            )
+        if recipe and recipe.task_definition.labels != task.labels:
+            raise UserError(
+                f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
+                f"{', '.join(recipe.task_definition.labels)}: give --task {recipe.task}"
+            )
+    is_own = recipe and name == recipe.task
+    source = options.source or (recipe.source if is_own else task.source)
     split = options.split or default_splits(source, [*task.validation_splits])[0]
-    sets = read_sets(task, split, source, options.tfds)
+    examples = read_sets(task, split, source, options.tfds)
     began = time.monotonic()
-    data = encode_sets(encoder.vocabulary, sets, encoder.max_length)
-    sentences = len(data.rows.lengths)
-    warn_cut(data.truncated_count, sentences, encoder.max_length)
-    metrics = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
+    metrics = _evaluate(encoder, task, examples)
     seconds = time.monotonic() - began
     print(metrics_line(metrics))
     print(
-        f"{len(sets):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
-        f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} per second"
+        f"{len(examples):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
+        f"{seconds:.1f} s"
     )
-    data_fields = {"task": name, "source": source, "split": split}
-    results = {"examples": len(sets), "seconds": round(seconds, 2), "metrics": metrics}
+    record = {"task": name, "source": source, "split": split, "examples": len(examples)}
+    record |= {"seconds": round(seconds, 2), "metrics": metrics}
     subject = f"{name}-{source}-{split}"
-    _write_results(options, encoder, encoder_run, subject, [sets.texts], data_fields, results)
+    _write_results(options, encoder, encoder_run, subject, [examples.texts], record)
 
 
 def _write_results(
@@ -139,8 +131,7 @@ def _write_results(
     encoder_run: EmbeddingRun | None,
     subject: str,
     texts: list,
-    data_fields: dict,
-    results: dict,
+    record: dict,
 ) -> None:
     """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
 
@@ -152,13 +143,12 @@ def _write_results(
         encoder_run: run of `embed train` that the encoder comes from; `None` for any other encoder.
         subject: name of the evaluated data, which begins the file name.
         texts: evaluated texts, which determine the hash in the file name.
-        data_fields: description of the data, for the file.
-        results: metrics and numbers of examples, for the file.
+        record: the data and their metrics.
     """
     if options.output or encoder_run:
         path = encoder_run and encoder_run.path
-        encoder_fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
-        record = {"encoder": options.encoder, **data_fields, **encoder_fields, **results}
+        fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
+        record = {"encoder": options.encoder, **fields, **record}
         identity = [encoder.identity(), *texts]
         write_scores(options.output, path, "metrics", subject, "", identity, record)
 
@@ -172,40 +162,26 @@ def run_sets(options: argparse.Namespace) -> None:
     task, sets = pair_task("stsb"), {}
     for argument in options.sets:
         name, _, source = argument.partition("=")
-        if not name or not source:
+        if not name or not source or name in sets:
             raise UserError(
-                f"{argument!r} is not a set of pairs: give NAME=SOURCE, such as STS12=tsv:FILE"
-            )
-        if name in sets:
-            raise UserError(
-                f"two sets are called {name!r}: rename one of these sets, or leave one out"
+                f"{argument!r} is not a set of a new name: give NAME=SOURCE, such as STS12=tsv:FILE"
             )
         split = default_splits(source, [*task.validation_splits])[0]
         sets[name] = read_sets(task, split, source, options.tfds)
-    for name, examples in sets.items():
-        if len(np.unique(examples.labels)) < 2:
-            raise UserError(
-                f"all pairs of {name} have the same score, so the correlation is undefined: leave "
-                f"{name} out, or give a file with different scores"
-            )
+        if len(np.unique(sets[name].labels)) < 2:
+            raise UserError(f"all pairs of {name} have the same score: leave {name} out")
     encoder, encoder_run = encoder_of(options)
-    metrics = {}
-    for name, examples in sets.items():
-        data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
-        warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
-        metrics[name] = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
+    metrics = {name: _evaluate(encoder, task, examples) for name, examples in sets.items()}
     correlations = [set_metrics["spearman"] for set_metrics in metrics.values()]
     average = float(np.mean(correlations))
     cells = (f"{100 * correlation:.2f}" for correlation in (*correlations, average))
     rows = [("Spearman x 100", *cells)]
     rows += [("pairs", *(f"{len(examples):,}" for examples in sets.values()), "")]
     print("\n".join(table(("", *sets, "Avg."), rows)))
-    results = {"examples": {name: len(examples) for name, examples in sets.items()}}
-    results["metrics"] = {**metrics, "average": average}
+    counts = {name: len(examples) for name, examples in sets.items()}
+    record = {"sets": options.sets, "examples": counts, "metrics": {**metrics, "average": average}}
     texts = [examples.texts for examples in sets.values()]
-    _write_results(
-        options, encoder, encoder_run, "-".join(sets), texts, {"sets": options.sets}, results
-    )
+    _write_results(options, encoder, encoder_run, "-".join(sets), texts, record)
 
 
 def encode(options: argparse.Namespace) -> None:
@@ -228,15 +204,14 @@ def encode(options: argparse.Namespace) -> None:
             vectors = unit_vectors(vectors)
         np.save(file, vectors)
     seconds = time.monotonic() - began
-    empty = sum(not text.strip() for text in texts)
-    if empty:
+    if empty := sum(not text.strip() for text in texts):
         print(
             f"warning: {empty:,} of {len(texts):,} lines are empty and have meaningless vectors",
             file=sys.stderr,
         )
     print(
         f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} numbers in "
-        f"{seconds:.1f} s, {len(vectors) / seconds:,.0f} per second"
+        f"{seconds:.1f} s"
     )
 
 
@@ -249,28 +224,20 @@ def search(options: argparse.Namespace) -> None:
         # Empty lines are dropped, because their vectors are near every short query.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
-        raise UserError(
-            f"--corpus {options.corpus} contains no text: give a file with one sentence per line"
-        )
+        raise UserError(f"--corpus {options.corpus} contains no text: give another file")
     encoder, _ = encoder_of(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traces the graph before the first query
     query_groups = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
     for queries in query_groups:
-        began = time.monotonic()
         scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
-        seconds = time.monotonic() - began
         for query, query_scores, query_positions in zip(queries, scores, positions, strict=True):
             print(f"> {query}")
             for score, position in zip(query_scores, query_positions, strict=True):
                 line_number, text = corpus[position]
                 print(f"{score:.4f}\t{line_number}\t{text}")
         sys.stdout.flush()
-        print(
-            f"{len(queries):,} x {len(texts):,} cosines computed in {1000 * seconds:.0f} ms",
-            file=sys.stderr,
-        )
 
 
 def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
@@ -291,19 +258,13 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
     # A damaged cache file raises or has another shape. The file is then written again.
     with contextlib.suppress(OSError, ValueError, EOFError):
         cached = np.load(cache, mmap_mode="r")
-        if (
-            cached.shape == (len(texts), encoder.network.config.hidden_dim)
-            and cached.dtype == np.float32
-        ):
+        shape = len(texts), encoder.network.config.hidden_dim
+        if cached.shape == shape and cached.dtype == np.float32:
             return cached
     began = time.monotonic()
     vectors = unit_vectors(encoder.encode(texts))
     seconds = time.monotonic() - began
-    print(
-        f"{len(texts):,} sentences encoded in {seconds:.1f} s, {len(texts) / seconds:,.0f} per "
-        "second",
-        file=sys.stderr,
-    )
+    print(f"{len(texts):,} sentences encoded in {seconds:.1f} s", file=sys.stderr)
     try:
         with storage.atomic_output_path(cache) as temporary_path, open(temporary_path, "wb") as out:
             np.save(out, vectors)

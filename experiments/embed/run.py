@@ -66,10 +66,7 @@ class EmbeddingRecipe(EpochRecipe):
     def check(self) -> None:
         expected = default_objective(self.task_definition)
         if self.objective != expected:
-            raise UserError(
-                f"objective is {self.objective!r}, but the task {self.task} needs {expected!r}: "
-                "leave --objective out"
-            )
+            raise UserError(f"the task {self.task} needs the objective {expected!r}")
         try:
             parse_concatenation(self.concatenation)
         except ValueError as error:
@@ -118,12 +115,7 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """Returns the task `name`, whose examples are sentence pairs or triplets.
-
-    Raises:
-        UserError: the task is unknown, or is neither `TRIPLETS` nor a classification or regression
-            task on sentence pairs.
-    """
+    """Returns the task `name`, whose examples are sentence pairs or triplets."""
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
@@ -192,16 +184,12 @@ def read_start(
         location: value of `--init`. In addition to the values that `read_init` accepts, the value
             may name a sentence-transformers directory.
         model, vocabulary, lower_case, trust_code: see `read_init`.
-
-    Raises:
-        UserError: the encoder is an XLNet with [CLS] at the end of its rows, or `read_init` raises.
     """
     init = read_init(location, model, vocabulary, lower_case, ("encoder",), True, trust_code)
     if init.config.summary == "last":
         raise UserError(
             f"{location} is an XLNet with [CLS] at the end of a sequence, but this command needs "
-            "[CLS] at the start: give another encoder, or a run of the recipe xlnet_tiny or "
-            "xlnet_base"
+            "[CLS] at the start: give another encoder"
         )
     return init
 
@@ -225,9 +213,6 @@ def open_encoder(
 
     Returns:
         The encoder and its run. The run is `None` if the encoder is not a run of `embed train`.
-
-    Raises:
-        UserError: the encoder cannot be opened, or has fewer than `max_length` positions.
     """
     start, run = read_start(location, lower_case=lower_case, trust_code=trust_code), None
     source, config = start.source, start.config
@@ -236,8 +221,7 @@ def open_encoder(
         run = None if located.without_recipe else EmbeddingRun.open(located.folder, trust_code)
     if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
-            f"--max-length is {max_length}, but {location} has {config.longest} positions: give "
-            f"{config.longest} or a smaller number"
+            f"--max-length is {max_length}, but {location} has {config.longest} positions"
         )
     return Vectors.pooled(source, pooling, max_length), run
 

@@ -35,7 +35,9 @@ def run(options: argparse.Namespace) -> None:
         init = read_start(options.init, *init_arguments, options.trust_code)
         recipe = configure(options, init)
     planned = registry.plan(options, EmbeddingRun, recipe, earlier)
-    recipe, vocabulary = checked(planned.recipe, init), init.vocabulary
+    recipe, vocabulary = planned.recipe, init.vocabulary
+    init.check(recipe.model_config(vocabulary.size))
+    recipe.check_metric((*recipe.metrics, "loss"))
     task = recipe.task_definition
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
@@ -67,8 +69,7 @@ def run(options: argparse.Namespace) -> None:
     result = train_examples(run, train_data, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"macaron export {{run}} served/{run.path.name}",)
-    best = "best validation {metric} {score:.4f} at step {step:,}"
-    report(result, recipe, options, *steps, best=best)
+    report(result, recipe, options, *steps)
 
 
 def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
@@ -85,24 +86,11 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
             normalize=pretrained.normalize,
             max_length=pretrained.max_length or recipe.max_length,
         )
-    return recipe.changed(
-        source=options.source or recipe.source, pooling=options.pooling or recipe.pooling
-    )
+    given = {name: vars(options)[name] for name in ("source", "pooling") if vars(options)[name]}
+    return recipe.changed(**given)
 
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings TASK [WORD ...]`: prints the settings of the task's recipe."""
     recipe = paper_recipe(options.task, options.objective)
     registry.print_settings(override(recipe, options.set), options.words)
-
-
-def checked(recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
-    """Checks that a recipe fits the model to start from, and returns the recipe.
-
-    Raises:
-        UserError: the recipe does not fit the pre-trained model, or selects checkpoints by an
-            unknown metric.
-    """
-    start.check(recipe.model_config(start.vocabulary.size))
-    recipe.check_metric((*recipe.metrics, "loss"))
-    return recipe

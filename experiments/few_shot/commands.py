@@ -36,17 +36,9 @@ main = cli.single_program(
     __doc__,
     "experiments.few_shot.evaluate:run",
     cli.extra("studies"),
+    cli.path_argument("runs RUN", "language models: RUN, RUN@CHECKPOINT, ...", nargs="+"),
     cli.path_argument(
-        "runs RUN",
-        "language models to evaluate: pre-training runs, as RUN or RUN@CHECKPOINT, or models of "
-        "transformers, as hugging-face:DIR",
-        nargs="+",
-    ),
-    cli.path_argument(
-        "--task TASK",
-        "tasks to evaluate on, such as 'sst2' or lambada:FILE",
-        nargs="+",
-        required=True,
+        "--task TASK", "tasks, such as 'sst2' or lambada:FILE", nargs="+", required=True
     ),
     cli.count(
         "--shots K",
@@ -56,15 +48,7 @@ main = cli.single_program(
         nargs="+",
         action=cli.Distinct,
     ),
-    cli.count(
-        "--seeds N",
-        "random seeds for drawing the shots; the command reports the mean and the "
-        "standard deviation over the seeds (default: 1 2 3)",
-        [1, 2, 3],
-        minimum=0,
-        nargs="+",
-        action=cli.Distinct,
-    ),
+    cli.seeds([1, 2, 3], "random seeds for drawing the shots"),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
     cli.path_argument("--out DIR", "output folder for the table and the figures", required=True),
     cli.TFDS,

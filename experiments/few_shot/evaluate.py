@@ -17,7 +17,7 @@ from experiments.few_shot.tasks import (
     limit_questions,
     read_task,
 )
-from experiments.generate.writing import find_kind, open_model
+from experiments.generate.writing import open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.decoding import fill_context
@@ -42,11 +42,9 @@ def run(options: argparse.Namespace) -> None:
     names = [task.name for task in tasks]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
-            f"two values of --task have the same name, {repeated!r}, in the table: evaluate these "
-            "tasks in separate commands"
+            f"two values of --task have the same name, {repeated!r}: give them in two commands"
         )
-    for path in options.runs:  # raises for unsuitable models before any evaluation
-        find_kind(path, causal=True)
+    models = [open_model(path, None, True, options.trust_code) for path in options.runs]
     task_records = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks
@@ -55,8 +53,7 @@ def run(options: argparse.Namespace) -> None:
     out = storage.as_path(options.out)
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
-    for path in options.runs:
-        pretrained = open_model(path, causal=True, trust_code=options.trust_code)
+    for path, pretrained in zip(options.runs, models, strict=True):
         earlier = {run["model"] for run in record["runs"]}
         if pretrained.name in earlier:  # another checkpoint or folder
             pretrained = dataclasses.replace(pretrained, name=str(path))

@@ -103,8 +103,7 @@ def read_task(name: str, tfds: Tfds | None = None) -> PromptTask:
     if name not in TEMPLATES:
         raise UserError(
             f"no prompt template exists for the task {name!r}: choose one of "
-            f"{', '.join(TEMPLATES)} or lambada:FILE; lm-evaluation-harness has prompts for other "
-            "tasks"
+            f"{', '.join(TEMPLATES)} or lambada:FILE, or use lm-evaluation-harness"
         )
     questions, pool = (
         classification_prompts(read_examples(task, split, tfds), TEMPLATES[name])

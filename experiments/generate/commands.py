@@ -34,20 +34,14 @@ _SAMPLING = cli.together(
         "sampling",
         cli.count(
             "--temperature T",
-            "temperature of sampling; 0 means greedy decoding, which takes the most probable token "
-            "(default: 1)",
+            "temperature of sampling; 0 takes the most probable token (default: 1)",
             1.0,
             minimum=0.0,
         ),
         cli.SAMPLING,
         cli.count("--samples N", "number of samples for each prompt (default: 1)", 1),
         cli.count("--max-tokens N", "maximum number of tokens to generate (default: 128)", 128),
-        cli.count(
-            "--min-tokens N",
-            "minimum number of tokens to generate before the end token (default: 0)",
-            0,
-            minimum=0,
-        ),
+        cli.count("--min-tokens N", "minimum number of tokens (default: 0)", 0, minimum=0),
     ),
     cli.checkpoint(),
     cli.JSON,
@@ -86,19 +80,15 @@ main = cli.program(
         ),
         cli.count(
             "--window L",
-            "length of the sliding window: the maximum number of tokens that the model reads at "
-            "once (default: the sequence length in training or, if it is unknown, the number of "
-            "positions of the model)",
+            "number of tokens that the model reads at once (default: the sequence length in "
+            "training or, if it is unknown, the number of positions of the model)",
         ),
         cli.count(
             "--stride S",
-            "number of tokens by which the sliding window moves. Each token is scored once. Tokens "
-            "that were scored in an earlier window are only context in the next window (default: "
-            "half of the window length)",
+            "number of tokens by which the window moves. Each token is scored once, and is context "
+            "in the next window (default: half of the window)",
         ),
-        cli.path_argument(
-            "--output FILE", "output JSON file for the scores (default: only print the scores)"
-        ),
+        cli.path_argument("--output FILE", "also write the scores to this JSON file"),
         cli.checkpoint(),
     ),
     epilog=_FORMS,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from experiments.command_line import sampling_settings
 from experiments.lines import json_line, refuse_flags_with_json
-from experiments.run import checkpoint_location, read_kind, write_json
+from experiments.run import checkpoint_location, write_json
 from macaron_tf.cli.program import decoded
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.decoding.text_generator import GAP
@@ -17,19 +17,9 @@ from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
-from macaron_tf.loading import load, locate
-from macaron_tf.objectives import objective_class
+from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
-
-# Commands for runs that do not generate text. A key is the kind of a run.
-_OTHER_COMMANDS = {
-    "translation": "translate translate",
-    "finetuning": "finetune predict",
-    "embedding": "embed encode",
-    "text_to_text": "text_to_text predict",
-    "elmo": "elmo embed",
-    "pretraining": "pretrain fill",
-}
+from macaron_tf.tasks.generation import Continuation
 
 
 def open_model(
@@ -41,79 +31,23 @@ def open_model(
     """Opens a model that generates text.
 
     Args:
-        path: `hugging-face:DIR`, or RUN or RUN@CHECKPOINT of pre-training or text-to-text training.
-            The run may be in a `gs://` bucket.
+        path: location that `macaron_tf.load` accepts, such as RUN@CHECKPOINT.
         checkpoint: name of a checkpoint; see `find_checkpoint`.
         causal: whether to accept only causal language models, which can score a given text.
         trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: the model does not generate text, has no vocabulary, or is not causal although
-            `causal` is True.
     """
-    kind = find_kind(path, causal)
     model = load(checkpoint_location(path, checkpoint), trust_code=trust_code)
-    objective = objective_class(model.objective)
-    if not kind and causal and objective.encoder_decoder:
+    task = model.task
+    if not isinstance(task, Continuation):
         raise UserError(
-            f"{path} is an encoder-decoder, which cannot score texts: give a GPT, GPT-2 or Llama, "
-            f"or generate answers with `macaron generate complete {path}`"
+            f"{path} is a {task.name}, which does not continue texts: give a language model, T5 or "
+            "BART, or predict with `macaron_tf.load`"
         )
-    can_generate = objective.causal or (objective.encoder_decoder and not causal)
-    if not can_generate and not model.answers:
-        raise _generates_no_text(path, kind, model.objective)
-    if model.vocabulary is None:
-        noun = "GPT" if objective.causal else "model"
+    if causal and isinstance(task.generator, SequenceGenerator):
         raise UserError(
-            f"{path} is a {noun} without a tokenizer: add the tokenizer files to the folder"
+            f"{path} is an encoder-decoder, which cannot score texts: give a GPT, GPT-2 or Llama"
         )
     return model
-
-
-def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """Returns the recipe kind of a run, or "" for a model that was saved without a recipe.
-
-    The function reads only recipe.json, not the weights.
-
-    Args:
-        path, causal: see `open_model`.
-
-    Raises:
-        UserError: the run does not generate text or, if `causal` is True, is not a pre-training
-            run.
-    """
-    location = locate(os.fspath(path))
-    kind = "" if location.without_recipe else read_kind(location.folder)
-    if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
-        raise _generates_no_text(path, kind)
-    return kind
-
-
-def _generates_no_text(
-    path: str | os.PathLike, kind: str, objective: str | None = None
-) -> UserError:
-    """Returns the error for a model that does not generate text.
-
-    Args:
-        path: see `open_model`.
-        kind: recipe kind of the run; "" means a model without a recipe.
-        objective: training objective of the model; `None` means unknown.
-    """
-    if kind not in _OTHER_COMMANDS:
-        model = f"a {objective} model" if objective else "a model without a language model head"
-        noun = f"a {kind} run" if kind else model
-        return UserError(
-            f"{path} is {noun}, which cannot generate text: give a pre-training run with an "
-            "objective that generates text, or a GPT, GPT-2, Llama, T5 or BART from Hugging Face"
-        )
-    command = (
-        "generate complete" if objective_class(objective).encoder_decoder else _OTHER_COMMANDS[kind]
-    )
-    return UserError(
-        f"{path} was not trained to continue text: give a run with the objective "
-        "causal_language, such as a run of the recipe gpt2_tiny, or use the model with "
-        f"`macaron {command} {path}`"
-    )
 
 
 def complete(options: argparse.Namespace) -> None:
@@ -126,8 +60,7 @@ def complete(options: argparse.Namespace) -> None:
     sampling, seed = sampling_settings(options)
     if options.json:
         refuse_flags_with_json(
-            "leave one of the two flags out, because --json writes one answer for each text, and "
-            "the model chooses the answer's length",
+            "leave one of the two flags out, because --json writes one answer for each text",
             samples=options.samples > 1,
             min_tokens=options.min_tokens,
         )
@@ -142,10 +75,7 @@ def complete(options: argparse.Namespace) -> None:
     generator = model.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
-            raise UserError(
-                f"{options.run} is an encoder-decoder, which needs an input text: use `complete` "
-                "and give an input text"
-            )
+            raise UserError(f"{options.run} needs an input text: use `generate complete`")
         texts: Iterable[str] = [""]
     else:
         texts = options.text or decoded(sys.stdin.buffer)
@@ -153,8 +83,7 @@ def complete(options: argparse.Namespace) -> None:
         if GAP in text and model.objective == "span_corruption" and not model.sentinels:
             raise UserError(
                 f"{options.run} cannot fill {GAP}, because its corruption.kind marks no gaps in "
-                f"the input: leave {GAP} out of the text, or give a run with the corruption.kind "
-                "random_spans, iid_spans, bert_style or mass_style"
+                f"the input: leave {GAP} out"
             )
         if options.json:
             answer = model.predict(
@@ -186,13 +115,9 @@ def score(options: argparse.Namespace) -> None:
     With `--output`, the scores are also written to a JSON file.
     """
     model = open_model(options.run, options.checkpoint, True, options.trust_code)
-    task = model.task
-    max_length = task.longest
+    task, max_length = model.task, model.task.longest
     if options.window and max_length is not None and options.window > max_length:
-        raise UserError(
-            f"--window is {options.window}, but the model has {max_length} positions: give "
-            f"{max_length} or a smaller number"
-        )
+        raise UserError(f"--window {options.window} is too long: give at most {max_length}")
     window = options.window or task.window
     if max_length is not None:
         window = min(window, max_length)

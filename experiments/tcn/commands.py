@@ -10,13 +10,11 @@
     macaron tcn train lambada out/lambada --data lambada --data-dir DIR
     macaron tcn train mnist out/mnist --data-dir DIR
     macaron tcn train permuted_mnist out/permuted --data-dir DIR
-    macaron tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
 
-The word `train` may be left out. The recurrent networks are the LSTM, GRU and RNN layers of Keras,
-with nearly as many parameters as the TCN. The command writes OUT/TASK.md, OUT/TASK.json and
-OUT/TASK.png, and a folder OUT/MODEL-SEED for each run. Complete runs are not trained again. To
-resume an interrupted command, give the same command again. To resume a single run, use --resume.
-The recipe of TASK is `tcn_TASK`.
+The recurrent networks are the LSTM, GRU and RNN layers of Keras, with nearly as many parameters as
+the TCN. The command writes OUT/TASK.md, OUT/TASK.json and OUT/TASK.png, and a folder OUT/MODEL-SEED
+for each run. Complete runs are not trained again. To resume an interrupted command, give the same
+command again. The recipe of TASK is `tcn_TASK`.
 """
 
 from experiments import command_line as cli
@@ -26,38 +24,30 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train and compare a TCN and recurrent networks on a task, or resume interrupted runs",
+        "train and compare a TCN and recurrent networks on a task",
         "experiments.tcn.train:run",
-        cli.unless_resumed(
-            cli.local_path_argument(
-                "task",
-                "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
-                "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
-                "recipe, as FILE.py[:NAME]. NAME may be omitted if the file defines a single "
-                "function",
-            ),
-            cli.path_argument("out", "output folder for the training runs and the report"),
-            cli.argument(
-                "--models",
-                "models to train (default: tcn lstm gru rnn)",
-                nargs="+",
-                choices=("tcn", "lstm", "gru", "rnn"),
-                action=cli.Distinct,
-            ),
-            cli.count(
-                "--seeds N",
-                "random seeds; the command trains each model once with every seed (default: 1)",
-                minimum=0,
-                nargs="+",
-                action=cli.Distinct,
-            ),
+        cli.extra("train"),
+        cli.local_path_argument(
+            "task",
+            "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
+            "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
+            "recipe, as FILE.py[:NAME]",
         ),
+        cli.path_argument("out", "output folder for the training runs and the report"),
+        cli.argument(
+            "--models",
+            "models to train (default: all)",
+            nargs="+",
+            choices=("tcn", "lstm", "gru", "rnn"),
+            default=["tcn", "lstm", "gru", "rnn"],
+            action=cli.Distinct,
+        ),
+        cli.seeds([1], "random seeds; the command trains each model with every seed"),
         cli.local_path_argument(
             "--data PATH",
-            "path of the data: a .mat file with music for jsb and nottingham; a folder with "
-            "train.txt, valid.txt and test.txt for ptb_words and ptb_characters; a folder with "
-            "dev.txt and test.txt for lambada. The .txt files may be compressed to .txt.gz. For "
-            "other tasks, leave --data out",
+            "a .mat file with music for jsb and nottingham; a folder with train.txt, valid.txt and "
+            "test.txt for ptb_words and ptb_characters, or with dev.txt and test.txt for lambada, "
+            "each of which may be compressed to .txt.gz",
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, for all models"),

@@ -186,20 +186,13 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
 
     A piece of T frames is a float32 array `(T, 88)`. Pieces with fewer than two frames are dropped.
     The list of test pieces is empty if the file has no test pieces.
-
-    Raises:
-        UserError: `path` is not set, or the file is missing, is damaged, or has no suitable pieces.
     """
     if not path:
         raise UserError("--data is missing: give the .mat file with the pieces of music")
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
-    except FileNotFoundError as error:
-        raise UserError(f"--data {path} does not exist: correct the path") from error
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
-        raise UserError(
-            f"--data {path} cannot be read as a MATLAB file ({error}): give another file"
-        ) from error
+        raise UserError(f"--data {path} cannot be read as a MATLAB file ({error})") from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
@@ -207,14 +200,11 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
                 f"--data {path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
-                "zeros and ones, where 1 means a pressed key: give another file"
+                "zeros and ones"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
-            raise UserError(
-                f"--data {path}: {name!r} contains no piece with at least two frames: give "
-                "another file"
-            )
+            raise UserError(f"--data {path}: {name!r} contains no piece of two frames or more")
     return tuple(splits)
 
 

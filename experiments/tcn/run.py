@@ -47,10 +47,7 @@ class SequenceRecipe(Recipe):
             name for name in document_settings if getattr(self, name) != getattr(type(self), name)
         ]
         if changed and self.task not in ("wikitext", "lambada"):
-            raise self.error(
-                f"{changed[0]} has an effect only in the tasks wikitext and lambada, but task is "
-                f"{self.task}: leave {changed[0]} out"
-            )
+            raise self.error(f"{changed[0]} has no effect in {self.task}: leave it out")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         config = self.catalog_config(**dict(self.model_options))
@@ -75,9 +72,6 @@ class SequenceRecipe(Recipe):
             settings: settings to replace, as `path=value`. The setting `model.widths` applies only
                 to the TCN.
             vocab_size: vocabulary size of the data; `None` if the data are not token ids.
-
-        Raises:
-            UserError: `mixer` or a setting is not valid.
         """
         tcn = override(self, settings)
         if mixer == "tcn":

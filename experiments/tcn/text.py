@@ -39,10 +39,6 @@ def text_data(
         unit: name of the symbols, for printing.
         options: options of the command; `--data` names the folder of the texts.
         recipe: the `SequenceRecipe`.
-
-    Raises:
-        UserError: the training or validation text is missing, or the validation or test text has a
-            symbol that does not occur in the training text.
     """
     symbols = {
         split: [
@@ -83,26 +79,15 @@ def _lines(folder: str | None, split: str) -> list[str]:
     """Reads the lines of FOLDER/SPLIT.txt.gz or, if this file is missing, FOLDER/SPLIT.txt.
 
     The result is empty if the split is "test" and the file is missing or has no text.
-
-    Raises:
-        UserError: `folder` is not set, or the file of another split is missing or has no text.
     """
     if not folder:
         raise UserError(f"--data is missing: give the folder with {split}.txt.gz or {split}.txt")
-    for suffix in (".gz", ""):
-        if (path := epath.Path(folder) / f"{split}.txt{suffix}").is_file():
-            lines = list(lines_of(path))
-            if any(map(str.strip, lines)):
-                return lines
-            if split != "test":
-                raise UserError(
-                    f"--data {folder}: {path.name} contains no text: give another folder"
-                )
-            return []
+    paths = [epath.Path(folder) / f"{split}.txt{suffix}" for suffix in (".gz", "")]
+    lines = next((list(lines_of(path)) for path in paths if path.is_file()), [])
+    if any(map(str.strip, lines)):
+        return lines
     if split != "test":
-        raise UserError(
-            f"--data {folder} has neither {split}.txt.gz nor {split}.txt: give another folder"
-        )
+        raise UserError(f"--data {folder} has no {split}.txt.gz or {split}.txt with text")
     return []
 
 
@@ -156,19 +141,14 @@ def article_data(options: argparse.Namespace, recipe) -> TaskData:
     Args:
         options: options of the command.
         recipe: the `SequenceRecipe`, whose `sources` name the documents.
-
-    Raises:
-        UserError: the training or held-out text is shorter than one window.
     """
     word_splits = read_word_splits(recipe, options.tfds)
     vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
     train, validation = (word_ids(words, vocabulary) for words in word_splits)
     if min(len(train), len(validation)) <= WORDS[0]:
         raise UserError(
-            f"each split needs more than {WORDS[0]} words, the length of a window, but the sources "
-            f"contain only {len(train)} for training and {len(validation)} for validation: give "
-            "sources with more text by --set sources=SOURCE, or, if only the validation text is "
-            "too short, lower held_out"
+            f"each split needs more than {WORDS[0]} words, the length of a window, but has "
+            f"{len(train)} and {len(validation)}: give more sources, or lower held_out"
         )
     splits = (
         windows(train, recipe.batch_size, WORDS),
@@ -199,9 +179,6 @@ def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
     Args:
         options: options of the command; `--data` names the folder of the passages.
         recipe: the `SequenceRecipe`, whose `sources` name the books.
-
-    Raises:
-        UserError: no validation passage is left, or the passages or books cannot be read.
     """
     lines = {split: _lines(options.data, split) for split in ("dev", "test")}
     word_splits = read_word_splits(recipe, options.tfds, _normalize_book_text)
@@ -230,8 +207,7 @@ def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
     if dev is None:
         raise UserError(
             f"--data {options.data}: no passage of dev.txt ends with one of the {vocabulary.size:,}"
-            " vocabulary words, which come from the training text in sources: give a folder with "
-            "the LAMBADA dataset, or more training text with --set sources=text:FILES"
+            " words of the training text: give more text by --set sources=text:FILES"
         )
     train = windows(word_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"

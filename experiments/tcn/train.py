@@ -26,25 +26,24 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `train`: trains the models of a task and writes the report OUT/TASK.md.
 
     Complete runs are not trained again. OUT/TASK.json has the results of all runs, and OUT/TASK.png
-    shows the validation curves. With `--resume`, the command only resumes the given run and prints
-    its results.
+    shows the validation curves.
     """
-    if options.resume:
-        return _resume(options)
     refuse_argument_settings(
         options.set, {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models"}
     )
     name = options.task
     prefix = "" if is_import_path(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
-    task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
-    recipes = [base.of_mixer(mixer, options.set) for mixer in models]
+    task, out = TASKS[base.task], as_path(options.out)
+    if options.data and not task.takes_data:
+        raise UserError(f"--data {options.data} has no effect in {base.task}: leave --data out")
+    recipes = [base.of_mixer(mixer, options.set) for mixer in options.models]
     # These checks raise errors before the training, which takes minutes or hours.
     recipes[0].check_metric([task.metric])
     rows = []
-    for seed in options.seeds or [1]:
+    for seed in options.seeds:
         settings = [*options.set, f"training.seed={seed}"]
-        for mixer in models:
+        for mixer in options.models:
             data = task.read_data(options, base.of_mixer(mixer, settings))
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
@@ -55,43 +54,13 @@ def run(options: argparse.Namespace) -> None:
         *table(task, rows),
     ]
     if all(row["test"] is None for row in rows):
-        lines += [
-            "",
-            "The data have no test split, so the table shows only the best validation result.",
-        ]
+        lines += ["", "The data have no test split."]
     left_out = ("run", "test_data")
     small = [{key: row[key] for key in row if key not in left_out} for row in rows]
     studies.write(out, base.task, options, task.title, lines, rows=small)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{base.task}.png"
     studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
-
-
-def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
-    """Returns the task of a recipe.
-
-    Raises:
-        UserError: `--data` is set, but the task does not read files.
-    """
-    task = TASKS[recipe.task]
-    if options.data and not task.takes_data:
-        raise UserError(
-            f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave "
-            "--data out"
-            + (", and give your text with --set sources=SOURCE" if recipe.sources else "")
-        )
-    return task
-
-
-def _resume(options: argparse.Namespace) -> None:
-    """Resumes the run of `--resume` with the saved recipe, and prints the results of the run."""
-    refuse_argument_settings(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
-    recipe = registry.plan(options, SequenceRun).recipe
-    task = _task(recipe, options)
-    recipe.check_metric([task.metric])
-    data = task.read_data(options, recipe)
-    row = _train(recipe, task, data, as_path(options.run), options)
-    print("\n".join(table(task, [row])))
 
 
 def _train(
@@ -127,11 +96,24 @@ def _train(
             print(f"{path}: complete")
             return row
         print(f"{path}: complete; the best checkpoint is scored on the new test split")
-        return _add_test_score(run, task, data, row)
+    else:
+        row = _trained(run, data, options)
+    test = None
+    if data.test is not None:
+        network = run.load_network("best")
+        model = build_fit_model(network, recipe.make_objective(), recipe.training)
+        test = _task_metrics(model, data.test)[task.metric]
+    row |= {"test": test, "test_data": _dataset_digest(data.test)}
+    write_json(result_path, row)
+    return row
+
+
+def _trained(run: SequenceRun, data: TaskData, options: argparse.Namespace) -> dict:
+    """Trains or resumes a run, and returns its results without the test score."""
     keras.backend.clear_session()
-    config = recipe.model_config(data.vocab_size)
+    config = run.recipe.model_config(data.vocab_size)
     size = f"{config.parameters:,} parameters, widths {config.widths}"
-    print(f"{path}: {config.mixer} with {size}; {data.summary}", flush=True)
+    print(f"{run.path}: {config.mixer} with {size}; {data.summary}", flush=True)
     result = train_run(
         run,
         RunData(data.train, data.fingerprint),
@@ -141,12 +123,12 @@ def _train(
     )
     if result.best_checkpoint is None:
         raise UserError(
-            f"{path} stopped before its first validation, so it has no checkpoint to evaluate: "
-            "raise training.max_minutes, or lower training.validate_every"
+            f"{run.path} stopped before its first validation: raise training.max_minutes, or lower "
+            "training.validate_every"
         )
-    row = {
+    return {
         "model": config.mixer,
-        "seed": recipe.training.seed,
+        "seed": run.recipe.training.seed,
         "parameters": config.parameters,
         "widths": list(config.widths),
         "validation": result.best_score,
@@ -154,31 +136,8 @@ def _train(
         "updates": result.step,
         "minutes": result.elapsed_seconds / 60,
         "reason": result.reason,
-        "run": str(path),
+        "run": str(run.path),
     }
-    return _add_test_score(run, task, data, row)
-
-
-def _add_test_score(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
-    """Evaluates the best checkpoint on the test split, if there is one, and saves the result.
-
-    Args:
-        run: the run.
-        task: task of the run.
-        data: data of the task.
-        row: results without the test score. The function adds the keys "test" and "test_data".
-
-    Returns:
-        The completed `row`, which is also saved in RUN/result.json.
-    """
-    test = None
-    if data.test is not None:
-        network = run.load_network("best")
-        model = build_fit_model(network, run.recipe.make_objective(), run.recipe.training)
-        test = _task_metrics(model, data.test)[task.metric]
-    row |= {"test": test, "test_data": _dataset_digest(data.test)}
-    write_json(run.path / "result.json", row)
-    return row
 
 
 def _dataset_digest(dataset: tf.data.Dataset | None) -> str:

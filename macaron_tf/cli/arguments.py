@@ -140,9 +140,7 @@ def argument(spec: str, text: str, **options) -> Part:
 
 def _check_not_empty(name: str, text: str) -> str:
     if not text:
-        raise UserError(
-            f"{name} is empty: give a value, or omit {name} (is a shell variable unset?)"
-        )
+        raise UserError(f"{name} is empty: give a value (is a shell variable unset?)")
     return text
 
 
@@ -173,24 +171,17 @@ def yes_or_no(name: str, text: str) -> Part:
 
 
 class Distinct(argparse.Action):
-    """Argparse action that stores a flag's list of values, which must all be different.
-
-    A repeated value raises a UserError.
-    """
+    """Argparse action that stores a flag's list of values, which must all be different."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(set(values)) < len(values):
-            raise UserError(
-                f"{option_string} {' '.join(map(str, values))} repeats a value: give each value "
-                "once"
-            )
+            given = " ".join(map(str, values))
+            raise UserError(f"{option_string} {given} repeats a value: give each value once")
         setattr(namespace, self.dest, values)
 
 
 def count(spec: str, text: str, default=None, minimum=1, below=None, **options) -> Part:
     """Returns a part that adds a flag for a number in a range.
-
-    A value outside of the range raises a UserError.
 
     Args:
         spec: see `argument`.
@@ -201,26 +192,22 @@ def count(spec: str, text: str, default=None, minimum=1, below=None, **options) 
         options: see `argument`.
     """
     value_type, name = type(minimum), spec.partition(" ")[0]
+    is_whole = value_type is int
     if below is None:
-        interval = f"from {minimum:g} to {'2147483647' if value_type is int else '3.4e38'}"
+        interval = f"from {minimum:g} to {'2147483647' if is_whole else '3.4e38'}"
+        below = 2**31 if is_whole else 3.4e38
+    elif is_whole:
+        interval = f"from {minimum} to {below - 1}"
     else:
-        interval = (
-            f"from {minimum} to {below - 1}"
-            if value_type is int
-            else f"of at least {minimum:g} and below {below}"
-        )
-    below = below or (2**31 if value_type is int else 3.4e38)
+        interval = f"of at least {minimum:g} and below {below}"
 
     def parse(value: str) -> float:
         with contextlib.suppress(ValueError):
-            is_number = value_type is float or re.fullmatch("-?[0-9]+", value)
+            is_number = not is_whole or re.fullmatch("-?[0-9]+", value)
             if is_number and minimum <= value_type(value) < below:
                 return value_type(value)
-        shortened = value if len(value) < 40 else f"{value[:40]}..."
-        raise UserError(
-            f"{name} {shortened} is not valid: give a {'whole ' * (value_type is int)}number "
-            f"{interval}"
-        )
+        noun = "whole number" if is_whole else "number"
+        raise UserError(f"{name} {value[:40]} is not valid: give a {noun} {interval}")
 
     return argument(spec, text, type=parse, default=default, **options)
 
@@ -256,6 +243,15 @@ def checkpoint(
     return argument("--checkpoint NAME", names)
 
 
+MODEL = path_argument(
+    "run",
+    "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
+    "hugging-face:DIR",
+)
+CHECKPOINT = checkpoint(
+    "average, best, last or the number of a training step (default: average if the run has "
+    "averaged weights of its newest checkpoints; otherwise best, or last without a validation)"
+)
 TRUST_CODE = switch(
     "--trust-code",
     "allow running the Python modules that a model folder contains or names, such as a custom "

@@ -10,7 +10,6 @@ from experiments.finetune import commands as finetune
 from experiments.pretrain import commands as pretrain
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import train_corpus
-from experiments.run import read_kind
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
@@ -41,7 +40,6 @@ def train_flags(bucket: str, steps: int = 20) -> list[str]:
 def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     run = f"{bucket}/bert"
     assert pretrain.main(["train", "bert_tiny", run, *train_flags(bucket)]) == 0
-    assert read_kind(run) == "pretraining"
     assert [line["step"] for line in read_lines(f"{run}/metrics.jsonl")] == [10, 10, 20, 20]
     assert pretrain.main(["evaluate", run, "--corpus", f"{bucket}/corpus"]) == 0
     [scores] = storage.as_path(f"{run}/scores").iterdir()

@@ -105,7 +105,7 @@ def test_passages_become_a_table_and_figures(language_run, tmp_path, ran, refuse
     refused(main, ask, "--out", tmp_path)  # a file in the way of OUT is refused first
     # An invalid second model is refused before the first is asked and OUT is made.
     ask = [tmp_path / "nowhere", language_run, "--out", tmp_path / "other", "--task", task]
-    refused(main, ask, "nowhere is not a run", tmp_path)
+    refused(main, ask, "nowhere has no readable model.json", tmp_path)
 
 
 def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():

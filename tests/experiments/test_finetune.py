@@ -16,7 +16,7 @@ from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.finetune.train import TaskData
 from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
-from experiments.run import read_kind, saved_data_dir
+from experiments.run import saved_data_dir
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
@@ -352,7 +352,7 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
         whole = (run / name).read_bytes()
         (run / name).write_bytes(content)
         loads = [macaron_tf.load] if name.startswith(("model", "vocabulary")) else []
-        for read in (read_kind, saved_data_dir, resumed, *loads):
+        for read in (saved_data_dir, resumed, *loads):
             try:
                 read(run)
             except UserError as error:

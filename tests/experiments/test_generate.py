@@ -84,15 +84,14 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatc
     assert "a.txt: 1 of 2 tokens are unknown to the vocabulary" in said
 
 
-def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_path, refused):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "recipe.json").write_text('{"kind": "translation"}')
+def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(
+    language_run, number_run, tmp_path, refused
+):
     for arguments, words in (
-        (["complete", str(other), "a"], "macaron translate translate"),
-        (["complete", str(tmp_path), "a"], "is not a run"),
+        (["complete", number_run, "a"], "is a translator, which does not continue texts"),
+        (["complete", tmp_path, "a"], "has no readable model.json"),
         (["complete", language_run, "a " * 40], "too many for"),
-        (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),
+        (["score", language_run, tmp_path / "none.txt"], "cannot read"),
     ):
         refused(main, arguments, words, tmp_path)
 

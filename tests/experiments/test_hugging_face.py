@@ -262,8 +262,8 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
     bare.mkdir()
     language_models.make("gpt", bare)
     for given, more, words in (
-        (models["gpt2"][2], ["--checkpoint", "best"], "single set of weights: leave --checkpoint"),
-        (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),
+        (models["gpt2"][2], ["--checkpoint", "best"], "one set of weights: leave --checkpoint"),
+        (f"hugging-face:{bare}", [], "has no vocabulary"),
     ):
         refused(generate.main, ["complete", given, "a", *more], words, tmp_path)
 

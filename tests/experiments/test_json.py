@@ -68,7 +68,7 @@ COMMANDS = {
         elmo,
         lambda: Pretrained(built(models.Elmo, ELMO), vocabulary=WordVocabulary(("i", "paid"))),
         ([], {}),
-        [["--layers", "mean"], ["--tokenized"]],
+        [["--tokenized"]],
     ),
     "fill": (
         pretrain,

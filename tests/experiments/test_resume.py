@@ -1,7 +1,6 @@
 """`train --resume RUN` of each command uses the run's own recipe and last checkpoint."""
 
 import json
-import pathlib
 
 import filelock
 import pytest
@@ -10,7 +9,6 @@ import tensorflow as tf
 from experiments import train_run
 from experiments.elmo.commands import main as elmo
 from experiments.embed.commands import main as embed
-from experiments.tcn.commands import main as tcn
 from experiments.text_to_text.commands import main as text_to_text
 from experiments.translate.commands import main as translate
 from experiments.versions import versions
@@ -28,26 +26,21 @@ ELMO += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (
 
 def of_translate(value):
     settings = [*number_settings(value("number_text")), "data.validation_lines=1"]
-    return translate, ["multi30k_macaron_tiny", "RUN", *flags(settings)], "RUN"
+    return translate, ["multi30k_macaron_tiny", "RUN", *flags(settings)]
 
 
 def of_elmo(value):
-    return elmo, ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])], "RUN"
+    return elmo, ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])]
 
 
 def of_embed(value):
-    return embed, ["stsb", "RUN", *toy_flags(value("toy"), "stsb")], "RUN"
+    return embed, ["stsb", "RUN", *toy_flags(value("toy"), "stsb")]
 
 
 def of_text_to_text(value):
     rows = flags(["batching.max_tokens=512", "max_target=16", "validation_examples=1"])
     words = ["--init", value("t5_run"), "--source", value("tables")]
-    return text_to_text, ["sst2", "RUN", *words, *rows], "RUN"
-
-
-def of_tcn(value):
-    small = flags(["batch_size=4", "model.widths=(8,)"])
-    return tcn, ["jsb", "RUN", "--models", "gru", "--seeds", "3", *small], "RUN/gru-3"
+    return text_to_text, ["sst2", "RUN", *words, *rows]
 
 
 # translate/test_commands.py resumes translations by the same command.
@@ -55,30 +48,26 @@ LONG = (of_translate, of_elmo, of_text_to_text)
 LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
 
 
-@pytest.mark.parametrize("make", [of_embed, of_tcn, *LONG])
+@pytest.mark.parametrize("make", [of_embed, *LONG])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
-    main, words, place = make(request.getfixturevalue)
-    data = ["--data", request.getfixturevalue("tunes")] if main is tcn else []
-
-    own = [word.replace("RUN", str(tmp_path / "run")) for word in words]
-    run = pathlib.Path(place.replace("RUN", str(tmp_path / "run")))
-    ran(main, "train", *own, *data, *SHORT, "--set", "training.max_steps=1")
+    main, words = make(request.getfixturevalue)
+    run = tmp_path / "run"
+    own = [word.replace("RUN", str(run)) for word in words]
+    ran(main, "train", *own, *SHORT, "--set", "training.max_steps=1")
     before = json.loads((run / "recipe.json").read_text())
     model = json.loads((run / "model.json").read_text())
     assert model["versions"] == versions()
     model["versions"]["commit"] = "abc1234"  # another commit started the run
     (run / "model.json").write_text(json.dumps(model))
-    ran(main, "train", "--resume", run, *data, "--set", "training.max_steps=2")
+    ran(main, "train", "--resume", run, "--set", "training.max_steps=2")
     assert json.loads((run / "model.json").read_text()) == model
     assert [line["step"] for line in validations(run)] == [1, 2]
     before["training"]["max_steps"] = 2
     assert json.loads((run / "recipe.json").read_text()) == before
-    again = ["train", "--resume", run, *data]
-    refused(main, [*again, "--set", "training.seed=7"], "training.seed=", run)
-    refused(
-        main, ["train", words[0], "--resume", run, *data], "--resume cannot be combined with ", run
-    )
-    refused(main, ["train", "--resume", tmp_path / "none", *data], "is not a run", tmp_path)
+    resume = ["--resume", run]
+    refused(main, ["train", *resume, "--set", "training.seed=7"], "training.seed=", run)
+    refused(main, ["train", words[0], *resume], "--resume cannot be combined with ", run)
+    refused(main, ["train", "--resume", tmp_path / "none"], "is not a run", tmp_path)
 
 
 def test_a_worker_lost_while_the_model_is_built_is_one_sentence(

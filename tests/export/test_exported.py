@@ -1,6 +1,6 @@
-"""Runs and their SavedModels agree, in a process where this project is not installed.
+"""Tests of exports: refusals, controls, bfloat16, records, batches and new versions.
 
-All models except the translator have random weights. The translator is also served.
+All models except the translator have random weights. test_every_text.py compares the answers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
-from tests.export.serving_toys import ask_elsewhere, call, count_calls
+from tests.export.serving_toys import call, count_calls
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST, SURROGATES
 from tests.toys.hugging_face import write_bert, write_modules
@@ -53,27 +53,9 @@ from tests.toys.tasks import (
 from tests.toys.wheel import PREDICT, run, scripts, wheel  # noqa: F401
 
 LINES = [text for text, _ in sentences(50, seed=5)]
-LINES += ["film " * 100, "\ufeffFUN\u2028plöt \ufffd", *HARDEST]
-BROKEN = ["fun", "caf\udce9"]
 NUMBERS = [source for source, _ in number_pairs(200, seed=5)]
 ODD = ["\u2028one\x00two", "\u03a9\u2248\xe7\u221a\u222b\xb5", *HARDEST]
-CONTROLS = ("text", "temperature", "top_k", "top_p", "seed", "max_tokens")
-PROMPTS = [
-    ("c c c", 0.0, 0, 1.0, 1, 10),
-    ("c c c", 1.5, 0, 1.0, 1, 10),
-    ("c c c", 1.5, 0, 1.0, 2, 10),
-    ("", 1.0, 5, 0.9, 7, 50),
-    ("\u202b\u05e9\x00\x85\u0301", 1.5, 0, 1.0, 3, 10),
-    ("na\u00efve\n e .", 1.5, 0, 0.95, -3, 6),
-]
-PAIRS = [
-    ("a c\td b", 0.0, 0, 1.0, 1, 10),
-    ("a c\td b", 2.0, 0, 1.0, 1, 10),
-    ("a c\td b", 2.0, 0, 1.0, 2, 10),
-    ("c  d [MASK]\n e\t", 1.0, 5, 0.9, 7, 50),
-    *((text, 2.0, 0, 1.0, 4, 5) for text in HARDEST[1:6]),
-    ("", 2.0, 0, 0.95, -3, 3),
-]
+CONTROLS = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 10}
 # Models that generate text: a pre-training recipe and its settings.
 WRITERS = {
     "byte_bpe": (
@@ -86,39 +68,8 @@ WRITERS = {
 }
 
 
-def controls(*rows) -> dict[str, list]:
-    return dict(zip(CONTROLS, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def asked_of_writer(prompts, longest: str) -> list[dict]:
-    return [
-        controls(*prompts),
-        # These start with no empty prompt, so prefill reads all prompts at once.
-        controls(*prompts[:3]),
-        controls((longest, 1.0, 0, 1.0, 1, 4)),
-        controls(("caf\udce9", 1.0, 0, 1.0, 1, 4)),
-    ]
-
-
+NAMES = ("sst2", "embedder", "squad2", "conll2003", *WRITERS, "numbers")
 SAVED = ("embedder", "squad2", "conll2003", "bart")
-# The inputs of one run of each type, followed by refused or empty inputs.
-INPUTS = {
-    "sst2": [{"text": LINES}, {"text": BROKEN}],
-    "embedder": [{"text": LINES}, {"text": BROKEN}],
-    "squad2": [
-        {"question": ["Who?"], "context": ["the old Ann saw"]},
-        {"question": BROKEN[1:], "context": BROKEN[1:]},
-        {"question": [], "context": []},
-    ],
-    "conll2003": [{"text": ["Anns"]}, {"text": BROKEN[1:]}, {"text": []}],
-    "byte_bpe": asked_of_writer(PROMPTS, "a " * 40),
-    "bart": asked_of_writer(PAIRS, "a " * 50),
-    "numbers": [
-        {"text": NUMBERS + ODD},
-        {"text": BROKEN},
-        {"text": ["one two", "one " * 25_000]},
-    ],
-}
 
 
 def write_writer(folder, name: str):
@@ -162,7 +113,7 @@ def folder(tmp_path_factory, number_run):
     for name in ("byte_bpe", "bart"):
         write_writer(folder, name)
     (folder / "numbers").symlink_to(number_run)
-    for name in INPUTS:
+    for name in NAMES:
         options, place = ["--n-best", "2"] if name == "numbers" else [], folder / name
         if name in SAVED:
             place = folder / "saved" / name
@@ -187,24 +138,19 @@ def number_hypotheses(folder):
     return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
 
 
-@pytest.fixture(scope="module")
-def answers(folder, number_hypotheses, tmp_path_factory):
-    """Runs all exports in one new process.
+def serving(folder, name):
+    return tf.saved_model.load(str(served(folder, name))).signatures["serving_default"]
 
-    Returns a dict mapping export names to lists of outputs, one dict per request.
-    """
-    asked = [
-        (str(served(folder, name)), "serving_default", inputs)
-        for name, rows in INPUTS.items()
-        for inputs in rows
-    ]
-    best = [hypotheses[0].text for hypotheses in number_hypotheses]
-    score = {"source": NUMBERS, "target": best[: len(NUMBERS)]}
-    asked.append((str(served(folder, "numbers")), "score", score))
-    found = iter(ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *asked))
-    by_name = {name: [next(found) for _ in rows] for name, rows in INPUTS.items()}
-    by_name["numbers"].append(next(found))
-    return by_name
+
+def inputs_of(serve, texts, **changes) -> dict[str, tf.Tensor]:
+    """Returns inputs of a signature: the texts for each string, and `CONTROLS` with changes."""
+    controls = {**CONTROLS, **changes}
+    return {
+        name: tf.constant(
+            texts if spec.dtype == tf.string else [controls[name]] * len(texts), spec.dtype
+        )
+        for name, spec in serve.structured_input_signature[1].items()
+    }
 
 
 def test_half_a_character_is_refused_in_python_too(folder):
@@ -219,53 +165,31 @@ def test_half_a_character_is_refused_in_python_too(folder):
             refuses("text 1 has '.ud[8-e]..', an unpaired surrogate", way, [text])
 
 
-@pytest.mark.parametrize("name", ["sst2", "embedder", "squad2", "conll2003"])
-def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(answers, name):
-    _, broken, *empty = answers[name]
-    assert "a text is not UTF-8" in broken["error"]
-    for outputs in empty:
-        assert outputs and not any(outputs.values())
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(folder, name):
+    serve = serving(folder, name)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not UTF-8"):
+        serve(**inputs_of(serve, [b"caf\xe9"]))
+    if name in ("squad2", "conll2003"):
+        outputs = serve(**inputs_of(serve, []))
+        assert outputs and not any(len(output) for output in outputs.values())
 
 
-def check_completions(run, prompts, found, alone, long, broken):
-    generator = open_model(run).task.generator
-    for row, (text, temperature, top_k, top_p, seed, most) in enumerate(prompts):
-        config = GenerationConfig(temperature, top_k, top_p, 1, most)
-        [[expected]] = generator.complete([text], config, seed)
-        assert found["completion"][row] == expected.text
-        assert found["tokens"][row] == expected.length <= most
-        np.testing.assert_allclose(found["log_prob"][row], expected.log_prob, rtol=1e-3, atol=1e-3)
-    assert "".join(generator.stream(text, config, seed)) == expected.text
-    assert len(set(found["completion"])) > 2
-    assert alone["completion"] == found["completion"][:3]
-    assert "tokens: shorten the text" in long["error"]
-    assert "not UTF-8" in broken["error"]
-
-
-@pytest.mark.parametrize(("name", "prompts"), [("byte_bpe", PROMPTS), ("bart", PAIRS)])
-def test_completions_are_the_runs(folder, answers, name, prompts):
-    check_completions(folder / name, prompts, *answers[name])
-
-
-def test_controls_out_of_range_are_refused(folder):
-    [_, temperature, top_k, top_p, seed, most] = PROMPTS[0]
-    asked = [
-        ("c", *bad, seed, most)
-        for bad in (
-            (-1.0, top_k, top_p),
-            (float("nan"), top_k, top_p),
-            (temperature, -1, top_p),
-            (temperature, top_k, 0.0),
-            (temperature, top_k, 1.5),
-        )
-    ]
-    serve = tf.saved_model.load(str(served(folder, "byte_bpe"))).signatures["serving_default"]
-    for row in asked:
-        given = {name: tf.constant(value) for name, value in controls(row).items()}
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match="top_p must be above 0 and at most 1"
-        ):
-            serve(**given)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+    ],
+)
+def test_controls_out_of_range_are_refused(folder, bad):
+    serve = serving(folder, "byte_bpe")
+    message = "top_p must be above 0 and at most 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        serve(**inputs_of(serve, ["c"], **bad))
 
 
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
@@ -299,18 +223,16 @@ def server_of(folder, name) -> ModelServer:
     return ModelServer(config)
 
 
-def test_the_server_and_the_command_say_the_same(folder, capsys):
-    asked = controls(PAIRS[1])
+def test_the_server_and_the_command_say_the_same(folder, ran):
+    text = "a c\td b"
     with server_of(folder, "bart") as server:
-        body = {"inputs": {name: 2 * value for name, value in asked.items()}}
+        body = {"inputs": {name: [value] * 2 for name, value in {"text": text, **CONTROLS}.items()}}
         status, answer = call(server.port, "POST", "/v1/models/bart:predict", body)
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
     words = ["--temperature", "2", "--seed", "1", "--max-tokens", "10"]
-    capsys.readouterr()
-    assert generate(["complete", str(folder / "bart"), PAIRS[1][0], *words]) == 0
-    said = capsys.readouterr().out.removesuffix("\n")
+    said = ran(generate, "complete", folder / "bart", text, *words).out.removesuffix("\n")
     assert answer["outputs"]["completion"] == [said, said]
 
 
@@ -324,10 +246,8 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
     # One compiled row, a longer row, and two rows.
     lines = [NUMBERS[:1], [" ".join(NUMBERS[:3])], NUMBERS[:2]]
-    serve, plain = (
-        tf.saved_model.load(str(place)).signatures["serving_default"]
-        for place in (path, served(folder, "numbers"))
-    )
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    plain = serving(folder, "numbers")
     for each in lines:
         one, other = serve(text=tf.constant(each)), plain(text=tf.constant(each))
         np.testing.assert_array_equal(one["translations"], other["translations"])
@@ -340,7 +260,7 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
 
 @pytest.mark.parametrize(("name", "output"), [("sst2", "probabilities"), ("embedder", "vector")])
 def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
-    folder, answers, tmp_path, monkeypatch, capsys, name, output
+    folder, tmp_path, monkeypatch, capsys, name, output
 ):
     monkeypatch.setattr(graph, "emulates_bfloat16", lambda strategy: name == "sst2")
     assert main([str(folder / name), str(tmp_path), "--bfloat16"]) == 0
@@ -353,9 +273,8 @@ def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
     narrow = {len(shapes[name]) for name, dtype in dtypes.items() if dtype == tf.bfloat16}
     assert narrow == {2} and tf.float32 in dtypes.values()
     model = tf.saved_model.load(str(tmp_path / "1"))
-    inputs = {key: tf.constant(texts) for key, texts in INPUTS[name][0].items()}
-    found = model.signatures["serving_default"](**inputs)[output].numpy()
-    expected = np.array(answers[name][0][output])
+    found = model.signatures["serving_default"](text=tf.constant(LINES))[output].numpy()
+    expected = serving(folder, name)(text=tf.constant(LINES))[output].numpy()
     # On average, because the maximum over a few lines depends on the CPU's rounding.
     assert 1e-5 < np.abs(found - expected).mean() < 0.015 * np.abs(expected).max()
 
@@ -368,17 +287,13 @@ def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refus
     refused(main, [tmp_path / "int8", tmp_path / "out", "--bfloat16"], words)
 
 
-def test_translations_are_the_runs(number_hypotheses, answers):
-    found, broken, long, scored = answers["numbers"]
-    for i, hypotheses in enumerate(number_hypotheses):
-        row = found["translations"][i]
-        assert row[: len(hypotheses)] == [hypothesis.text for hypothesis in hypotheses]
-        assert found["scores"][i][0] == pytest.approx(hypotheses[0].score, abs=1e-4)
-    for i in range(len(NUMBERS)):
-        assert scored["log_probs"][i] == pytest.approx(number_hypotheses[i][0].log_prob, abs=1e-3)
-        assert scored["tokens"][i] == number_hypotheses[i][0].length
-    assert "a text is not UTF-8" in broken["error"]
-    assert "a line has more than 256 tokens: split it" in long["error"]
+def test_scores_of_translations_are_the_runs(folder, number_hypotheses):
+    score = tf.saved_model.load(str(served(folder, "numbers"))).signatures["score"]
+    best = [hypotheses[0] for hypotheses in number_hypotheses[: len(NUMBERS)]]
+    texts = tf.constant([one.text for one in best])
+    scored = score(source=tf.constant(NUMBERS), target=texts)
+    np.testing.assert_allclose(scored["log_probs"], [one.log_prob for one in best], atol=1e-3)
+    assert scored["tokens"].numpy().tolist() == [one.length for one in best]
 
 
 def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypotheses, monkeypatch):

@@ -136,16 +136,6 @@ def test_strings_and_floats_are_printed_as_tensorflow_serving_does():
     assert floats == b'{"outputs": [0.2, NaN, 1e+30]}'
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (5000,), (3, 2048)])
-def test_long_answers_are_printed_in_pieces_as_whole(shape):
-    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    texts = np.array([s.encode() for s in map(str, values.reshape(-1))], object).reshape(shape)
-    for each in (values, texts):
-        whole = each.astype("U32").astype(np.float64) if each is values else each.astype("U32")
-        expected = json.dumps({"outputs": {"a": whole.tolist(), "b": [1, 2]}}).encode()
-        assert json_tensors.encode_outputs({"a": each, "b": np.arange(1, 3)}, False) == expected
-
-
 @pytest.mark.parametrize("y", [np.float32(1), np.zeros(3)])
 def test_row_form_needs_equal_rows(y):
     with pytest.raises(ServingError, match="do not have one row per instance"):

@@ -348,7 +348,7 @@ def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp
             ["--vocabulary", "x"],
             "the model of --init already has a vocabulary",
         ),
-        ("bert_tiny", ["--resume", str(trained)], "be combined with recipe, run, --init, because"),
+        ("bert_tiny", ["--resume", str(trained)], "be combined with recipe, run, --init: the run"),
     ):
         words += ["--init", str(trained), *flags(settings)]
         with contextlib.suppress(SystemExit):
