@@ -1,16 +1,24 @@
 """Tests of the installed package: one wheel in an environment without the checkout."""
 
 import email
+import os
+import pathlib
 import re
+import shutil
+import subprocess
+import sys
+import venv
 import zipfile
 
 import pytest
 
 import macaron_tf
 from tests.toys.numbers import number_settings
-from tests.toys.wheel import ROOT, run
 
 pytestmark = pytest.mark.slow
+ROOT = pathlib.Path(__file__).parents[1]
+# The environment without the checkout on PYTHONPATH.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 ANSWER = """
 import sys
 import tensorflow as tf
@@ -28,6 +36,48 @@ from macaron_tf.errors import needs_vocabulary
 assert "`macaron keras_model " in str(needs_vocabulary("x.keras"))
 print(macaron_tf.load(sys.argv[1]).network.count_params() > 0)
 """
+
+
+def run(*command, stdin: str = "", **options) -> str:
+    process = subprocess.run(
+        [*map(str, command)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        **options,
+    )
+    assert process.returncode == 0, f"{command}: {process.stdout}\n{process.stderr}"
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    """Returns the wheel, built from a copy of the sources."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("macaron_tf", "experiments", "export"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    flags = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
+    run(sys.executable, "-m", "pip", "wheel", *flags, source)
+    (wheel_file,) = out.glob("*.whl")
+    return wheel_file
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel, tmp_path_factory) -> pathlib.Path:
+    """Returns the `bin` folder of an environment with the wheel and the current packages."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "present.pth").write_text("\n".join(installed))
+    python = folder / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel
+    )
+    return python.parent
 
 
 def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):

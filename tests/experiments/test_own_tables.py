@@ -68,31 +68,56 @@ def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
         assert answer["classes"].numpy().tolist() == [[b"1 star", b"5 stars"]]
 
 
-def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
-    folder, flags = own
-    again = ["train", "--resume", folder / "run"]
-    assert "resuming after step 40" in ran(main, *again).out
-    text = (folder / "own.tsv").read_text()
+@pytest.fixture
+def table(own):
+    """Yields the table of `own`, and restores it after a test has changed it."""
+    file = own[0] / "own.tsv"
+    text = file.read_text()
+    yield file
+    file.write_text(text)
+
+
+def change(table, old: str, new: str) -> None:
+    table.write_text(table.read_text().replace(old, new))
+
+
+def test_a_run_goes_on_with_its_table(own, ran):
+    again = ran(main, "train", "--resume", own[0] / "run")
+    assert "resuming after step 40" in again.out
+
+
+def test_another_table_needs_the_same_classes(own, tmp_path, refused):
     write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
-    other = ["evaluate", folder / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
+    other = ["evaluate", own[0] / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
     words = "new.tsv, line 3: '2' in column 'stars' is not one of the classes 1 star, 5 stars:"
-    refused(main, other, words, folder)
-    try:
-        (folder / "own.tsv").write_text(text.replace("review", "text"))
-        refused(main, again, "line 1 has no columns named 'review'", folder)
-        (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
-        refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
-        # Added lines would change the held-out part, most of which was trained on.
-        (folder / "own.tsv").write_text(text + "".join(text.splitlines(keepends=True)[1:21]))
-        assert main(["evaluate", str(folder / "run")]) == 2
-        assert "restore the table, because a changed table" in capsys.readouterr().err
-        (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
-        changed = ["train", "classify", folder / "run", *flags]
-        assert main([str(word) for word in changed]) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
-    finally:
-        (folder / "own.tsv").write_text(text)
+    refused(main, other, words, own[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("review", "text", "line 1 has no columns named 'review'"),
+        ("1 star", "2 stars", "'2 stars' in column 'stars' is not one of the classes"),
+    ],
+)
+def test_a_changed_table_is_refused(own, table, old, new, words, refused):
+    change(table, old, new)
+    refused(main, ["train", "--resume", own[0] / "run"], words, own[0])
+
+
+def test_added_lines_would_change_the_held_out_part(own, table, capsys):
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join([*lines, *lines[1:21]]))
+    assert main(["evaluate", str(own[0] / "run")]) == 2
+    assert "restore the table, because a changed table" in capsys.readouterr().err
+
+
+def test_a_run_keeps_its_classes(own, table, capsys):
+    folder, flags = own
+    change(table, "1 star", "2 stars")
+    assert main(["train", "classify", str(folder / "run"), *flags]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
 
 
 def test_scores_are_of_the_tables_size(toy, tmp_path, answered):

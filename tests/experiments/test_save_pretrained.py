@@ -1,7 +1,6 @@
 """Tests of runs saved by `save_pretrained`, and of the commands that read the saved folder."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from experiments.finetune.run import FinetuningRun
 from experiments.generate.commands import main as generate
 from experiments.translate.commands import main as translate
 from export.saved_model import main as export
-from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses
@@ -144,20 +142,6 @@ def test_a_training_starts_from_it(saved, toy, tmp_path):
     found = macaron_tf.load(run)
     assert found.recipe["init"] == str(saved / "toy")
     assert found.vocabulary.hash == macaron_tf.load(saved / "toy").vocabulary.hash
-
-
-def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
-    card = (saved / "toy/README.md").read_text()
-    result = json.loads((as_path(toy_run) / "result.json").read_text())
-    for words in (
-        "# toy\n",
-        "`EncoderClassifier`",
-        "model.predict(",
-        "`macaron export DIR OUT`",
-        "| training.learning_rate | 0.01 |",
-        f"| validation, step {result['best_step']} | accuracy | ",
-    ):
-        assert words in card
 
 
 def test_a_bare_encoder_is_a_start(toy_run, tmp_path):

@@ -39,7 +39,6 @@ from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.export.serving_toys import call, count_calls
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST, SURROGATES
-from tests.toys.hugging_face import write_bert, write_modules
 from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import toy_settings, write_documents
 from tests.toys.tasks import (
@@ -50,7 +49,6 @@ from tests.toys.tasks import (
     write_toy,
     write_untrained,
 )
-from tests.toys.wheel import PREDICT, run, scripts, wheel  # noqa: F401
 
 LINES = [text for text, _ in sentences(50, seed=5)]
 NUMBERS = [source for source, _ in number_pairs(200, seed=5)]
@@ -209,13 +207,6 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
                 ended += 1
                 assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
     assert ended
-
-
-def same(found, expected) -> None:
-    if isinstance(found, float):
-        assert found == pytest.approx(expected, abs=1e-4, rel=1e-4)
-    else:
-        assert found == expected
 
 
 def server_of(folder, name) -> ModelServer:
@@ -387,36 +378,3 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
         (tmp_path / name / "model.json").write_text(record)
     asked = [part.format(tmp=tmp_path, runs=folder) for part in arguments.split()]
     refused(main, asked, words, tmp_path, folder / "served")
-
-
-@pytest.mark.slow
-def test_the_wheel_alone_answers_and_exports_what_rest_answers(
-    scripts,  # noqa: F811
-    folder,
-    tmp_path,
-):
-    """Predictions of the installed wheel equal the REST answers of its exports, for every type."""
-    bert, sentences = (write_bert(tmp_path / name) for name in ("bert", "sentences"))
-    write_modules(sentences)
-    drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 5}
-    asked = [
-        ("sst2", folder / "sst2", [["a fine film", "dull"]], {}),
-        ("conll2003", folder / "conll2003", [["the old Ann saw Oslo"]], {}),
-        ("squad2", folder / "squad2", [["Who?"], ["the old Ann saw, in Rome"]], {}),
-        ("numbers", folder / "numbers", [["one two", "three"]], {}),
-        ("byte_bpe", folder / "byte_bpe", [["c c"]], drawn),
-        ("embedder", folder / "embedder", [["a fine film"]], {}),
-        ("bert", f"hugging-face:{bert}", [["a [MASK] cafe"]], {}),
-        ("sentences", f"hugging-face:{sentences}", [["a cafe"]], {}),
-    ]
-    words = [json.dumps(one, default=str) for one in (tmp_path / "served", *asked)]
-    shown = run(scripts / "python", "-c", PREDICT, *words, cwd=tmp_path)
-    answers = dict(map(json.loads, shown.splitlines()))
-    for name, place, columns, options in asked:
-        inputs = macaron_tf.load(place).task.texts
-        with server_of(tmp_path, name) as server:
-            for row, texts in enumerate(zip(*columns, strict=True)):
-                given = {**dict(zip(inputs, texts, strict=True)), **options}
-                body = {"instances": [given if len(given) > 1 else texts[0]]}
-                _, said = call(server.port, "POST", f"/v1/models/{name}:predict", body)
-                tf.nest.map_structure(same, answers[name][row], said["predictions"][0])

@@ -233,6 +233,13 @@ def test_static_shapes_score_padding_too():
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30
 
 
+def vocabulary_flags(folder, kind: str, size: int, lower_case: bool = True) -> list[str]:
+    (folder / "text.txt").write_text(f"{TEXT}\n{TEXT}\n{TEXT}")
+    settings = [*toy_settings(f"text:{folder}/text.txt", steps=11), f"vocabulary.kind={kind}"]
+    settings += [f"vocabulary.size={size}", f"vocabulary.lower_case={lower_case}"]
+    return flags([*settings, "corpus.validation_every=2"])
+
+
 @pytest.mark.parametrize(
     ("kind", "size", "lower_case", "folded"),
     [
@@ -243,32 +250,32 @@ TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 
         ("byte_bpe", 280, True, False),
     ],
 )
-def test_every_kind_of_vocabulary_is_trained_and_used(
-    kind, size, lower_case, folded, tmp_path, capsys
-):
-    (tmp_path / "text.txt").write_text(f"{TEXT}\n{TEXT}\n{TEXT}")
-    settings = [*toy_settings(f"text:{tmp_path}/text.txt", steps=11), f"vocabulary.kind={kind}"]
-    settings += [f"vocabulary.size={size}", f"vocabulary.lower_case={lower_case}"]
-    settings = flags([*settings, "corpus.validation_every=2"])
-    out = str(tmp_path / "vocabulary")
-    assert main(["vocabulary", "bert_tiny", out, *settings]) == 0
-    vocabulary = load_encoder_vocabulary(out)
-    assert "unknown to the vocabulary: 0.000% of the tokens in" in capsys.readouterr().out
-    if kind == "wordpiece":
-        few = flags(["vocabulary.max_characters=6", "vocabulary.size=17"])
-        assert main(["vocabulary", "bert_tiny", str(tmp_path / "few"), *settings, *few]) == 0
-        assert sum(len(word) == 1 for word in load_encoder_vocabulary(tmp_path / "few").words) == 6
-        assert float(capsys.readouterr().out.partition(": ")[2].partition("%")[0]) > 5
+def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp_path, ran):
+    settings = vocabulary_flags(tmp_path, kind, size, lower_case)
+    out = ran(main, "vocabulary", "bert_tiny", tmp_path / "vocabulary", *settings).out
+    assert "unknown to the vocabulary: 0.000% of the tokens in" in out
+    vocabulary = load_encoder_vocabulary(tmp_path / "vocabulary")
     found = vocabulary_config(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case
     assert (rows[0] == rows[2]) is folded
-    corpus, run = str(tmp_path / "corpus"), str(tmp_path / "run")
-    assert main(["prepare", "bert_tiny", corpus, *settings]) == 0
-    assert load_encoder_vocabulary(corpus).hash == vocabulary.hash
-    if kind == "byte_bpe":  # other tests train with the other types
-        assert main(["train", "bert_tiny", run, "--corpus", corpus, *settings]) == 0
+
+
+def test_rare_characters_are_left_out(tmp_path, ran):
+    few = [*vocabulary_flags(tmp_path, "wordpiece", 17), *flags(["vocabulary.max_characters=6"])]
+    out = ran(main, "vocabulary", "bert_tiny", tmp_path / "few", *few).out
+    assert sum(len(word) == 1 for word in load_encoder_vocabulary(tmp_path / "few").words) == 6
+    assert float(out.partition(": ")[2].partition("%")[0]) > 5
+
+
+def test_a_corpus_has_the_vocabulary_that_its_recipe_trains(tmp_path, ran):
+    settings = vocabulary_flags(tmp_path, "byte_bpe", 280)  # other tests use the other kinds
+    places = [tmp_path / name for name in ("vocabulary", "corpus")]
+    for command, place in zip(("vocabulary", "prepare"), places, strict=True):
+        ran(main, command, "bert_tiny", place, *settings)
+    assert len({load_encoder_vocabulary(place).hash for place in places}) == 1
+    ran(main, "train", "bert_tiny", tmp_path / "run", "--corpus", places[1], *settings)
 
 
 @pytest.fixture
