@@ -1,31 +1,22 @@
 """JAX device meshes shard weights along the axes that layers declare."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import pytest
 
 from macaron_tf.variables import declare, spec_of
 from tests import walk
+from tests.toys.processes import python
 
 
 def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
     pytest.importorskip("jax")
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.toys.own_block"],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path), **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    weights, moments = json.loads(done.stdout)
+    flags |= {"KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path)}
+    weights, moments = json.loads(python("-m", "tests.toys.own_block", **flags))
     assert weights == {
         "own/attention_0/attention/query_key_value/kernel": [None, "model"],
         "own/attention_0/attention/query_key_value/bias": ["model"],

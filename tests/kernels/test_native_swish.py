@@ -5,7 +5,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from macaron_tf.kernels import GATES, native, swish_recurrence
 from tests.harness import normal, numpy_of, rejects
+from tests.toys.processes import python
 from tests.toys.swish import FORMS, by_the_equations, inputs, relative_error, with_gradients
 
 ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
@@ -193,17 +193,15 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
 def test_bad_arguments_are_named():
     x, vectors, mask, start = inputs(4, 5, 2, None, masked=True)
     run = native.recurrence
-    invalid = (ValueError, tf.errors.InvalidArgumentError)
-    for arguments, message in (
-        ((x[0], *vectors, 2), "x must be of rank 3"),
-        ((x, vectors[0][:4], vectors[1], 2), r"alpha must be of shape \[5\]"),
-        ((x, *vectors, 2, mask[:, :3]), r"mask must be of shape \[2,4\]"),
-        ((x, *vectors, 2, mask, start[:, :1]), r"start must be of shape \[2,2,5\]"),
+    for function, arguments, message in (
+        (run, (x[0], *vectors, 2), "x must be of rank 3"),
+        (run, (x, vectors[0][:4], vectors[1], 2), r"alpha must be of shape \[5\]"),
+        (run, (x, *vectors, 2, mask[:, :3]), r"mask must be of shape \[2,4\]"),
+        (run, (x, *vectors, 2, mask, start[:, :1]), r"start must be of shape \[2,2,5\]"),
+        (native.gated, (x, *vectors, *vectors, 1, "gelu"), "must be even, but is 5"),
     ):
-        with pytest.raises(invalid, match=message):
-            run(*arguments)
-    with pytest.raises(invalid, match="must be even, but is 5"):
-        native.gated(x, *vectors, *vectors, 1, "gelu")
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+            function(*arguments)
     rejects("'relu' must be one of", native.gated, x, *vectors, *vectors, 1, "relu")
     # In graph mode, before any value is known.
     for shape, message in (((None, 5), "rank 3"), ((None, None, 6), "6 and 5|5 and 6")):
@@ -271,7 +269,4 @@ def test_replicas_of_a_new_process():
             np.testing.assert_allclose(actual, expected, rtol=1e-5)
         print("equal")
     """
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
-    )
-    assert run.stdout == "equal\n", run.stderr
+    assert python("-c", textwrap.dedent(program)) == "equal\n"

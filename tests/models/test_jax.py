@@ -1,9 +1,5 @@
 """Layers and models give the same results on Keras's JAX backend, because they use `keras.ops`."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +13,7 @@ from tests.toys.on_both import (
     model_of,
     recurrence_loss,
 )
+from tests.toys.processes import python
 
 pytestmark = pytest.mark.thorough
 
@@ -41,14 +38,7 @@ def on_jax(models, tmp_path_factory):
     np.savez(folder / "weights.npz", **weights)
     pytest.importorskip("jax")
     files = [folder / "weights.npz", folder / "numbers.npz"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.toys.on_both", *files],
-        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    python("-m", "tests.toys.on_both", *files, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
     return np.load(files[1])
 
 

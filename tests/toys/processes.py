@@ -60,12 +60,17 @@ def finished(process: subprocess.Popen, status: int = 0) -> str:
     return output
 
 
+def python(*arguments, **environment: str) -> str:
+    """Runs Python in a new process, asserts that it succeeds, and returns its stdout."""
+    command, env = [sys.executable, *map(str, arguments)], {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def in_new_process(imports: str, code: str, *arguments) -> None:
     """Runs code in a new process, after importing `numpy` as `np`, `sys` and `imports`."""
-    code = f"import sys\nimport numpy as np\n{imports}\n{code}"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("-c", f"import sys\nimport numpy as np\n{imports}\n{code}", *arguments)
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:

@@ -5,11 +5,8 @@ JAX runs in other processes, because Keras has one backend per process.
 
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -27,13 +24,13 @@ from macaron_tf.training.progress import read_lines
 from tests.toys.jax_systems import state_of
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, toy_settings, write_documents
+from tests.toys.processes import python
 from tests.toys.training import CONFIG, judge, toy_dataset, toy_network, toy_objective
 
 pytestmark = pytest.mark.thorough
 
 pytest.importorskip("jax")
 ENVIRONMENT = {
-    **os.environ,
     "KERAS_BACKEND": "jax",
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -44,14 +41,7 @@ def on_jax(module: str, argument: pathlib.Path) -> None:
     # Equal programs of several runs are compiled once.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(argument.parent / "compiled")}
     cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(argument)],
-        env=ENVIRONMENT | cache,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    python("-m", module, argument, **ENVIRONMENT, **cache)
 
 
 def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], float]:
