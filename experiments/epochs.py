@@ -156,10 +156,7 @@ def read_init(
             )
         return Start(location, load_encoder_vocabulary(vocabulary), model)
     if model:
-        raise UserError(
-            f"--model {model} is allowed only with --init none, because {location} determines the "
-            "model: leave --model out"
-        )
+        raise UserError(f"--model {model} is allowed only with --init none: leave --model out")
     init = read_start(location, kinds, lower_case, pooling, trust_code)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
@@ -187,10 +184,7 @@ def init_of_run(
         trust_code = run.trust_code
         return read_init(recipe.init, model, vocabulary, lower_case, trust_code=trust_code)
     if model or vocabulary:
-        raise UserError(
-            "--resume cannot be combined with --model or --vocabulary, because the run has saved "
-            "both: leave --model and --vocabulary out"
-        )
+        raise UserError("--resume cannot be combined with --model or --vocabulary: leave both out")
     return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 

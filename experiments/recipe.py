@@ -97,8 +97,7 @@ class Recipe(Settings):
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
-                "model.vocab_size cannot be set, because the vocabulary determines it: leave "
-                "model.vocab_size out, and choose the size when the vocabulary is trained"
+                "model.vocab_size is the size of the vocabulary: leave model.vocab_size out"
             )
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
@@ -166,8 +165,7 @@ class Recipe(Settings):
         """
         if config.longest is not None and config.longest < length:
             raise UserError(
-                f"{name} is {length}, but the model has {config.longest} positions: set "
-                f"{name}={config.longest} or less"
+                f"{name} is {length}, but the model has {config.longest} positions: lower {name}"
             )
 
     def follow(self, path: str) -> "Recipe":
@@ -195,8 +193,7 @@ class Recipe(Settings):
         """
         if self.training.best_metric not in (metric_names := tuple(metric_names)):
             raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}, which is not among the "
-                "validation metrics: set training.best_metric to one of "
+                f"training.best_metric is {self.training.best_metric!r}, but must be one of "
                 f"{', '.join(metric_names)}"
             )
 
@@ -538,13 +535,7 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
             return _hint(recipe, hint, subpath, setting)
         section = setting.partition("=")[0]
         choices = ", ".join(f"{section}.{field.name}" for field in dataclasses.fields(hint))
-        raise UserError(
-            f"--set {setting} sets {section}, which is a section of settings: choose one of "
-            f"{choices}"
-        )
+        raise UserError(f"--set {setting} sets a section of settings: choose one of {choices}")
     if subpath:
-        raise UserError(
-            f"--set {setting} uses {name} as a section, but {name} is a single setting: leave out "
-            f".{subpath}"
-        )
+        raise UserError(f"--set {setting} uses {name} as a section, but {name} is a single setting")
     return hint

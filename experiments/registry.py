@@ -227,10 +227,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"{listed:28} {documentation(listed)[0].splitlines()[0]}")
         return
     if is_import_path(name):
-        raise UserError(
-            f"this command prints only built-in recipes, but {name} is your own: edit its file, or "
-            "name a built-in recipe"
-        )
+        raise UserError(f"{name} is your own recipe: edit its file, or name a built-in recipe")
     print(source_code(name, load(name, recipe_class)), end="")
 
 

@@ -103,10 +103,7 @@ class Run(abc.ABC):
         """Opens the run in a folder, or returns `None` if there is no run."""
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
-                raise UserError(
-                    f"{path} has checkpoints but no recipe.json: restore recipe.json, or choose "
-                    "another folder"
-                )
+                raise UserError(f"{path} has checkpoints but no recipe.json: choose another folder")
             return None
         if is_saved(path):
             raise UserError(

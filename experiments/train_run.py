@@ -196,8 +196,7 @@ def train_pairs(
     if perfect_scores.get(metric) == 0:
         raise UserError(
             f"training.best_metric={metric} is 0 even if the model's output equals the references: "
-            "set training.best_metric=loss or, for the BLEU of a translation recipe, "
-            "metric.tokenize=char"
+            "set training.best_metric=loss, or for BLEU metric.tokenize=char"
         )
 
     def validation(network: keras.Model):

@@ -51,8 +51,7 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
         if surrogate := _UNPAIRED_SURROGATE.search(text):
             raise UserError(
                 f"text {number} has {surrogate[0]!a}, an unpaired surrogate (half of a character, "
-                "or a byte that was not UTF-8): remove the surrogate, or decode the text with its "
-                "real encoding"
+                "or a byte that was not UTF-8): decode the text with its real encoding"
             )
 
 
@@ -92,8 +91,7 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
     """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
     if dividend % divisor:
         raise ValueError(
-            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}: give a "
-            f"multiple of {divisor}"
+            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"
         )
     return dividend // divisor
 

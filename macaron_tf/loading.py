@@ -91,8 +91,7 @@ def load(
         loaded = load(location, lower_case, pooling, trust_code=trust_code)
         if loaded.vocabulary is not None:
             raise UserError(
-                f"{location} has its own vocabulary: leave out the argument `vocabulary` of "
-                "macaron_tf.load, or export with `macaron export`"
+                f"{location} has its own vocabulary: leave the argument `vocabulary` out"
             )
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
@@ -102,8 +101,7 @@ def load(
             if vocabulary.size > vocab_size:
                 raise UserError(
                     f"the vocabulary has {vocabulary.size} tokens, but {location} has only "
-                    f"{vocab_size} embeddings: give the vocabulary with which the network was "
-                    "trained"
+                    f"{vocab_size} embeddings: give its own vocabulary"
                 )
         return dataclasses.replace(loaded, vocabulary=vocabulary)
     parsed = None if location.endswith(".keras") else locate(location)
@@ -208,8 +206,7 @@ def _refuse_network(location: str) -> Iterator[None]:
             ) from error
         raise UserError(
             f"{location} has no network that this version can read ({first_line(error):.200}): "
-            "check the path, use the version of macaron_tf that saved the network, or save the "
-            "network again"
+            "use the version of macaron_tf that saved the network, or save the network again"
         ) from error
 
 

@@ -165,8 +165,7 @@ class Pretrained:
     def __post_init__(self):
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(
-                f"license={self.license!r} is not a license identifier of the Hugging Face hub: "
-                "give one such as apache-2.0, mit or cc-by-4.0"
+                f"license={self.license!r} is not a license identifier of the hub, such as mit"
             )
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _catalog_name(self.network.config))
@@ -471,8 +470,7 @@ class Pretrained:
         if len(texts) != len(labels) or len(classes) < 2:
             raise UserError(
                 f"the numbers of texts ({len(texts)}), labels ({len(labels)}) and distinct labels "
-                f"({len(classes)}) do not fit: give one label for each text, and at least two "
-                "distinct labels"
+                f"({len(classes)}) do not fit: give each text a label, and at least two classes"
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))

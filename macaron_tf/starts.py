@@ -104,9 +104,8 @@ class Start:
         if (target_config.summary == "last") != self.vocabulary.cls_last:
             end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
-                f"--init {self.given} has a vocabulary that puts [CLS] at the {end} of a "
-                f"sequence, but model.summary={target_config.summary} reads the other end: give "
-                f"--set model.summary={summary}"
+                f"--init {self.given} has a vocabulary that puts [CLS] at the {end} of a sequence: "
+                f"give --set model.summary={summary}"
             )
         if self.source is not None:
             check_shapes(self.given, self.config, target_config)
@@ -214,16 +213,13 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
         description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
     if not network_kinds & {*kinds} or not source.model:
         raise UserError(
-            f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}: "
-            "give another model"
+            f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}"
         )
     if vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)
     if vocabulary is None:
         raise UserError(
-            f"{given} has no tokenizer that macaron_tf can read: give a BERT, "
-            "DistilBERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, ModernBERT, XLNet, GPT, GPT-2, "
-            "Llama, T5 or BART with its tokenizer files"
+            f"{given} has no tokenizer that macaron_tf can read: give its tokenizer files"
         )
     source.require_floats()
     return Start(given, vocabulary, source.model, source.model_options, source)

@@ -173,8 +173,7 @@ class Trainer(abc.ABC):
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
-                    f"{arm.name} sets {setting}, but a comparison trains {arm.recipe} from random "
-                    "weights: leave init out"
+                    f"{arm.name} sets {setting}, but {arm.recipe} is trained from random weights"
                 )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()

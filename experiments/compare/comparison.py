@@ -194,8 +194,7 @@ def _parse_arms(
             raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
         if tasks and arm.task is None and arm.recipe in (*TASKS, *OWN_TASKS):
             raise UserError(
-                f"{arm.name} names the task {arm.recipe}, but --tasks names tasks too: name a "
-                "pre-trained model instead, or leave --tasks out"
+                f"{arm.name} names the task {arm.recipe}, as well as --tasks: leave one out"
             )
         if arm.sets("training.seed"):
             raise UserError(f"{arm.name} sets training.seed: give --seeds instead")
@@ -239,8 +238,7 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
             if is_among(path, trainer.data) and not is_among(path, (*differ, *corpus_paths)):
                 raise UserError(
-                    f"{name} has {path}={value!r}, but {first} has {path}={first_value!r}: set "
-                    f"both to one value, or give --differ {path}"
+                    f"{name} has {path}={value!r}, {first} {first_value!r}: give --differ {path}"
                 )
 
 

@@ -150,8 +150,7 @@ class Pretraining(Trainer):
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
                 raise Diverged(
-                    f"{run} diverged at step {line['step']:,}: lower training.learning_rate, or "
-                    "leave the arm out"
+                    f"{run} diverged at step {line['step']:,}: lower training.learning_rate"
                 )
         return self.row(run, curve[-1])
 

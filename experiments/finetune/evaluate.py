@@ -33,10 +33,7 @@ def predict(options: argparse.Namespace) -> None:
         checkpoint_location(options.run, options.checkpoint), trust_code=options.trust_code
     )
     if not isinstance(model.task, LabelledTask):
-        raise UserError(
-            f"{options.run} is a {model.task.name}, not a model that was fine-tuned on a task: "
-            "give a run of `finetune train`"
-        )
+        raise UserError(f"{options.run} is a {model.task.name}: give a run of `finetune train`")
     predict_options = {"language": options.language} if options.language else {}
     show = json_line if options.json else model.task.line
 
@@ -61,10 +58,7 @@ def evaluate(options: argparse.Namespace) -> None:
         splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
     if languages and task.kind != "classification":
-        raise UserError(
-            f"--languages applies only to classification tasks, but {task.name} is not a "
-            "classification task: leave --languages out"
-        )
+        raise UserError(f"--languages applies only to classification tasks, not to {task.name}")
     for language in languages:
         # Raises for a language that the model does not know.
         run.recipe.changed(language=language)
@@ -91,8 +85,7 @@ def evaluate(options: argparse.Namespace) -> None:
         if language_of[name] != language_of[other_name] and first.texts == second.texts:
             raise UserError(
                 f"{source} has identical texts for the languages {language_of[name]} and "
-                f"{language_of[other_name]}, but each language in --languages must have its own "
-                "texts: give a single CODE in --languages"
+                f"{language_of[other_name]}: give a single CODE in --languages"
             )
     checkpoint = run.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -160,8 +153,7 @@ def submit(options: argparse.Namespace) -> None:
         name = run.task.name
         if not run.task.submissions:
             raise UserError(
-                f"{path} is a run on {name}, which the GLUE server does not score: use `finetune "
-                "evaluate` instead"
+                f"{path} is a run on {name}, which the GLUE server does not score: leave it out"
             )
         if name in runs:
             raise UserError(
@@ -198,10 +190,7 @@ def baseline(options: argparse.Namespace) -> None:
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
-        raise UserError(
-            f"the task {task.name} has no baseline: give a classification, regression or tagging "
-            "task"
-        )
+        raise UserError(f"the task {task.name} has no baseline: give one of texts or tags")
     print(metrics_line(metrics))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}

@@ -126,13 +126,12 @@ class FinetuningRecipe(EpochRecipe):
         min_length = labelled(self.task_definition).min_length(self.spans)
         if self.max_length < min_length:
             raise UserError(
-                f"max_length is {self.max_length}, but a row of {self.task} needs at least "
-                f"{min_length} tokens: set max_length={min_length} or more"
+                f"max_length is {self.max_length}, but {self.task} needs at least {min_length}"
             )
         if self.language and self.task_definition.kind != "classification":
             raise UserError(
-                f"language={self.language!r} applies only to classification tasks, but "
-                f"{self.task} is not a classification task: leave language out"
+                f"language={self.language!r} applies only to classification tasks, not to "
+                f"{self.task}"
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 
@@ -177,15 +176,11 @@ class FinetuningRecipe(EpochRecipe):
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.task_definition.kind == "choice":
             raise UserError(
-                f"{self.task} is a multiple-choice task, which ELMo does not support: give "
-                "another model with --init"
+                f"{self.task} has choices, which ELMo does not support: give another --init"
             )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.task_definition.second and segments == 1:
-            raise UserError(
-                f"{self.task} has two texts per example, but model.num_segments is 1: set "
-                "model.num_segments=2, or 0 for no segment embeddings"
-            )
+            raise UserError(f"{self.task} has two texts per example: set model.num_segments=2 or 0")
         return config
 
 

@@ -111,8 +111,8 @@ def prepare_corpus(
         vocabulary = _corpus_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(
-            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus does "
-            "not contain: leave out --vocabulary or --init, or fine-tune the model instead"
+            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus "
+            "lacks: fine-tune the model instead"
         )
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
@@ -161,10 +161,7 @@ def run_prepare(options: argparse.Namespace) -> None:
     writing = {"processes": options.processes}
     if options.beam:
         if options.processes > 1:
-            raise UserError(
-                "--processes has no effect with --beam, which starts its own workers: leave "
-                "--processes out"
-            )
+            raise UserError("--beam starts its own workers: leave --processes out")
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
         writing = {"write": functools.partial(beam.write, options=options.beam)}

@@ -26,8 +26,7 @@ def run(options: argparse.Namespace) -> None:
     recipe, has_memory = opened.recipe, opened.recipe.builtin_objective.has_memory
     if (options.memory or options.clamp) and not has_memory:
         raise UserError(
-            f"{opened.path} was trained without a memory, so --memory and --clamp have no effect: "
-            "leave --memory and --clamp out"
+            f"{opened.path} has no memory, so --memory and --clamp have no effect: leave them out"
         )
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
@@ -52,8 +51,7 @@ def run(options: argparse.Namespace) -> None:
             for codes in (corpus.config.languages, languages)
         )
         raise UserError(
-            f"{corpus.folder} has {prepared}, but {opened.path} was trained with {trained}: give a "
-            "corpus with the same language codes in the same order"
+            f"{corpus.folder} has {prepared}, but {opened.path} was trained with {trained}"
         )
     if options.clamp is not None:
         model_options = {**dict(recipe.model_options), "clamp_length": options.clamp}
@@ -104,8 +102,7 @@ def run_fill(options: argparse.Namespace) -> None:
         choices = ", ".join(name for name, cls in PRETRAINING.items() if cls.fills_masks)
         raise UserError(
             f"{options.run} is a {model.task.name}, which cannot fill {MASK}: give a run with one "
-            f"of the objectives {choices}, or an encoder of another library with a masked language "
-            "model head"
+            f"of the objectives {choices}"
         )
     for text in options.text or decoded(sys.stdin.buffer):
         try:

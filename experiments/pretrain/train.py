@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = recipe if earlier else recipe.changed(**start.settings)
     elif options.lower_case is not None:
         raise UserError(
-            "--[no-]lower-case applies only to the model of --init: leave it out, or give --set "
-            f"vocabulary.lower_case={options.lower_case}"
+            "--[no-]lower-case applies only to --init: set vocabulary.lower_case instead"
         )
     planned = registry.plan(options, PretrainingRun, recipe, earlier)
     recipe = planned.recipe
@@ -170,24 +169,20 @@ def _batches(
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.builtin_objective.has_memory and own_shards:
         raise UserError(
-            f"objective {recipe.objective!r} cannot be combined with --own-shards, because the "
-            "objective reads texts in order: leave --own-shards out"
+            f"objective {recipe.objective!r} reads texts in order: leave --own-shards out"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards works only with --engine tensorflow: give --engine tensorflow, or "
-                "leave --own-shards out, so that each process reads all shards"
+                "--own-shards works only with --engine tensorflow: leave --own-shards out"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(
-                "corpus.batch_alpha needs the files of all languages, but with --own-shards a "
-                "worker reads only its own files: leave --own-shards out"
+                "corpus.batch_alpha needs the files of all languages: leave --own-shards out"
             )
         if batch_size % workers.count:
             raise UserError(
-                f"batch_size is {batch_size}, but --own-shards needs a multiple of "
-                f"{workers.count}, the number of workers: set batch_size to such a multiple"
+                f"batch_size is {batch_size}, but --own-shards needs a multiple of {workers.count}"
             )
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend only on the row

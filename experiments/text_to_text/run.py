@@ -302,10 +302,7 @@ def answers_of(model: Pretrained, location: str, task: str | None) -> dict[str, 
             "train`, or a T5 or BART model with its tokenizer"
         )
     if not task and not answers:
-        raise UserError(
-            f"{location} does not record the task that it was trained for: give --task, such as "
-            "--task sst2"
-        )
+        raise UserError(f"{location} does not record the task that it was trained for: give --task")
     if not answers:
         answers = recipe_for(task, model, location, "-").answers
         longest = model.config.longest or answers["longest"]

@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> None:
         if not counts.all():
             name = recipe.tasks[int(counts.argmin())]
             raise UserError(
-                f"all training examples of {name} have an empty input or output: give other "
-                f"examples, or leave {name} out of TASK"
+                f"all training examples of {name} have an empty input or output: leave {name} out"
             )
         rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
         listing = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)

@@ -44,8 +44,7 @@ def translate(options: argparse.Namespace) -> None:
     task = model.task
     if not isinstance(task, Translation):
         raise UserError(
-            f"{options.run} is not a translation model: give a run of `translate train`, which can "
-            "start from an encoder, a language model, a T5 or a BART by --init"
+            f"{options.run} is not a translation model: give a run of `translate train`"
         )
     _check_backward(options, model.recipe.get("unsupervised", False))
     decoding = _decoding(options, task.decoding)
@@ -67,8 +66,7 @@ def translate(options: argparse.Namespace) -> None:
 def _check_backward(options: argparse.Namespace, unsupervised: bool) -> None:
     if options.backward and not unsupervised:
         raise UserError(
-            f"--backward is not possible with {options.run}: leave --backward out, or give a run "
-            "that was trained with unsupervised=True"
+            f"--backward is not possible with {options.run}: give a run with unsupervised=True"
         )
 
 
@@ -87,8 +85,7 @@ def _decoding(
     beam_size = options.beam_size or default.beam_size
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
-            f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
-            "raise --beam-size"
+            f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}"
         )
     return dataclasses.replace(default, beam_size=beam_size, n_best=options.n_best)
 
@@ -199,10 +196,7 @@ def run_compare(options: argparse.Namespace) -> None:
     """Runs the command `compare`: prints the BLEU of two evaluations and a p-value."""
     first, second = Outputs.read(options.first), Outputs.read(options.second)
     if first.references != second.references:
-        raise UserError(
-            f"{options.first} and {options.second} have different references: evaluate both runs "
-            "on the same source and split"
-        )
+        raise UserError(f"{options.first} and {options.second} have different references")
     metric, second_metric = (
         outputs.metric.for_references(outputs.references) for outputs in (first, second)
     )

@@ -63,27 +63,20 @@ class TranslationStart:
         wanted = recipe.model_config()
         if recipe.unsupervised and not isinstance(self, EncoderStart):
             raise UserError(
-                "unsupervised translation needs a model pre-trained on both languages: give --init "
-                "with a run of xlm_tiny or of another encoder or language model"
+                "unsupervised=True needs a model of both languages: give --init with a run of XLM"
             )
         if recipe.unsupervised and recipe.data.source_language == recipe.data.target_language:
             raise UserError(
-                f"both languages are {recipe.data.source_language}: set data.source_language and "
-                "data.target_language to different languages"
+                f"data.source_language and data.target_language are {recipe.data.source_language}"
             )
         if not self.init:
             if wanted.num_source_layers:
-                raise UserError(
-                    "model.num_source_layers has no effect without --init, because it is the "
-                    "depth of a new encoder in front of a pre-trained model: give --init with a "
-                    "run of BART or T5, or leave model.num_source_layers out"
-                )
+                raise UserError("model.num_source_layers needs --init with a run of BART or T5")
             return
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         if recipe.data.sampling.dropout:
             raise UserError(
-                "data.sampling.dropout needs a vocabulary that is trained for the run, but the "
-                "vocabulary comes from --init: set data.sampling.dropout=0"
+                "data.sampling.dropout needs a vocabulary of the run, not of --init: leave it out"
             )
 
     def vocabulary(
@@ -182,8 +175,7 @@ class EncoderStart(TranslationStart):
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.mask_id is None:
             raise UserError(
-                f"the vocabulary of --init {self.init.given} has no [MASK], but denoising needs "
-                "[MASK]: give --init with a run of experiments.pretrain"
+                f"the vocabulary of --init {self.init.given} has no [MASK]: give another run"
             )
         if self.decoder:
             hashes = self.init.vocabulary.hash, self.decoder.vocabulary.hash
@@ -223,9 +215,7 @@ class EncoderStart(TranslationStart):
             if language not in pretrained:
                 raise UserError(
                     f"--init {self.init.given} has language embeddings for "
-                    f"{', '.join(pretrained) or 'languages without codes'}, but not for "
-                    f"{language!r}: give --init with a run that was pre-trained on {language!r}, "
-                    "or translate other languages"
+                    f"{', '.join(pretrained) or 'unnamed languages'}, but not for {language!r}"
                 )
         return [pretrained.index(language) for language in recipe.data.languages]
 
@@ -302,8 +292,7 @@ def read_init(
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(
-                    f"{flag} cannot be combined with the encoder-decoder {location}, which is "
-                    f"copied as a whole: leave {flag} out"
+                    f"{flag} cannot be combined with the encoder-decoder {location}: leave it out"
                 )
         return SequenceStart(start_of(location, model, ["pair"]))
     parts = tuple(part for part in PARTS if part in (parts or PARTS[1:]))

@@ -170,8 +170,7 @@ class TranslationRecipe(Recipe):
         self.expect_model(config, EncoderDecoderConfig, "cannot translate")
         if self.first_stage_steps and not config.num_source_layers:
             raise UserError(
-                "first_stage_steps needs a new source encoder: give --init with a run of BART or "
-                "T5, or set first_stage_steps=0"
+                "first_stage_steps needs a new source encoder: give --init with a BART or T5"
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
@@ -182,8 +181,7 @@ class TranslationRecipe(Recipe):
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
             raise UserError(
-                "data.target_split pairs texts that are not translations of each other: set "
-                "unsupervised=True, or leave data.target_split out"
+                "data.target_split gives texts that are not translations: set unsupervised=True"
             )
 
     def usage(self) -> dict:
@@ -212,8 +210,7 @@ class TranslationRecipe(Recipe):
             )
             mend = f"give --init {before.init}" if before.init else "leave --init out"
             raise UserError(
-                f"{where} was started {start_before}, but this command runs {start_now}: {mend}, "
-                "or choose another folder"
+                f"{where} was started {start_before}, but this command runs {start_now}: {mend}"
             )
         super().check_continues(before, where, may_change)
 

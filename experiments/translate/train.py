@@ -103,22 +103,19 @@ def train_translator(
             for settings in (vocabulary, config)
         )
         raise UserError(
-            f"the vocabulary was trained for {trained}, but the recipe needs {wanted}: train "
-            "another vocabulary with `translate vocabulary`"
+            f"the vocabulary was trained for {trained}, but must be for {wanted}: train another"
         )
     source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
     rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
     if config.normalization_rule not in ("nmt_nfkc", rule):  # the default accepts any vocabulary
         raise UserError(
             f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was not "
-            "trained with this rule: leave data.normalization_rule out, or train a vocabulary with "
-            "this rule, using `translate vocabulary`"
+            "trained with this rule: leave it out, or train a vocabulary by `translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":
         raise UserError(
-            "unsupervised=True works with the TensorFlow engine only, because back-translation "
-            "decodes during training: leave out --engine jax"
+            "unsupervised=True works with the TensorFlow engine only: leave out --engine jax"
         )
     data = TranslationData.build(
         config.source,
@@ -137,13 +134,12 @@ def train_translator(
     tokens, batch_tokens = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
     if tokens < batch_tokens:
         raise UserError(
-            f"one batch needs {batch_tokens} tokens, but {config.source} has only {tokens}: set "
-            "data.source to a larger source, or lower data.batching.max_tokens"
+            f"one batch needs {batch_tokens} tokens, but {config.source} has only {tokens}: lower "
+            "data.batching.max_tokens"
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
         raise UserError(
-            f"a TPU needs batches of one shape, but the batches have {len(data.shapes)} shapes: "
-            "give --set data.batching.shapes=1"
+            f"a TPU needs batches of one shape, not {len(data.shapes)}: set data.batching.shapes=1"
         )
     objective = recipe.make_objective(needs_static_shapes(strategy))
     seed = recipe.training.seed

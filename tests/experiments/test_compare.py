@@ -622,7 +622,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
             "b has masking.rate=0.3, but bert_tiny has masking.rate=0.15",
         ),
-        (["bert_tiny", "gpt_tiny"], "set both to one value, or give --differ"),
+        (["bert_tiny", "gpt_tiny"], ": give --differ corpus"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
             "not a setting of the training data: give another setting; perhaps you meant 'corpus",
@@ -635,7 +635,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             (["a=sst2:init=r", "b=sst2:init=q", *words], message)
             for words, message in (
                 (["--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
-                (["--tasks", "rte"], "a names the task sst2, but --tasks names tasks too"),
+                (["--tasks", "rte"], "a names the task sst2, as well as --tasks"),
                 (["--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
             )
         ),

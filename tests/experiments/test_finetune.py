@@ -303,7 +303,7 @@ MISTAKES = [
         "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model bert_tiny --lower-case",
         "unlike --vocabulary",
     ),
-    ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
+    ("train sst2 OUT OWN --init RUN --model bert_tiny", "only with --init none: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",

@@ -145,7 +145,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
             refused(
                 main,
                 first,
-                "has a vocabulary that puts [CLS] at the end of a sequence, but model.summary",
+                "puts [CLS] at the end of a sequence: give --set model.summary=last",
                 run,
             )
         assert main(["train", task, str(run), *flags]) == 0
@@ -218,7 +218,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
     [
         ("train squad", "the task squad2"),
         ("train squad2 --source squad:FOLDER/wrong.json", "is not at character 7"),
-        ("train squad --set max_length=7", "a row of squad needs at least 8 tokens"),
+        ("train squad --set max_length=7", "max_length is 7, but squad needs at least 8"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column, but must have 2"),
         (

@@ -291,7 +291,7 @@ def test_sources_of_ones_own(outside, capsys):
 
 
 def test_a_preset_of_ones_own(outside, ran, refused):
-    refused(main, ["recipes", "./mine.py"], "but ./mine.py is your own: edit its file")
+    refused(main, ["recipes", "./mine.py"], "./mine.py is your own recipe: edit its file")
     (outside / "mine.py").write_text(
         "from experiments.finetune.run import preset\n\n"
         "def slow(task):\n    return preset('bert', task).changed(epochs=9.0)\n"

@@ -251,7 +251,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
     from experiments.finetune.commands import main as finetune
 
     for words, message in (
-        (["copa", new, "--init", run], "copa is a multiple-choice task"),
+        (["copa", new, "--init", run], "copa has choices, which ELMo does not support"),
         (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
         (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
     ):
