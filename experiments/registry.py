@@ -133,24 +133,19 @@ def make_recipe(
     """
     if is_import_path(name):
         recipe = call_user_code(name, find(name, trust_code=True), *arguments)
-        if not isinstance(recipe, Recipe):
+        if not isinstance(recipe, recipe_class):
             raise UserError(
-                f"{name} returns a value of type {type(recipe).__name__}, but must return a value "
-                f"of type {recipe_class.__name__}: correct the function"
+                f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "
+                f"{recipe_class.__name__}: correct the function, or use another command"
             )
         find_sources(dataclasses.asdict(recipe))
-    elif builtin is not None:
-        recipe = builtin(*arguments)
-    else:
+        return recipe
+    if builtin is None:
         raise UserError(
             f"no recipe is called {name!r}: choose one of {', '.join(names(recipe_class))}"
             f"{nearest(name, names(recipe_class))}; for your own file write ./{name}.py"
         )
-    if is_import_path(name) and not isinstance(recipe, recipe_class):
-        raise UserError(
-            f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "
-            f"value of type {recipe_class.__name__}: correct the function, or use {recipe.command}"
-        )
+    recipe = builtin(*arguments)
     if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "

@@ -1,7 +1,6 @@
 """Initialization of networks from pre-trained weights, for the flag `--init`."""
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from keras import ops
 
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.interop.arrays import assign
-from macaron_tf.io import paths
 from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model
@@ -86,14 +84,6 @@ class Start:
         """Names of the model's languages, in the order of its language embeddings."""
         languages = self.source.languages if self.source else ()
         return languages or self.vocabulary.languages
-
-    @property
-    def label(self) -> str:
-        """Short name for tables: folder name of the pre-trained model, or else `model`."""
-        if not self.source:
-            return self.model
-        location = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
-        return paths.as_path(location).resolve().name
 
     def check(self, target_config: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
         """Raises a UserError if this starting point does not fit the configuration `target_config`.

@@ -71,7 +71,6 @@ class TaskData:
         self.splits = self.labelled_task.read_splits(
             (TRAIN, *task.validation_splits), tfds, source, self.table
         )
-        self._encoded: dict[tuple, dict[str, EncodedExamples]] = {}
 
     @property
     def validation(self) -> dict[str, Any]:
@@ -94,23 +93,20 @@ class TaskData:
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
         """Returns the tokenized examples of each split, as a dict mapping split to examples.
 
-        The last result is cached, and is returned again for the same vocabulary and limits. If
-        training texts may be truncated, the method warns on stderr.
+        If training texts may be truncated, the method warns on stderr.
 
         Args:
             vocabulary: vocabulary that tokenizes the examples.
             limits: length and layout of the rows.
         """
-        if (key := (vocabulary.hash, limits)) not in self._encoded:
-            encoded = {
-                split: self.labelled_task.encoded(vocabulary, examples, limits)
-                for split, examples in self.splits.items()
-            }
-            self._encoded = {key: encoded}
-            if self.labelled_task.truncates:
-                advice = "max_length, if the weights were trained on longer rows,"
-                warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
-        return self._encoded[key]
+        encoded = {
+            split: self.labelled_task.encoded(vocabulary, examples, limits)
+            for split, examples in self.splits.items()
+        }
+        if self.labelled_task.truncates:
+            advice = "max_length, if the weights were trained on longer rows,"
+            warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
+        return encoded
 
 
 def run(options: argparse.Namespace) -> None:

@@ -250,19 +250,11 @@ def check_corpus(
             evaluation. It must still have pairs if and only if the recipe has pairs.
     """
     wanted, prepared = recipe.corpus, corpus.config
-    for name in ("sequence_length",) if any_pairs else ("sequence_length", "pairs"):
+    for name in ("sequence_length", "pairs"):
         value, prepared_value = getattr(wanted, name), getattr(prepared, name)
-        if value != prepared_value:
-            owner, remedy = "recipe has", f", or give --set corpus.{name}={prepared_value!r}"
-            if any_pairs:
-                owner, remedy = "run was trained with", f" with corpus.{name}={value!r}"
+        is_fit = name == "pairs" and any_pairs and wanted.paired == prepared.paired
+        if value != prepared_value and not is_fit:
             raise UserError(
-                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the {owner} "
-                f"{name}={value!r}: prepare another corpus{remedy}"
+                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the run has "
+                f"{name}={value!r}: prepare another corpus, or set corpus.{name} for another run"
             )
-    if any_pairs and wanted.paired != prepared.paired:
-        of_corpus, of_run = ("with", "without") if prepared.paired else ("without", "with")
-        raise UserError(
-            f"{corpus.folder} was prepared {of_corpus} sentence pairs, but the run was trained "
-            f"{of_run} sentence pairs: prepare another corpus with corpus.pairs={wanted.pairs}"
-        )

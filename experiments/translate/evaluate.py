@@ -17,10 +17,9 @@ from macaron_tf.evaluation.translation import (
     evaluate_translations,
     paired_bootstrap,
 )
-from macaron_tf.io import paths as storage
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.io.progress import track
 from macaron_tf.loading import load
-from macaron_tf.settings import SettingError, Settings
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.training.checkpoints import (
     average_checkpoints,
@@ -194,62 +193,28 @@ def run(options: argparse.Namespace) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     """Runs the command `compare`: prints the BLEU of two evaluations and a p-value."""
-    first, second = Outputs.read(options.first), Outputs.read(options.second)
-    if first.references != second.references:
-        raise UserError(f"{options.first} and {options.second} have different references")
-    metric, second_metric = (
-        outputs.metric.for_references(outputs.references) for outputs in (first, second)
+    (first, references, metric), (second, others, other_metric) = map(
+        _read_outputs, (options.first, options.second)
     )
-    if metric != second_metric:
+    if references != others:
+        raise UserError(f"{options.first} and {options.second} have different references")
+    metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
+    if metric != other_metric:
         raise UserError(
             f"{options.first} was scored with {metric.signature}, but {options.second} with "
-            f"{second_metric.signature}: evaluate both runs with the same metric"
+            f"{other_metric.signature}: evaluate both runs with the same metric"
         )
-    print(
-        paired_bootstrap(
-            first.hypotheses,
-            second.hypotheses,
-            first.references,
-            metric,
-            resamples=options.samples,
-            seed=options.seed,
-        )
-    )
+    arguments = {"resamples": options.samples, "seed": options.seed}
+    print(paired_bootstrap(first, second, references, metric, **arguments))
 
 
-@dataclasses.dataclass(frozen=True)
-class Outputs(Settings):
-    """Fields of a JSON file from `evaluate` that the command `compare` reads.
-
-    Attributes:
-        hypotheses: translations, one for each line of the evaluated split.
-        references: reference translations.
-        metric: settings of BLEU.
-    """
-
-    hypotheses: tuple[str, ...]
-    references: tuple[str, ...]
-    metric: TranslationMetric
-
-    def check(self) -> None:
-        if len(self.hypotheses) != len(self.references) or not self.references:
-            raise self.error(
-                f"the file contains {len(self.hypotheses)} hypotheses and {len(self.references)} "
-                "references, but must contain as many hypotheses as references, and at least one"
-            )
-
-    @classmethod
-    def read(cls, name: str) -> "Outputs":
-        """Reads a JSON file that `evaluate` wrote.
-
-        Raises:
-            UserError: the file cannot be read, is not JSON, or has a missing or invalid field.
-        """
-        record = storage.read_json(name, object, mend="give a JSON file that `evaluate` wrote")
-        try:
-            return cls(record["hypotheses"], record["references"], record["metric"])
-        except (KeyError, TypeError, SettingError) as error:
-            raise UserError(
-                f"{name} does not contain translations to compare ({str(error)[:200]}): give a "
-                "JSON file that `evaluate` wrote"
-            ) from error
+def _read_outputs(name: str) -> tuple[list[str], list[str], TranslationMetric]:
+    """Reads hypotheses, references and metric from a JSON file that `evaluate` wrote."""
+    mend = "give a JSON file that `evaluate` wrote"
+    record = read_json(name, mend=mend, hypotheses=list, references=list, metric=dict)
+    hypotheses, references = record["hypotheses"], record["references"]
+    are_texts = all(isinstance(text, str) for text in (*hypotheses, *references))
+    if len(hypotheses) != len(references) or not references or not are_texts:
+        raise UserError(f"{name} has no reference for each hypothesis: {mend}")
+    with refuse_damage(name, mend):
+        return hypotheses, references, TranslationMetric(**record["metric"])

@@ -338,7 +338,8 @@ GOOD = {
     [
         ({"references": ["a", "b"]}, "different references"),
         ({"metric": {"language": "de"}}, "with the same metric"),
-        ("[]", "does not contain translations"),
+        ("[]", "second.json is damaged (not a dict)"),
+        ({"hypotheses": ["a"]}, "has no reference for each hypothesis"),
         ("{", "is damaged (Expecting property name"),
     ],
 )

@@ -229,7 +229,7 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
         (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts cannot be combined with"),
         (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
-        (BART, [], "give --init with a run of BART or T5"),
+        (BART, [], "needs --init with a run of BART or T5"),
     ):
         command = ["train", recipe, str(tmp_path / "run"), *flags(settings(number_text, 5))]
         refused(main, [*command, *arguments], words, tmp_path)
