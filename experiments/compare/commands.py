@@ -51,29 +51,25 @@ main = cli.single_program(
     cli.STUDY,
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more recipes to compare. PATH=VALUE changes a setting of the recipe. NAME is the "
-        "name in the report, by default RECIPE. The first recipe is the baseline (default: three "
-        "GPTs with different blocks)",
+        "two or more recipes to compare, of which the first is the baseline (default: three GPTs "
+        "with different blocks)",
         nargs="*",
     ),
     cli.path_argument(
         "--corpus DIR",
-        "folder of a corpus written by `pretrain prepare`; for pre-training recipes only (default: "
-        "prepare the corpus of the recipes in OUT/corpus)",
+        "folder of a corpus written by `pretrain prepare` (default: prepare it in OUT/corpus)",
     ),
     cli.TFDS,
     cli.finetuning(),
     cli.count(
         "--learning-rates R",
-        "learning rates to try when fine-tuning on the tasks of --tasks; the command reports the "
-        "best rate for each task (default: 5e-5, the rate of the preset 'macaron')",
+        "learning rates to try on the tasks of --tasks, of which the best counts (default: 5e-5)",
         minimum=0.0,
         nargs="+",
     ),
     cli.count(
         "--jobs N",
-        "maximum number of simultaneous training runs, which share the CPUs equally (default: 2, "
-        "or 1 if there is a GPU)",
+        "simultaneous training runs, which share the CPUs (default: 2, or 1 if there is a GPU)",
     ),
     cli.argument(
         "--equal",
@@ -88,33 +84,31 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates to try for each arm; the arms are compared at their best rates (default: "
-        "the learning rate of each recipe)",
+        "learning rates to try for each arm, which are compared at their best (default: as in the "
+        "recipe)",
         minimum=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--tuning-seeds N",
-        "random seeds of the additional training runs that select the best learning rate from "
-        "--rates; the seeds must not occur in --seeds (default: the smallest seed that is not in "
-        "--seeds)",
+        "seeds of the runs that select the best rate, other than --seeds (default: the smallest "
+        "other seed)",
         minimum=0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--widths D",
-        "values of model.hidden_dim to compare. At each value, model.feed_forward_dim is scaled in "
-        "proportion. The command also tests whether the difference between the arms (compared "
-        "recipes) changes with the width (default: the value in each recipe)",
+        "values of model.hidden_dim, with model.feed_forward_dim in proportion. The command also "
+        "tests whether differences change with the width (default: as in the recipe)",
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the training data, such as corpus.sources, in which the arms (compared "
-        "recipes) may differ (default: stop with an error if the training data differ)",
+        "settings of the training data, such as corpus.sources, in which the arms may differ "
+        "(default: none)",
         nargs="+",
         default=[],
     ),

@@ -120,14 +120,13 @@ main = cli.program(
         cli.TRAINED,
         cli.argument(
             "--split",
-            "split to score, such as 'test' (default: the validation splits of the task). If "
-            "--source is a file that the run was not trained on, without {split} in its name, the "
-            "default is the whole file",
+            "split to score, such as 'test' (default: the task's validation splits, or the whole "
+            "of another file without {split} in its name)",
         ),
         cli.argument(
             "--languages CODE",
-            "codes of the languages to score separately, such as 'en' and 'de', for a multilingual "
-            "model such as XLM (default: the language of the run)",
+            "languages to score separately, for a multilingual model such as XLM (default: the "
+            "language of the run)",
             nargs="+",
         ),
         cli.path_argument(
@@ -144,22 +143,18 @@ main = cli.program(
         cli.TRAINED,
         cli.argument(
             "--language CODE",
-            "code of the language of all input lines, such as 'en', for a multilingual model such "
-            "as XLM (default: the language of the run or, if the run has none, the model's first "
-            "language)",
+            "language of all input lines, for a multilingual model such as XLM (default: that of "
+            "the run, or the model's first language)",
         ),
         cli.path_argument(
             "--input FILE",
-            "file with one input per line: a text, or several texts separated by tabs (default: "
-            "stdin)",
+            "file with a text, or several texts separated by tabs, per line (default: stdin)",
         ),
         cli.path_argument(
             "--output FILE",
-            "output file for the predictions (default: stdout). For classification and multiple "
-            "choice, a line contains the label and the probability of each class or choice. For "
-            "regression, a line contains the score. For question answering, a line contains the "
-            "answer, its probability, its start and its end. For tagging, each word and its tag "
-            "are on a separate line",
+            "output file (default: stdout). A line has the label and the probability of each class "
+            "or choice; the score; the answer, its probability, start and end; or a word and its "
+            "tag",
         ),
         cli.JSON,
     ),
@@ -178,8 +173,7 @@ main = cli.program(
     ),
     cli.command(
         "baseline",
-        "score a simple baseline: a linear model on TF-IDF features or, for tagging, the most "
-        "frequent tag of each word",
+        "score a linear model on TF-IDF features or, for tags, the most frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
         cli.extra("evaluate"),
         _TASK,

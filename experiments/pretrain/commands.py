@@ -55,15 +55,14 @@ main = cli.program(
         cli.VOCABULARY,
         cli.count(
             "--processes N",
-            "number of processes that tokenize the corpus and pack the tokens into rows, at most "
-            "one per CPU core. Each process takes 0.5 GB of RAM. The prepared files do not "
-            "depend on the number of processes (default: 1)",
+            "processes that prepare the corpus, at most one per CPU core, with 0.5 GB of RAM each. "
+            "The files do not depend on their number (default: 1)",
             1,
         ),
         cli.argument(
             "--beam OPTION",
-            "prepare the corpus with Apache Beam, and pass these options to the pipeline, such as "
-            "runner=DataflowRunner project=NAME (default: prepare the corpus without Beam)",
+            "options of the pipeline, such as runner=DataflowRunner project=NAME, to prepare the "
+            "corpus with Apache Beam (default: without Beam)",
             nargs="+",
             default=(),
         ),
@@ -76,29 +75,25 @@ main = cli.program(
             _EXAMPLES,
             cli.path_argument(
                 "--init FROM",
-                "pre-trained model whose weights and vocabulary initialize the run: a pre-training "
-                "run, or a model of another library, such as hugging-face:DIR. If the pre-trained "
-                "model lacks the output head of the training objective, the head gets random "
-                "weights (default: random weights for the whole model)",
+                "model whose weights and vocabulary initialize the run, such as runs/bert or "
+                "hugging-face:DIR; heads that it lacks get random weights (default: random "
+                "weights)",
             ),
         ),
         cli.path_argument(
             "--corpus DIR",
-            "folder of a corpus written by `prepare` (default: prepare the corpus of the recipe in "
-            "the cache folder)",
+            "folder of a corpus written by `prepare` (default: prepare it in the cache folder)",
         ),
         cli.path_argument(
             "--vocabulary DIR",
-            "folder of a saved vocabulary to use; not allowed with --corpus or --init (default: "
-            "the vocabulary of --corpus or --init; if neither is given, train a new vocabulary on "
-            "the corpus)",
+            "folder of a saved vocabulary; not allowed with --corpus or --init (default: their "
+            "vocabulary or, without them, a new one trained on the corpus)",
         ),
         cli.LOWER_CASE,
         cli.switch(
             "--own-shards",
-            "make each worker read only its own part of the shards, so that each worker reads less "
-            "data. The batches then depend on the number of workers (default: each worker reads "
-            "all shards and keeps only its own rows of each batch)",
+            "make each worker read only its own part of the shards. The batches then depend on the "
+            "number of workers (default: each worker reads all shards and keeps its rows)",
         ),
         cli.CALLBACKS,
         cli.TRAINING_DEVICES,
@@ -114,16 +109,14 @@ main = cli.program(
         ),
         cli.count(
             "--memory M",
-            "memory lengths to evaluate, in positions, for a run of Transformer-XL or XLNet; the "
-            "command scores the run once with each length (default: the setting memory_length of "
-            "the run)",
+            "memory lengths to evaluate, in positions, for a run of Transformer-XL or XLNet "
+            "(default: memory_length of the run)",
             nargs="+",
         ),
         cli.count(
             "--clamp N",
-            "maximum relative distance in attention, for a run of Transformer-XL or XLNet; the "
-            "model treats greater distances as N (default: the setting model.clamp_length of the "
-            "run)",
+            "maximum relative distance in attention, for a run of Transformer-XL or XLNet "
+            "(default: model.clamp_length of the run)",
         ),
         cli.DEVICES,
     ),
@@ -131,11 +124,7 @@ main = cli.program(
         "fill",
         "print the most probable words for each [MASK] of a text",
         "experiments.pretrain.evaluate:run_fill",
-        cli.path_argument(
-            "run",
-            "folder of the training run, or a model of another library, as hugging-face:DIR or "
-            "keras-hub:DIR",
-        ),
+        cli.path_argument("run", "folder of the run, or hugging-face:DIR, or keras-hub:DIR"),
         cli.checkpoint(),
         cli.LOWER_CASE,
         cli.argument("text", "texts that contain [MASK] (default: each line of stdin)", nargs="*"),

@@ -41,8 +41,7 @@ sources of examples:
 
 _INIT = cli.path_argument(
     "--init RUN",
-    "pre-trained T5 or BART to start from, as the folder of a pre-training run or as "
-    "hugging-face:DIR",
+    "pre-trained T5 or BART to start from: a pre-training run or hugging-face:DIR",
     required=True,
 )
 
@@ -72,8 +71,7 @@ main = cli.program(
         cli.EXAMPLES,
         cli.argument(
             "--split",
-            "split to score, such as 'test' (default: 'validation', which stands for the first "
-            "validation split of the task, such as 'validation_matched' of mnli)",
+            "split to score, such as 'test' (default: the first validation split of the task)",
             default="validation",
         ),
         cli.checkpoint(),
@@ -83,26 +81,17 @@ main = cli.program(
         "predict",
         "print the model's output for each input line",
         "experiments.text_to_text.evaluate:predict",
-        cli.path_argument(
-            "run",
-            "model that generates the outputs: the folder of a training run, or hugging-face:DIR "
-            "with a T5 or BART",
-        ),
+        cli.path_argument("run", "folder of the run, or hugging-face:DIR with a T5 or BART"),
         cli.argument(
             "--task NAME",
-            "name of the task for all input lines, such as 'sst2'. The flag is required if the "
-            "files of the model do not name a task (default: the task that the model was trained "
-            "for; for a model trained for several tasks, the name at the start of each line)",
+            "task of all input lines, such as 'sst2' (default: the task that the model was trained "
+            "for; of several, the name at the start of each line)",
         ),
         cli.path_argument(
             "--input FILE",
-            "file with one input per line: a text, or two texts separated by a tab (default: "
-            "stdin)",
+            "file with a text, or two texts separated by a tab, per line (default: stdin)",
         ),
-        cli.path_argument(
-            "--output FILE",
-            "file to which the command writes the model's outputs (default: stdout)",
-        ),
+        cli.path_argument("--output FILE", "file for the model's outputs (default: stdout)"),
         cli.checkpoint(),
         cli.JSON,
         cli.DEVICES,

@@ -32,18 +32,13 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
-        "checkpoint to load: 'average', 'best', 'last' or the number of a training step (default: "
-        "'average' if the run has averaged weights of its newest checkpoints; otherwise 'best', or "
-        "'last' if the run was never validated)"
+        "checkpoint: 'average', 'best', 'last' or a training step (default: the first of average, "
+        "best and last that exists)"
     ),
-    cli.count(
-        "--beam-size K",
-        "width of the beam search (default: the setting decoding.beam_size of the run)",
-    ),
+    cli.count("--beam-size K", "width of the beam search (default: decoding.beam_size of the run)"),
     cli.switch(
         "--backward",
-        "translate from the target language to the source language; allowed only for runs with "
-        "unsupervised=True (default: from the source language to the target language)",
+        "translate from the target language to the source language, with runs of unsupervised=True",
     ),
 )
 
@@ -60,41 +55,33 @@ main = cli.program(
                 "initialization with a pre-trained model and its vocabulary",
                 cli.path_argument(
                     "--init LOCATION",
-                    "pre-trained model to start from, such as runs/bert or hugging-face:DIR. The "
-                    "weights of an encoder or a language model initialize both the encoder and the "
-                    "decoder. A BART or T5, which must be a pre-training run, becomes the "
-                    "translation model; an additional encoder with random weights then reads the "
-                    "source text, and its output replaces the token embeddings of the BART or T5 "
-                    "(default: random weights for the whole model)",
+                    "pre-trained model to start from, such as runs/bert or hugging-face:DIR. An "
+                    "encoder or a language model initializes both the encoder and the decoder. A "
+                    "pre-training run of BART or T5 becomes the translation model, with a new "
+                    "encoder of the source text before it (default: random weights)",
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts of the model to initialize with the weights of --init. The embeddings "
-                    "are always initialized; give 'embeddings' alone to initialize nothing else "
+                    "parts to initialize besides the embeddings; 'embeddings' alone means no other "
                     "(default: 'encoder' and 'decoder')",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
                 cli.path_argument(
                     "--init-decoder LOCATION",
-                    "pre-trained model whose weights initialize the decoder; the weights of --init "
-                    "then initialize only the encoder and the embeddings. Both pre-trained models "
-                    "must have the same sizes and the same vocabulary (default: the model of "
-                    "--init)",
+                    "second pre-trained model, of equal sizes and vocabulary, for the decoder "
+                    "(default: the model of --init)",
                 ),
             ),
         ),
         cli.path_argument(
             "--vocabulary DIR",
-            "folder of a saved vocabulary. If --init is a BART or T5 model, the vocabulary is used "
-            "only for the source language (default: the vocabulary of an encoder or language model "
-            "in --init; otherwise, a new vocabulary trained on the training pairs, or only on "
-            "their source side if --init is a BART or T5 model)",
+            "folder of a saved vocabulary; with a BART or T5 in --init, only for the source "
+            "language (default: the vocabulary of --init, or a new one trained on the pairs)",
         ),
         cli.count(
             "--processes N",
-            "number of processes that tokenize the training pairs. Each process takes 0.5 GB of "
-            "RAM. The batches do not depend on the number of processes (default: one process "
+            "processes that tokenize the training pairs, with 0.5 GB of RAM each (default: one "
             "per CPU core)",
         ),
         cli.CALLBACKS,
@@ -115,9 +102,7 @@ main = cli.program(
         "experiments.translate.evaluate:run_average",
         cli.RUN,
         cli.count(
-            "--last N",
-            "number of newest checkpoints to average (default: the setting average_last of the "
-            "run)",
+            "--last N", "number of checkpoints to average (default: average_last of the run)"
         ),
     ),
     cli.command(
@@ -128,34 +113,23 @@ main = cli.program(
         _RUN,
         cli.TFDS,
         cli.path_argument(
-            "--source",
-            "source of the text pairs, such as tsv:FILE (default: the setting data.source of the "
-            "run)",
+            "--source", "source of the text pairs, such as tsv:FILE (default: that of the run)"
         ),
         cli.argument(
             "--split",
-            "split to translate, such as 'test' (default: the setting data.validation_split of the "
-            "run). If --source is a file that the run was not trained on, without {split} in its "
-            "name, the default is the whole file",
+            "split to translate, such as 'test' (default: the run's validation split, or the whole "
+            "of another file without {split} in its name)",
         ),
         cli.argument(
-            "--source-language NAME",
-            "name of the source language in the data, such as 'en' or 'en_US' (default: the "
-            "setting data.source_language of the run)",
+            "--source-language NAME", "source language in the data (default: that of the run)"
         ),
         cli.argument(
-            "--target-language NAME",
-            "name of the target language in the data, such as 'de' or 'de_DE' (default: the "
-            "setting data.target_language of the run)",
+            "--target-language NAME", "target language in the data (default: that of the run)"
         ),
-        cli.yes_or_no(
-            "--lowercase",
-            "whether the scores ignore case (default: the setting metric.lowercase of the run)",
-        ),
+        cli.yes_or_no("--lowercase", "whether the scores ignore case (default: as in the run)"),
         cli.argument(
             "--tokenize NAME",
-            "name of sacreBLEU's tokenizer, such as '13a' or 'char' (default: the setting "
-            "metric.tokenize of the run)",
+            "sacreBLEU's tokenizer, such as '13a' or 'char' (default: as in the run)",
         ),
         cli.path_argument(
             "--output DIR", "folder for the scores and the translations (default: RUN/scores)"
@@ -167,11 +141,7 @@ main = cli.program(
         "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.translate.evaluate:run_compare",
         cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
-        cli.path_argument(
-            "second",
-            "JSON file written by `evaluate` for the second run, on the same split as the first "
-            "run",
-        ),
+        cli.path_argument("second", "JSON file for the second run, on the same split"),
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
         cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
@@ -186,17 +156,15 @@ main = cli.program(
         cli.path_argument("--output FILE", "output file for the translations (default: stdout)"),
         cli.count(
             "--n-best N",
-            "number of translations to print for each line. If N is greater than 1, each output "
-            "line contains the scores and the texts of N translations, separated by tabs (default: "
-            "1)",
+            "translations of each line; if N is greater than 1, a line has N scores and texts, "
+            "separated by tabs (default: 1)",
             1,
         ),
         cli.group(
             "sampling, instead of beam search",
             cli.count(
                 "--temperature T",
-                "temperature of sampling, which replaces beam search; 0 means greedy decoding "
-                "(default: beam search)",
+                "temperature of sampling; 0 means greedy decoding (default: beam search)",
                 minimum=0.0,
             ),
             cli.SAMPLING,
