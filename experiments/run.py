@@ -16,6 +16,7 @@ RUN/diverged.json        error message, if training diverged
 """
 
 import abc
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -39,6 +40,9 @@ from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint
 from macaron_tf.training.progress import finite
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
+
+if typing.TYPE_CHECKING:
+    from macaron_tf.pretrained import Pretrained
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
@@ -286,6 +290,26 @@ def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
     If `checkpoint` is `None`, the result is RUN, and `macaron_tf.load` chooses the checkpoint.
     """
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
+
+
+def open_model(
+    options: argparse.Namespace, task_class: type, problem: str, lower_case: bool | None = None
+) -> "Pretrained":
+    """Loads the model of a command that answers texts.
+
+    Args:
+        options: parsed options `run`, `checkpoint` and `trust_code`.
+        task_class: class that the model's task must have.
+        problem: end of the error message about a model with another task.
+        lower_case: see `macaron_tf.load`.
+    """
+    from macaron_tf.loading import load  # imported late as in `build_network`
+
+    location = checkpoint_location(options.run, options.checkpoint)
+    model = load(location, lower_case, trust_code=options.trust_code)
+    if not isinstance(model.task, task_class):
+        raise UserError(f"{options.run} is a {model.task.name}, {problem}")
+    return model
 
 
 def write_json(path: epath.Path, value) -> None:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,12 +16,16 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
+from macaron_tf.io.progress import track
 from macaron_tf.objectives import Objective
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
+
+if TYPE_CHECKING:
+    from macaron_tf.decoding import LineTranslator
 
 _SAMPLES = 5  # number of generated texts that each validation prints
 
@@ -218,6 +223,12 @@ def train_pairs(
         {"pairs": len(data)},
     )
     return train_run(run, run_data, validation, strategy, **options)
+
+
+def generated(translator: "LineTranslator", sources: Sequence[str], verb: str) -> list[str]:
+    """Generates a text for each source text, and shows the progress after `verb`."""
+    chunks = ((len(chunk.hypotheses), chunk) for chunk in translator.stream(sources))
+    return [text for chunk in track(chunks, len(sources), verb, "lines") for text in chunk.best]
 
 
 def evaluate_model(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:

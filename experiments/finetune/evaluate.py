@@ -9,9 +9,9 @@ from experiments.finetune.run import FinetuningRun, by_split, measure
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines, json_line
 from experiments.run import (
-    checkpoint_location,
     default_splits,
     metrics_line,
+    open_model,
     write_json,
     write_scores,
 )
@@ -21,7 +21,6 @@ from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.loading import load
 from macaron_tf.tasks import LabelledTask, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.training.checkpoints import read_manifest
@@ -29,11 +28,7 @@ from macaron_tf.training.checkpoints import read_manifest
 
 def predict(options: argparse.Namespace) -> None:
     """Runs the command `predict`: prints the model's answer to each line of a file or stdin."""
-    model = load(
-        checkpoint_location(options.run, options.checkpoint), trust_code=options.trust_code
-    )
-    if not isinstance(model.task, LabelledTask):
-        raise UserError(f"{options.run} is a {model.task.name}: give a run of `finetune train`")
+    model = open_model(options, LabelledTask, "not a task's model: give another run")
     predict_options = {"language": options.language} if options.language else {}
     show = json_line if options.json else model.task.line
 

@@ -7,14 +7,12 @@ import sys
 from experiments.lines import json_line
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import check_corpus, validation_batches
-from experiments.run import checkpoint_location, save_scores
+from experiments.run import open_model, save_scores
 from experiments.train_run import evaluate_model
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import TextError, UserError
 from macaron_tf.io.progress import Progress
-from macaron_tf.loading import load
-from macaron_tf.objectives import PRETRAINING
 from macaron_tf.tasks.filling import MASK, Filling
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
@@ -96,14 +94,8 @@ def run(options: argparse.Namespace) -> None:
 
 def run_fill(options: argparse.Namespace) -> None:
     """Runs the command `fill`: prints the most probable words for each [MASK] in texts or stdin."""
-    location = checkpoint_location(options.run, options.checkpoint)
-    model = load(location, options.lower_case, trust_code=options.trust_code)
-    if not isinstance(model.task, Filling):
-        choices = ", ".join(name for name, cls in PRETRAINING.items() if cls.fills_masks)
-        raise UserError(
-            f"{options.run} is a {model.task.name}, which cannot fill {MASK}: give a run with one "
-            f"of the objectives {choices}"
-        )
+    problem = f"which cannot fill {MASK}: give an encoder with a masked language model head"
+    model = open_model(options, Filling, problem, options.lower_case)
     for text in options.text or decoded(sys.stdin.buffer):
         try:
             answer = model.predict(text, top=options.top)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
 from experiments.run import checkpoint_location, write_scores
 from experiments.text_to_text.run import TextRecipe, TextRun, answers_of, line_translator
+from experiments.train_run import generated
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
@@ -31,7 +32,6 @@ from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
-from macaron_tf.io.progress import track
 from macaron_tf.loading import load
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.text.base import PieceVocabulary
@@ -166,10 +166,7 @@ def evaluate(options: argparse.Namespace) -> None:
     with options.devices.scope():
         translator = opened.line_translator(opened.load_network(checkpoint))
     for pairs in examples:
-        chunks = translator.stream([source for source, _ in pairs.pairs])
-        sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
-        tracked = track(sized, len(pairs.pairs), "answering", "lines")
-        answers = [answer for chunk in tracked for answer in chunk.best]
+        answers = generated(translator, [source for source, _ in pairs.pairs], "answering")
         scores = pairs.score(answers)
         for name, value in scores.items():
             title = name if len(recipe.tasks) == 1 else f"{pairs.task}_{name}"

@@ -7,7 +7,8 @@ import time
 
 from experiments.command_line import sampling_settings
 from experiments.lines import answer_json, answer_lines, refuse_flags_with_json
-from experiments.run import checkpoint_location, default_splits, write_scores
+from experiments.run import default_splits, open_model, write_scores
+from experiments.train_run import generated
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
@@ -18,8 +19,6 @@ from macaron_tf.evaluation.translation import (
     paired_bootstrap,
 )
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.io.progress import track
-from macaron_tf.loading import load
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.training.checkpoints import (
     average_checkpoints,
@@ -38,13 +37,8 @@ def translate(options: argparse.Namespace) -> None:
         )
     _, seed = sampling_settings(options)
     with options.devices.scope():
-        location = checkpoint_location(options.run, options.checkpoint)
-        model = load(location, trust_code=options.trust_code)
+        model = open_model(options, Translation, "not a translation model: give another run")
     task = model.task
-    if not isinstance(task, Translation):
-        raise UserError(
-            f"{options.run} is not a translation model: give a run of `translate train`"
-        )
     _check_backward(options, model.recipe.get("unsupervised", False))
     decoding = _decoding(options, task.decoding)
     if options.json:
@@ -157,11 +151,7 @@ def run(options: argparse.Namespace) -> None:
         translator = opened.translator(checkpoint, decoding, backward=options.backward)
 
     start_time = time.monotonic()
-    chunks = translator.stream([line for line, _ in pairs])
-    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
-    hypotheses = []
-    for translations in track(sized, len(pairs), "translating", "lines"):
-        hypotheses.extend(translations.best)
+    hypotheses = generated(translator, [line for line, _ in pairs], "translating")
     seconds = time.monotonic() - start_time
     scores = evaluate_translations(hypotheses, references, metric)
     print(scores)
