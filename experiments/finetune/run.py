@@ -48,7 +48,6 @@ from experiments.run import Run
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.io import paths as storage
 from macaron_tf.models import (
     ElmoConfig,
     EncoderConfig,
@@ -274,28 +273,6 @@ def run_settings(options: argparse.Namespace) -> None:
     registry.print_settings(recipe, options.words)
 
 
-@dataclasses.dataclass(frozen=True)
-class FinetuningResult:
-    """The result of a fine-tuning run, which is saved in RUN/result.json.
-
-    Attributes:
-        reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"`, `"callback"`
-            or `"diverged"`.
-        step: number of updates; `None` if the run diverged.
-        best_step, best_score: update count and score of the best checkpoint; `None` if there is no
-            best checkpoint, for example because all scores were NaN.
-        metrics: validation metrics of the best checkpoint; empty if there is no best checkpoint.
-        seconds: wall-clock time in seconds; `None` if the run diverged.
-    """
-
-    reason: str
-    step: int | None
-    best_step: int | None
-    best_score: float | None
-    metrics: dict[str, float]
-    seconds: float | None
-
-
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Merges the metrics of several development sets into one dict.
 
@@ -362,10 +339,3 @@ class FinetuningRun(Run):
         metrics = read_manifest(checkpoint).get("metrics") or {}
         arguments = self.load_network(checkpoint), self.vocabulary, metrics
         return labelled(self.task, self.recipe.limits, *arguments)
-
-    def result(self) -> FinetuningResult | None:
-        """Returns the result of the run, or `None` if result.json is missing or damaged."""
-        try:
-            return FinetuningResult(**storage.read_json(self.path / RESULT))
-        except (UserError, TypeError):
-            return None

@@ -21,7 +21,6 @@ from experiments.epochs import (
 from experiments.finetune.run import (
     RESULT,
     FinetuningRecipe,
-    FinetuningResult,
     FinetuningRun,
     measure,
     preset,
@@ -136,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
         steps.append(f"macaron export {{run}} served/{planned.path.name}")
-    metrics = result_of(planned.path, result).metrics
+    metrics = result_of(planned.path, result)["metrics"]
     best = "best validation scores at step {step:,}: " + metrics_line(metrics)
     level = data.chance_level()
     if metrics and metrics["score"] <= level + CHANCE_MARGIN:
@@ -220,7 +219,7 @@ def train_task(
 
     def write_result(result: TrainingResult | None) -> None:
         if Workers(strategy).chief:
-            write_json(path / RESULT, dataclasses.asdict(result_of(path, result)))
+            write_json(path / RESULT, result_of(path, result))
 
     try:
         result = train_examples(run, encoded[TRAIN], validation, init, strategy, callbacks)
@@ -231,18 +230,21 @@ def train_task(
     return result
 
 
-def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningResult:
-    """Returns the result of a training run.
+def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any]:
+    """Returns the contents of result.json in the folder `path` of a run.
 
-    Args:
-        path: folder of the run.
-        trained: output of `train_task`; `None` if training diverged.
+    The keys are `reason` (why the run ended, such as "max_steps"), `step` (number of updates),
+    `best_step`, `best_score` and `metrics` (of the best checkpoint; `None` or empty if there is
+    none, for example because all scores were NaN) and `seconds`. If training diverged, `trained` is
+    `None`, and so are `step` and `seconds`.
     """
-    ending = ("diverged", None) if trained is None else (trained.reason, trained.step)
-    seconds = None if trained is None else round(trained.elapsed_seconds, 1)
     directory = CheckpointDirectory(path)
-    best = directory.best()
-    if best is None:
-        return FinetuningResult(*ending, None, None, {}, seconds)
-    metrics = read_manifest(directory.of_step(best["step"]))["metrics"]
-    return FinetuningResult(*ending, best["step"], best["score"], metrics, seconds)
+    best = directory.best() or {}
+    return {
+        "reason": trained.reason if trained else "diverged",
+        "step": trained and trained.step,
+        "best_step": best.get("step"),
+        "best_score": best.get("score"),
+        "metrics": read_manifest(directory.of_step(best["step"]))["metrics"] if best else {},
+        "seconds": trained and round(trained.elapsed_seconds, 1),
+    }

@@ -34,6 +34,7 @@ from tests.toys.tasks import (
     PAIR_HEADER,
     assert_same_weights,
     not_yet_trained,
+    result_in,
     scores_in,
     sentences,
     split_command,
@@ -52,17 +53,17 @@ def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ra
     assert [line["step"] for line in lines] == [20, 40]
     assert {"loss", "accuracy", "score"} <= set(lines[0])
     assert lines[-1]["score"] > 0.95 and lines[-1]["loss"] < 0.3
-    result = run.result()
-    assert (result.reason, result.step) == ("max_steps", 40)
-    assert result.best_score == max(line["score"] for line in lines)
+    result = result_in(toy_run)
+    assert (result["reason"], result["step"]) == ("max_steps", 40)
+    assert result["best_score"] == max(line["score"] for line in lines)
     assert json.loads((toy_run / "recipe.json").read_text())["kind"] == "finetuning"
     assert dict(run.recipe.model_options)["hidden_dim"] == 32
 
     evaluate = ["evaluate", toy_run, "--output", tmp_path]
     assert "50 examples of validation" in ran(main, *evaluate).out
     record = scores_in(tmp_path)
-    assert record["step"] == result.best_step
-    assert record["metrics"]["score"] == result.best_score
+    assert record["step"] == result["best_step"]
+    assert record["metrics"]["score"] == result["best_score"]
     assert len(record["predictions"]["validation"]) == 50
     assert "10 examples of all" in ran(main, *evaluate, "--source", f"tsv:{toy}/test.tsv").out
 
@@ -98,7 +99,7 @@ def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
     flags = toy_flags(toy, **settings)
     said = ran(main, "train", "sst2", tmp_path / "run", *flags).out
     level = TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").chance_level()
-    assert FinetuningRun.open(tmp_path / "run").result().best_score <= level + 0.02
+    assert result_in(tmp_path / "run")["best_score"] <= level + 0.02
     assert f"\nat chance level: the same answer to every example has the score {level:.4f}" in said
     assert "\nnext: train another run with more epochs" in said and "predict" not in said
 
@@ -343,7 +344,6 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
         "recipe.json",
         "model.json",
         "data.json",
-        "result.json",
         "vocabulary/vocabulary.json",
     ]
     records += ["checkpoints/best.json", f"checkpoints/{checkpoint.name}/manifest.json"]
@@ -365,6 +365,5 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
 def resumed(path):
     """Opens a run, and reads each file that resumed training reads."""
     run = FinetuningRun.open(path)
-    run.result()
     run.checkpoint()
     run.data_record()

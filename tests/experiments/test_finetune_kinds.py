@@ -42,6 +42,7 @@ from tests.toys.tasks import (
     PRAISE,
     assert_same_weights,
     not_yet_trained,
+    result_in,
     scores_in,
     sentences,
     split_command,
@@ -93,7 +94,7 @@ def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_p
         lines = validations(folder / task)
         names = {*get_task(task).metrics, *get_task(task).more_metrics}
         assert names <= set(lines[-1]) and lines[-1]["score"] > 0.9 and lines[-1]["loss"] < 1
-        best = FinetuningRun.open(folder / task).result().best_score
+        best = result_in(folder / task)["best_score"]
         assert best == max(line["score"] for line in lines)
         output += ran(main, "evaluate", folder / task, "--output", tmp_path / task).out
         said[task] = scores_in(tmp_path / task)
@@ -329,7 +330,9 @@ def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
     assert isinstance(opened.build_network(), CausalChooser if causal else EncoderChooser)
     assert validations(choosing)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(choosing), "--output", str(tmp_path / "scores")]) == 0
-    assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
+    assert (
+        scores_in(tmp_path / "scores")["metrics"]["accuracy"] == result_in(choosing)["best_score"]
+    )
 
 
 @pytest.mark.parametrize(

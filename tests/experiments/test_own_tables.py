@@ -24,6 +24,7 @@ from tests.harness import refuses
 from tests.toys.tasks import (
     SHRUNK,
     TAGGING_SETTINGS,
+    result_in,
     scores_in,
     sentences,
     toy_flags,
@@ -54,10 +55,10 @@ def own(toy, tmp_path_factory):
 def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     folder, _ = own
     run = FinetuningRun.open(folder / "run")
-    assert run.task.labels == ("1 star", "5 stars") and run.result().best_score > 0.9
+    assert run.task.labels == ("1 star", "5 stars") and result_in(run.path)["best_score"] > 0.9
     found = ran(main, "evaluate", folder / "run", "--output", tmp_path / "scores")
     assert "24 examples of validation" in found.out and "24 of 240 examples" in found.err
-    assert scores_in(tmp_path / "scores")["metrics"]["score"] == run.result().best_score
+    assert scores_in(tmp_path / "scores")["metrics"]["score"] == result_in(run.path)["best_score"]
     macaron_tf.load(folder / "run").save_pretrained(tmp_path / "saved")
     assert macaron_tf.load(tmp_path / "saved").labels == ("1 star", "5 stars")
     for place in (folder / "run", tmp_path / "saved"):
@@ -125,7 +126,7 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     write_table(tmp_path / "own.tsv", rows, "text\tlabel")
     flags = toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
     assert main(["train", "regress", str(tmp_path / "run"), *flags]) == 0
-    assert FinetuningRun.open(tmp_path / "run").result().best_score > 0.9
+    assert result_in(tmp_path / "run")["best_score"] > 0.9
     text = "the plot was great\nvery dull film\n"
     good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
     assert 1030 < good < 1070 and 980 < bad < 1020
@@ -144,7 +145,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
     run = FinetuningRun.open(tmp_path / "run")
     assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
-    assert run.result().best_score > 0.5
+    assert result_in(run.path)["best_score"] > 0.5
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,11 @@ def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **opt
     assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
 
 
+def result_in(run: pathlib.Path) -> dict:
+    """Returns the content of the file result.json of a fine-tuning run."""
+    return json.loads((run / "result.json").read_text())
+
+
 def validations(run: pathlib.Path) -> list[dict]:
     """Returns the validation records of a run's metrics file, in order."""
     return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
