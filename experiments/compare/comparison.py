@@ -238,7 +238,8 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
             if is_among(path, trainer.data) and not is_among(path, (*differ, *corpus_paths)):
                 raise UserError(
-                    f"{name} has {path}={value!r}, {first} {first_value!r}: give --differ {path}"
+                    f"{name} has {path}={value!r}, {first} {first_value!r}: make them equal, or "
+                    f"give --differ {path}"
                 )
 
 

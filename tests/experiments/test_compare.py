@@ -617,12 +617,15 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
-        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but a comparison"),
+        (
+            ["bert_tiny", "b=bert_tiny:init=runs/a"],
+            "b sets init=runs/a, but bert_tiny is trained from random",
+        ),
         (
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
-            "b has masking.rate=0.3, but bert_tiny has masking.rate=0.15",
+            "b has masking.rate=0.3, bert_tiny 0.15: make them equal, or give --differ",
         ),
-        (["bert_tiny", "gpt_tiny"], ": give --differ corpus"),
+        (["bert_tiny", "gpt_tiny"], "make them equal, or give --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
             "not a setting of the training data: give another setting; perhaps you meant 'corpus",
