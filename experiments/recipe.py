@@ -293,11 +293,9 @@ def recipe_from_json(
             f"{where} is not a recipe of this version of the package ({error}): use the version "
             "that wrote it, or train again"
         ) from error
-    kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
     raise UserError(
-        "{} is the recipe of {} run, but this command needs {} run: give another run".format(
-            where, *kinds
-        )
+        f"{where} is a recipe of kind {kind!r}, but this command needs {recipe_class.kind!r}: give "
+        "another run"
     )
 
 

@@ -31,7 +31,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings
-from tests.toys.studies import TUNE, is_figure, rows_of, write_scores
+from tests.toys.studies import is_figure, rows_of, write_scores
 
 
 def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
@@ -466,22 +466,6 @@ def test_translators_take_their_best_rates(calls, blocks, tmp_path):
     record = json.loads((tmp_path / "compare.json").read_text())
     # The reference of every source is the same line.
     assert record["guessing"] == pytest.approx(100) and record["bootstrap"][0]["width"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", ["real"], indirect=True)
-def test_fine_tunings_are_compared_in_earnest(calls, study, study_corpus, tmp_path):
-    run = str(tmp_path / "bert")
-    settings = [*study[0], "training.seed=1"]
-    studies.command(
-        "pretrain", "train", "bert_tiny", run, "--corpus", study_corpus, *flags(settings)
-    )
-    source = study[1][study[1].index("--source") + 1]
-    arms = [f"low=sst2:init={run},training.learning_rate=1e-5", f"high=sst2:init={run}"]
-    arguments = [str(tmp_path / "out"), *arms, "--seeds", "1", "2", "--jobs", "1"]
-    assert compare([*arguments, *flags([*TUNE, f"source={source}"])]) == 0
-    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
-    assert all(0 <= row["score"] <= 1 and row["curve"] for row in rows) and len(rows) == 4
 
 
 def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
