@@ -343,6 +343,7 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     found = macaron_tf.load(run).predict("c c [MASK] c c", top=1)
     assert found["words"] == [["c"]]
     assert "stopped after step 1: " in ran(main, "train", "--resume", run).out
+    assert "stopped after step 1: " in ran(main, *command).out  # the same command again
 
 
 def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp_path, capsys):
