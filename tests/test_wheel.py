@@ -102,7 +102,7 @@ def test_the_metadata_name_what_the_package_is(wheel):
     )
     assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
     text = metadata.get_payload()
-    assert text.startswith("# macaron_tf") and "take any block (with a few exceptions)" in text
+    assert text.startswith("# macaron_tf") and "any block (with a few exceptions)" in text
     assert "    macaron translate train " in text
     # A relative link does not work on a package index's page.
     assert not re.search(r"\]\((?!http)", text)
