@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from experiments import look, registry
+from experiments import registry
 from experiments.finetune import commands as finetune
 from experiments.pretrain import commands as pretrain
 from experiments.pretrain.run import PretrainingRun
@@ -60,13 +60,6 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     missing = ["predict", classifier, "--input", f"{bucket}/nothing"]
     refused(finetune.main, missing, "--input ram://")
     # A missing file of a bucket is not created on disk.
-    assert not os.path.exists("ram:")
-
-
-def test_pictures_in_a_bucket(toy_run, tmp_path, ran):
-    out = storage.as_path(ram_paths.folder(tmp_path))
-    ran(look.main, toy_run, "the good film", "--out", out / "look")
-    assert (out / "look/encoder.png").read_bytes().startswith(b"\x89PNG")
     assert not os.path.exists("ram:")
 
 

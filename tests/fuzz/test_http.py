@@ -1,4 +1,4 @@
-"""Fuzz tests that send almost valid requests and random bytes to a live server over HTTP."""
+"""Fuzz tests that send random and almost valid bodies to a live server over HTTP."""
 
 import json
 
@@ -7,18 +7,10 @@ from tests.fuzz.profiles import examples, hypothesis, strategies  # isort: skip
 from tests.export.conftest import live_server, toy_versions  # noqa: F401, fixtures
 from tests.export.test_serve_rest import raw_exchange
 
-_METHODS = [b"GET", b"POST", b"HEAD", b"PUT", b"get", b"OPTIONS", b"CONNECT", b"\xff", b""]
 _TARGETS = [
-    b"/v1/models/toy:predict", b"/v1/models/toy", b"/v1/models/toy/metadata", b"/", b"*",
-    b"/v1/models/toy/versions/1:predict", b"/v1/models/toy/versions/9:predict", b"//", b"/%00",
-    b"/v1/models/toy/versions/99999999999999999999", b"http://x/v1/models/toy", b"/v1/models/%ff",
-    b"/v1/models/toy/labels/x:predict", b"/v1/models/toy:classify", b"/v1/models/toy?x=1#y",
-]  # fmt: skip
-_HEADERS = [
-    b"Transfer-Encoding: chunked", b"Content-Length: 5", b"Content-Length: -1",
-    b"Expect: 100-continue", b"Content-Encoding: gzip", b"Connection: close",
-    b"Connection: upgrade", b"Host: y", b": z", b"Content-Length: 99999999999999999999",
-    b"X: \xff", b"A", b"Transfer-Encoding: x, chunked",
+    b"/v1/models/toy:predict", b"/v1/models/toy/versions/1:predict", b"/v1/models/toy:classify",
+    b"/v1/models/toy/versions/9:predict", b"/v1/models/toy/versions/99999999999999999999:predict",
+    b"/v1/models/%ff:predict", b"/v1/models/toy/metadata", b"/%00", b"*",
 ]  # fmt: skip
 _KEYS = ["instances", "inputs", "signature_name", "x", "text", "b64"]
 _texts = strategies.text(max_size=5) | strategies.sampled_from(_KEYS)
@@ -41,22 +33,11 @@ _bodies = strategies.one_of(
 )
 
 
-@strategies.composite
-def requests(draw):
-    """Draws the bytes of an HTTP request, which is often almost valid."""
-    body = draw(_bodies)
-    target = draw(strategies.sampled_from(_TARGETS) | strategies.binary(max_size=10))
-    lines = [b"%s %s HTTP/1.1" % (draw(strategies.sampled_from(_METHODS)), target), b"Host: x"]
-    if draw(strategies.booleans()):
-        lines.append(b"Content-Length: %d" % len(body))
-    lines += draw(strategies.lists(strategies.sampled_from(_HEADERS), max_size=2))
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
-
-
 @examples(40, 200)
-@hypothesis.given(sent=strategies.binary(max_size=60) | requests())
-def test_any_request(live_server, sent):  # noqa: F811
-    answer = raw_exchange(live_server.port, sent)
+@hypothesis.given(target=strategies.sampled_from(_TARGETS), body=_bodies)
+def test_any_request(live_server, target, body):  # noqa: F811
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (target, len(body))
+    answer = raw_exchange(live_server.port, head + body)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 "), answer
     assert not answer.startswith(b"HTTP/1.1 500"), answer
     good = raw_exchange(live_server.port, b"GET /v1/models/toy HTTP/1.1\r\nHost: x\r\n\r\n")

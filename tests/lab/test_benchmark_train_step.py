@@ -1,5 +1,4 @@
 import dataclasses
-import importlib
 import json
 import subprocess
 import sys
@@ -93,23 +92,6 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         check_learns(plain)
         # No segments.
         assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
-
-
-def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
-    swish = importlib.import_module("macaron_tf.kernels.swish")
-    configs = keras_encoders.block_configs(TINY)
-    configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
-    monkeypatch.setattr(keras_encoders, "block_configs", lambda setting: configs)
-    asked, select = set(), swish.select_implementation
-    recorded = lambda *given: asked.add(select(*given)) or select(*given)  # noqa: E731
-    monkeypatch.setattr(swish, "select_implementation", recorded)
-    options = dataclasses.asdict(TINY)
-    contenders = keras_encoders.block_contenders(**options | {"implementation": "scan"})
-    assert list(contenders) == list(configs)
-    contenders["SwishRNN k=1"].run_steps(1)
-    assert asked == {"scan"}
-    names = [*configs, "BERT-rab, no native ops"]
-    assert list(keras_encoders.block_contenders(**options)) == names
 
 
 # The names of an `SdpaEncoder`'s weights.
