@@ -219,34 +219,24 @@ def recipe_to_train(examples: str, *more: Part) -> Part:
     return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
 
 
-def recipes(recipe_class: str) -> Command:
-    """Makes the command `recipes [NAME]`, which lists recipes, or prints NAME as a Python file.
+def recipes(recipe_class: str) -> tuple[Command, Command]:
+    """Makes the commands `recipes [NAME]` and `settings RECIPE [WORD ...]`.
 
     Args:
         recipe_class: class of the recipes, as `module:class`.
     """
-    return command(
+
+    def of_class(parser: argparse.ArgumentParser) -> None:
+        parser.set_defaults(recipe_class=recipe_class)
+
+    listing = command(
         "recipes",
         "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
-        local_path_argument(
-            "name", "name of the recipe to print (default: list all recipes)", nargs="?"
-        ),
-        lambda parser: parser.set_defaults(recipe_class=recipe_class),
+        local_path_argument("name", "name of the recipe to print (default: list all)", nargs="?"),
+        of_class,
     )
-
-
-def settings_of(recipe_class: str) -> Command:
-    """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
-
-    Args:
-        recipe_class: class of the recipes, as `module:class`.
-    """
-    return settings_by(
-        "experiments.registry:run_settings",
-        RECIPE,
-        lambda parser: parser.set_defaults(recipe_class=recipe_class),
-    )
+    return listing, settings_by("experiments.registry:run_settings", RECIPE, of_class)
 
 
 def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
@@ -269,25 +259,6 @@ def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
         ),
         settings("model=NAME, before the settings are listed"),
         *parts,
-    )
-
-
-def finetuning(*tasks: str) -> Part:
-    """Makes the arguments `--tasks`, `--source` and `--finetune-set` of a study.
-
-    Args:
-        tasks: default tasks.
-    """
-    default = " ".join(tasks) or "no fine-tuning"
-    text = f"tasks on which to fine-tune each pre-trained model (default: {default})"
-    return together(
-        argument("--tasks TASK", text, nargs="+", default=list(tasks)),
-        path_argument(
-            "--source",
-            "source of the examples, such as tsv:FILE, if --tasks names a single task (default: "
-            "the task's dataset in TensorFlow Datasets)",
-        ),
-        settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
 
 
@@ -317,6 +288,17 @@ def seeds(default: list[int] | None, text: str) -> Part:
     return count("--seeds N", text, default, minimum=0, nargs="+", action=Distinct)
 
 
+FINETUNING = together(
+    argument(
+        "--tasks TASK", "tasks on which to fine-tune each pre-trained model", nargs="+", default=[]
+    ),
+    path_argument(
+        "--source",
+        "source of the examples, such as tsv:FILE, if --tasks names a single task (default: the "
+        "task's dataset in TensorFlow Datasets)",
+    ),
+    settings("epochs=1, in every fine-tuning run", "--finetune-set"),
+)
 STUDY = together(
     local_path_argument("out", "output folder for the training runs and the report"),
     seeds([1, 2, 3], "random seeds; each training run is repeated with every seed"),

@@ -60,7 +60,7 @@ main = cli.single_program(
         "folder of a corpus written by `pretrain prepare` (default: prepare it in OUT/corpus)",
     ),
     cli.TFDS,
-    cli.finetuning(),
+    cli.FINETUNING,
     cli.count(
         "--learning-rates R",
         "learning rates to try on the tasks of --tasks, of which the best counts (default: 5e-5)",

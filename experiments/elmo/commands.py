@@ -100,6 +100,5 @@ main = cli.program(
         cli.seeds([1], "random seeds; the command trains each tagger with every seed"),
         cli.TFDS,
     ),
-    cli.recipes("experiments.elmo.run:ElmoRecipe"),
-    cli.settings_of("experiments.elmo.run:ElmoRecipe"),
+    *cli.recipes("experiments.elmo.run:ElmoRecipe"),
 )

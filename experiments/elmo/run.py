@@ -235,22 +235,21 @@ def run_embed(options: argparse.Namespace) -> None:
     """
     if options.json:
         refuse_flags_with_json("leave one of the two out", tokenized=options.tokenized)
-        location = checkpoint_location(options.run, options.checkpoint)
-        model = load(location, trust_code=options.trust_code)
-        if not isinstance(model.task, WordVectors):
-            raise UserError(f"{options.run} is a {model.task.name}, not an ELMo")
+    elif not options.output:
+        raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
+    location = checkpoint_location(options.run, options.checkpoint)
+    model = load(location, trust_code=options.trust_code)
+    if not isinstance(model.task, WordVectors):
+        raise UserError(f"{options.run} is a {model.task.name}, not an ELMo")
+    if options.json:
         answer_json(options.input, options.output, model.predict)
         return
-    if not options.output:
-        raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
-    elmo_run = ElmoRun.open(options.run, options.trust_code)
-    network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
         raise UserError("the input contains no lines: give lines with --input FILE or on stdin")
     arrays = {}
-    for index, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
+    for index, (words, vectors) in enumerate(embed(model.network, lines, options.tokenized)):
         arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
         arrays[f"line_{index}"] = vectors
     content = io.BytesIO()

@@ -45,11 +45,6 @@ ENCODER and FROM, a model to apply or to start from:
 """
 
 _TASK = cli.argument("task", "task to train on, such as 'stsb', 'mnli' or 'triplets'")
-_OBJECTIVE = cli.argument(
-    "--objective",
-    "training objective (default: the objective of the task, see below)",
-    choices=("softmax", "cosine", "triplet"),
-)
 _POOLING = cli.argument(
     "--pooling",
     "how a sentence's token vectors become one: their 'mean', their 'max' in each dimension, "
@@ -83,7 +78,6 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.path_argument("--init FROM", "model to start from (required), see below"),
         ),
-        _OBJECTIVE,
         _POOLING,
         cli.INIT_NONE,
         cli.EXAMPLES,
@@ -156,6 +150,6 @@ main = cli.program(
         cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
         cli.DEVICES,
     ),
-    cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),
+    cli.settings_by("experiments.embed.train:run_settings", _TASK),
     epilog=_FORMS,
 )

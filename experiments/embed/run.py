@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -54,8 +54,6 @@ class EmbeddingRecipe(EpochRecipe):
 
     kind = "embedding"
     command = "macaron embed"
-    by_argument: ClassVar = {**EpochRecipe.by_argument, "objective": "--objective"}
-
     objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
@@ -64,7 +62,7 @@ class EmbeddingRecipe(EpochRecipe):
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        expected = default_objective(self.task_definition)
+        expected = objective_of(self.task_definition)
         if self.objective != expected:
             raise UserError(f"the task {self.task} needs the objective {expected!r}")
         try:
@@ -131,14 +129,14 @@ def _is_of_pairs(task: Task) -> bool:
     return bool(task.second) and task.kind == "classification" and not task.grouped
 
 
-def default_objective(task: Task) -> str:
+def objective_of(task: Task) -> str:
     """Returns the objective for the type of labels that `task` has."""
     if task is TRIPLETS:
         return "triplet"
     return "cosine" if task.regression else "softmax"
 
 
-def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
+def paper_recipe(name: str) -> EmbeddingRecipe:
     """Returns the recipe of Reimers and Gurevych 2019 (Sentence-BERT), sections 3.1 and 4.4.
 
     The paper uses Adam with a learning rate of 2e-5, a batch size of 16, a linear warm-up over 10%
@@ -148,19 +146,18 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
 
     Args:
         name: name of the task.
-        objective: the objective; `None` means the objective that fits the task.
     """
     task = pair_task(name)
-    fitting_objective = default_objective(task)
-    best_metric = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
+    objective = objective_of(task)
+    best_metric = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}[objective]
     return EmbeddingRecipe(
         model="bert_base",
         task=name,
         source=task.source,
-        objective=objective or fitting_objective,
+        objective=objective,
         batch_size=16,
-        epochs=4.0 if fitting_objective == "cosine" else 1.0,
-        training=fine_tuning(2e-5, best_metric=best_metric[fitting_objective]),
+        epochs=4.0 if objective == "cosine" else 1.0,
+        training=fine_tuning(2e-5, best_metric=best_metric),
     )
 
 

@@ -28,12 +28,12 @@ def run(options: argparse.Namespace) -> None:
     init_arguments = options.model, options.vocabulary, options.lower_case
     if earlier := registry.resumed(options, EmbeddingRun):
         init = init_of_run(earlier, *init_arguments)
-        changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
-        changes = {name: value for name, value in changes.items() if value}
-        recipe = earlier.recipe.changed(**changes)
+        recipe = earlier.recipe
     else:
         init = read_start(options.init, *init_arguments, options.trust_code)
-        recipe = configure(options, init)
+        recipe = configure(options.task, init)
+    given = {name: vars(options)[name] for name in ("source", "pooling") if vars(options)[name]}
+    recipe = recipe.changed(**given)
     planned = registry.plan(options, EmbeddingRun, recipe, earlier)
     recipe, vocabulary = planned.recipe, init.vocabulary
     init.check(recipe.model_config(vocabulary.size))
@@ -72,13 +72,12 @@ def run(options: argparse.Namespace) -> None:
     report(result, recipe, options, *steps)
 
 
-def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
-    """Makes the recipe to train a pre-trained model on a task, from the options of the command.
+def configure(task: str, start: Start) -> EmbeddingRecipe:
+    """Makes the recipe of `paper_recipe` for a pre-trained model.
 
-    The pooling, the normalization and the maximum length come from the pre-trained model, unless an
-    option sets other values. All other settings come from `paper_recipe` or from `--set`.
+    The pooling, the normalization and the maximum length come from the pre-trained model.
     """
-    recipe, pretrained = paper_recipe(options.task, options.objective), start.source
+    recipe, pretrained = paper_recipe(task), start.source
     recipe = recipe.changed(**start.settings)
     if pretrained:
         recipe = recipe.changed(
@@ -86,11 +85,10 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
             normalize=pretrained.normalize,
             max_length=pretrained.max_length or recipe.max_length,
         )
-    given = {name: vars(options)[name] for name in ("source", "pooling") if vars(options)[name]}
-    return recipe.changed(**given)
+    return recipe
 
 
 def run_settings(options: argparse.Namespace) -> None:
     """Runs the command `settings TASK [WORD ...]`: prints the settings of the task's recipe."""
-    recipe = paper_recipe(options.task, options.objective)
-    registry.print_settings(override(recipe, options.set), options.words)
+    recipe = override(paper_recipe(options.task), options.set)
+    registry.print_settings(recipe, options.words)

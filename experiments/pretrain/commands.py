@@ -131,7 +131,6 @@ main = cli.program(
         cli.count("--top N", "number of words to print for each [MASK] (default: 5)", 5),
         cli.JSON,
     ),
-    cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
-    cli.settings_of("experiments.pretrain.run:PretrainingRecipe"),
+    *cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
     epilog=_FORMS,
 )

@@ -53,6 +53,5 @@ main = cli.program(
         cli.settings("training.max_steps=500 or batch_size=8, for all models"),
         cli.CALLBACKS,
     ),
-    cli.recipes("experiments.tcn.run:SequenceRecipe"),
-    cli.settings_of("experiments.tcn.run:SequenceRecipe"),
+    *cli.recipes("experiments.tcn.run:SequenceRecipe"),
 )

@@ -172,7 +172,6 @@ main = cli.program(
         cli.JSON,
         cli.DEVICES,
     ),
-    cli.recipes("experiments.translate.run:TranslationRecipe"),
-    cli.settings_of("experiments.translate.run:TranslationRecipe"),
+    *cli.recipes("experiments.translate.run:TranslationRecipe"),
     epilog=_FORMS,
 )

@@ -214,7 +214,7 @@ def server_of(folder, name) -> ModelServer:
     return ModelServer(config)
 
 
-def test_the_server_and_the_command_say_the_same(folder, ran):
+def test_the_server_and_the_command_say_the_same(folder, capsys):
     text = "a c\td b"
     with server_of(folder, "bart") as server:
         body = {"inputs": {name: [value] * 2 for name, value in {"text": text, **CONTROLS}.items()}}
@@ -223,7 +223,9 @@ def test_the_server_and_the_command_say_the_same(folder, ran):
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
     words = ["--temperature", "2", "--seed", "1", "--max-tokens", "10"]
-    said = ran(generate, "complete", folder / "bart", text, *words).out.removesuffix("\n")
+    capsys.readouterr()
+    assert generate(["complete", str(folder / "bart"), text, *words]) == 0
+    said = capsys.readouterr().out.removesuffix("\n")
     assert answer["outputs"]["completion"] == [said, said]
 
 

@@ -131,10 +131,3 @@ def test_a_port_in_use_is_one_sentence(model_folder, refused):
         port = listener.getsockname()[1]
         words = f"port {port} of '127.0.0.1' cannot be opened"
         refused(run, [str(model_folder), "--port", str(port)], words)
-
-
-def test_an_unknown_flag_is_refused_with_a_usage(capsys):
-    with pytest.raises(SystemExit) as caught:
-        serve.parse_arguments(["out", "--speed", "9"])
-    assert caught.value.code == 2
-    assert "usage: macaron serve" in capsys.readouterr().err

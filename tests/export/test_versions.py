@@ -272,12 +272,6 @@ def test_a_version_that_is_removed_while_it_is_looked_at_is_no_failure(manager, 
     assert settle(manager) == 2
 
 
-def test_nothing_loaded_yet_is_unavailable(tmp_path):
-    with pytest.raises(ServingError, match="not loaded yet") as caught:
-        Versions(str(tmp_path), 1.0, load=FakeServable).acquire()
-    assert caught.value.status == 503
-
-
 def test_a_failed_load_is_reported_by_its_cause_alone(tmp_path):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         number = tf.strings.to_number(tf.constant("abc"))
