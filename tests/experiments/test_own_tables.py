@@ -189,7 +189,7 @@ def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refu
     refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
     monkeypatch.setattr("my_rows.rows", lambda split: [{"text": "a", "label": None}])
     broken = ["train", "classify", tmp_path / "none", *flags]
-    refused(main, broken, "'label' is None, but must be text or a number", tmp_path / "none")
+    refused(main, broken, "the label in column 'label' is empty", tmp_path / "none")
 
 
 def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
@@ -226,7 +226,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no columns named 'label' .* name the columns by settings such as --set table.text"
+    mend = "no columns named 'label' .* --set table.text and table.label name the columns"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 
