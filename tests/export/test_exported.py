@@ -371,7 +371,7 @@ def test_every_export_is_on_record(folder):
         ("{runs}/bart {tmp}/out --beam-size 2", "--beam-size"),
         ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
         ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 already exists"),
-        ("hugging-face:DIR {tmp}/out --checkpoint best", "has no checkpoints"),
+        ("hugging-face:DIR {tmp}/out --checkpoint best", "leave --checkpoint out"),
     ],
 )
 def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refused):
