@@ -1,9 +1,10 @@
 """Worker processes that apply functions to items and return the results in order."""
 
 import collections
+import concurrent.futures
 import contextlib
-import dataclasses
 import os
+import queue
 import subprocess
 import sys
 import traceback
@@ -26,26 +27,14 @@ _WORKER_ENVIRONMENT = {  # one thread, no GPU
 }
 
 
-@dataclasses.dataclass(eq=False)
-class _Task:
-    """A function call, and its result or error once the call has finished."""
-
-    function: Callable
-    item: Any
-    is_done: bool = False
-    result: Any = None
-    error: Exception | None = None
-
-
 class Processes(contextlib.AbstractContextManager):
     """A pool of worker processes, and a context manager that kills the workers on exit.
 
-    If a worker is killed, a new worker replaces it and processes the same item again. Each worker
-    has its own pipe, so that the parent process notices if a worker was killed after it had sent
-    half of a result. With the shared queue of `concurrent.futures`, the parent would wait forever.
-    Unlike the workers of `multiprocessing`, these workers do not import the caller's script, so
-    that the script needs no `if __name__ == "__main__"`. Ctrl-C does not reach the workers. The
-    workers end when their parent process ends.
+    Each worker has its own pipe, so that the parent process notices if a worker was killed after it
+    had sent half of a result. With the shared queue of `concurrent.futures`, the parent would wait
+    forever. Unlike the workers of `multiprocessing`, these workers do not import the caller's
+    script, so that the script needs no `if __name__ == "__main__"`. Ctrl-C does not reach the
+    workers. The workers end when their parent process ends.
 
     Args:
         count: number of worker processes; 1 means that the parent process does all the work.
@@ -54,13 +43,14 @@ class Processes(contextlib.AbstractContextManager):
 
     def __init__(self, count: int, context: Any):
         self.count, self._context = count, context
-        self._waiting: collections.deque[_Task] = collections.deque()
         self._workers: dict[connection.Connection, subprocess.Popen] = {}
-        self._tasks: dict[connection.Connection, _Task] = {}  # the task of each busy worker
+        self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
+        self._threads = concurrent.futures.ThreadPoolExecutor(count)  # each waits for a worker
 
     def __exit__(self, *error) -> None:
         for process in self._workers.values():
             process.kill()
+        self._threads.shutdown(cancel_futures=True)
         for pipe, process in self._workers.items():
             pipe.close()
             process.wait()
@@ -78,7 +68,7 @@ class Processes(contextlib.AbstractContextManager):
             items: items that can be pickled; the results must be picklable too.
 
         Raises:
-            UserError: three workers died on the same item.
+            UserError: a worker died.
             Exception: `function` raised an exception. If `function` raised exceptions for several
                 items, the exception for the earliest item is raised.
         """
@@ -86,51 +76,32 @@ class Processes(contextlib.AbstractContextManager):
             for item in items:
                 yield function(self._context, item)
             return
-        pending: collections.deque[_Task] = collections.deque()
+        pending: collections.deque[concurrent.futures.Future] = collections.deque()
         for item in items:
-            pending.append(_Task(function, item))
-            self._waiting.append(pending[-1])
-            self._exchange(timeout=0)
-            if len(pending) > 2 * self.count:
-                yield self._result_of(pending.popleft())
-        while pending:
-            yield self._result_of(pending.popleft())
-
-    def _result_of(self, task: _Task) -> Any:
-        while not task.is_done:
-            self._exchange(timeout=None)
-        if task.error is not None:
-            raise task.error
-        return task.result
-
-    def _exchange(self, timeout: float | None) -> None:
-        """Sends waiting tasks to idle workers, and collects results from busy workers.
-
-        Args:
-            timeout: maximum number of seconds to wait for a result; `None` means no limit.
-        """
-        self._send_tasks()
-        for pipe in connection.wait(list(self._tasks), timeout):
-            task = self._tasks.pop(pipe)
-            try:
-                task.result, task.error = pipe.recv()
-                task.is_done = True
-            except (EOFError, OSError) as error:
-                raise UserError(
-                    "a worker process died, perhaps for lack of memory: lower --processes, or give "
-                    "--processes 1 to see the cause"
-                ) from error
-        self._send_tasks()
-
-    def _send_tasks(self) -> None:
-        while self._waiting and len(self._tasks) < self.count:
             if not self._workers:
                 self._start_workers()
-            pipe = (self._workers.keys() - self._tasks.keys()).pop()
-            task = self._waiting.popleft()
-            with contextlib.suppress(OSError):  # `_exchange` notices a dead worker
-                pipe.send((task.function, task.item))
-            self._tasks[pipe] = task
+            pending.append(self._threads.submit(self._call, function, item))
+            if len(pending) > 2 * self.count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _call(self, function: Callable, item: Any) -> Any:
+        """Calls a function in an idle worker, and waits for the result."""
+        pipe = self._idle.get()
+        try:
+            pipe.send((function, item))
+            result, error = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise UserError(
+                "a worker process died, perhaps for lack of memory: lower --processes, or give "
+                "--processes 1 to see the cause"
+            ) from error
+        finally:
+            self._idle.put(pipe)
+        if error is not None:
+            raise error
+        return result
 
     def _start_workers(self) -> None:
         """Starts workers as new programs, because TensorFlow does not survive a fork.
@@ -142,7 +113,6 @@ class Processes(contextlib.AbstractContextManager):
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.
         code = "import sys; sys.argv[0] = 'macaron'; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
-        pipes = []
         for _ in range(self.count):
             pipe, worker_end = Pipe()
             self._workers[pipe] = subprocess.Popen(
@@ -153,10 +123,10 @@ class Processes(contextlib.AbstractContextManager):
             )
             # Only the worker then holds this end, which closes when the worker ends.
             worker_end.close()
-            pipes.append(pipe)
-        for pipe in pipes:
-            with contextlib.suppress(OSError):  # `_exchange` notices a dead worker
+        for pipe in self._workers:
+            with contextlib.suppress(OSError):  # `_call` notices a dead worker
                 pipe.send(self._context)
+            self._idle.put(pipe)
 
 
 def work(descriptor: int) -> None:

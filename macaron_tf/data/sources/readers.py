@@ -86,7 +86,8 @@ def stream_pairs(
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
-        return map(tuple, table_records(parsed.path(split), _SIDES).strings(_SIDES))
+        rows = table_records(parsed.path(split), _SIDES).rows(_SIDES)
+        return (tuple(cells) for _, cells in rows)
     if parsed.kind == "python":
         return map(tuple, _function_items(parsed, split, tfds))
     if parsed.kind in RECORD_KINDS:

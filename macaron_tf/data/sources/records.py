@@ -30,8 +30,10 @@ from macaron_tf.plug_ins import call_user_code
 _BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
-# Each record with its place, for error messages: the file and the line, or the source and a number.
+# The place of each record, for messages (the file and the line, or the source and a number), and
+# the record, or the values of its wanted fields.
 Placed = Iterator[tuple[str, Mapping[str, Any]]]
+Rows = Iterator[tuple[str, list[Any]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +43,8 @@ class Records:
     Attributes:
         place: file (with the line of the header) or source, for messages.
         fields: names of the columns, or of the fields of the first record.
-        read: function that yields the place and the record for each record. Its argument names
-            the fields to read, because a column that nobody reads is not decoded.
+        read: function of the arguments of `rows` that yields the place and the values of the fields
+            for each record. A column that nobody reads is not decoded.
         class_names: dict mapping each field of class labels to the names of its classes, class 0
             first. Only TFDS and files that the Hugging Face library wrote have class names.
         keeps_quotes: whether quotation marks around a text are part of the text, as in a
@@ -52,14 +54,12 @@ class Records:
 
     place: str
     fields: tuple[str, ...]
-    read: Callable[[Sequence[str]], Placed]
+    read: Callable[[Sequence[str], Sequence[str]], Rows]
     class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     keeps_quotes: bool = False
     may_be_empty: bool = False
 
-    def rows(
-        self, fields: Sequence[str], may_be_null: Sequence[str] = ()
-    ) -> Iterator[tuple[str, list[Any]]]:
+    def rows(self, fields: Sequence[str], may_be_null: Sequence[str] = ()) -> Rows:
         """Yields the place and the values of `fields` for each record.
 
         Args:
@@ -69,8 +69,8 @@ class Records:
                 The value is then "".
         """
         where = None
-        for where, record in self.read(fields):
-            yield where, [_value(where, record, field, may_be_null) for field in fields]
+        for where, values in self.read(fields, may_be_null):
+            yield where, values
         if where is None:
             raise UserError(f"{self.place} contains no examples: give records, or another file")
 
@@ -103,11 +103,12 @@ class Records:
                 )
         for where, values in self.rows(fields, may_be_empty):
             texts = [
-                _text(where, field, value, self.class_names.get(field, ()))
+                value if type(value) is str else _text(where, field, value, self.class_names)
                 for field, value in zip(fields, values, strict=True)
             ]
-            for field, text in zip(fields, texts, strict=True):
-                if not (text.strip() or self.may_be_empty or field in may_be_empty):
+            is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
+            for field, text in zip(fields, texts, strict=True) if is_checked else ():
+                if not (text.strip() or field in may_be_empty):
                     raise UserError(
                         f"{where}: the text in column {field!r} is empty: add a text or remove the "
                         "example"
@@ -121,7 +122,8 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
         prepared = open_set(source.location, split, tfds)
         classes = {name: names for name, names in prepared.columns.items() if names}
         columns = tuple(prepared.columns)
-        return Records(str(source), columns, prepared.records, classes, may_be_empty=True)
+        read = _values_of(prepared.records)
+        return Records(str(source), columns, read, classes, may_be_empty=True)
     if source.kind == "python":
         return _function_records(source, split, tfds)
     if source.kind not in RECORD_KINDS:
@@ -140,7 +142,8 @@ def _function_records(source: Source, split: str, tfds: Tfds | None) -> Records:
     records = call_user_code(source.location, lambda: [*map(dict, function(split))])
     place = f"{source}, split {split!r}"
     numbered = [(f"{place}, example {n}", record) for n, record in enumerate(records, start=1)]
-    return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
+    fields = tuple(records[0] if records else ())
+    return Records(place, fields, _values_of(lambda _: iter(numbered)))
 
 
 def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Records:
@@ -148,8 +151,8 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
     names = header or next(table_rows(path), (1, [""]))[1]
     names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
 
-    def read(fields: Sequence[str]) -> Placed:
-        wanted = [(field, names.index(field)) for field in fields]
+    def read(fields: Sequence[str], _) -> Rows:
+        columns, where = [names.index(field) for field in fields], f"{path}, line "
         for number, cells in itertools.islice(table_rows(path), header is None, None):
             if len(cells) != len(names):
                 separator = "a single tab" if keeps_quotes else "one comma"
@@ -157,7 +160,7 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
                     f"{path}, line {number} has {len(cells)} {plural('column', len(cells))}, not "
                     f"{len(names)}: put {separator} between columns, and none into a text"
                 )
-            yield f"{path}, line {number}", {field: cells[index] for field, index in wanted}
+            yield where + str(number), [cells[column] for column in columns]
 
     place = str(path) if header else f"{path}, line 1"
     return Records(place, names, read, keeps_quotes=keeps_quotes)
@@ -182,7 +185,7 @@ def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
             if where is None:
                 raise UserError(f"{path} contains no records: remove the file or give another file")
 
-    return Records(str(paths[0]), names, read, classes)
+    return Records(str(paths[0]), names, _values_of(read), classes)
 
 
 def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
@@ -211,8 +214,20 @@ def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
                 index += 1
 
 
+def _values_of(read: Callable[[Sequence[str]], Placed]) -> Callable[..., Rows]:
+    """Returns a function as in `Records.read` from a function that yields whole records."""
+
+    def values(fields: Sequence[str], may_be_null: Sequence[str]) -> Rows:
+        for where, record in read(fields):
+            yield where, [_value(where, record, field, may_be_null) for field in fields]
+
+    return values
+
+
 def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str]) -> Any:
-    value: Any = record
+    if (value := record.get(field)) is not None:
+        return value
+    value = record
     for name in (field,) if field in record else field.split("."):
         exists = isinstance(value, Mapping) and name in value
         if not exists and field not in may_be_null:
@@ -237,10 +252,10 @@ def quoted(names) -> str:
     return ", ".join(repr(str(name)[:40]) for name in list(names)[:20])
 
 
-def _text(where: str, field: str, value: Any, classes: Sequence[str]) -> str:
+def _text(where: str, field: str, value: Any, class_names: Mapping[str, Sequence[str]]) -> str:
     if isinstance(value, list):
-        return " ".join(_text(where, field, item, classes) for item in value)
-    if classes and isinstance(value, int):
+        return " ".join(_text(where, field, item, class_names) for item in value)
+    if (classes := class_names.get(field)) and isinstance(value, int):
         if not -1 <= value < len(classes):
             raise UserError(f"{where}: {field!r} is {value}, but there are {len(classes)} classes")
         return classes[value] if value >= 0 else ""

@@ -83,14 +83,10 @@ def read_tagged(
             `sentences_of`).
     """
     parsed = task.parse_source(source, *TAG_FORMS)
-    if parsed.kind == "tfds" and not task.own:
-        tagged = _tfds_sentences(task, parsed.location, split, tfds)
-    else:
-        tagged = sentences_of(task, parsed, split, tfds)
     tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
     sentences = TaggedSentences([], [])
     marks_entities = scheme_of(task.labels) is not None
-    for words, tags, locations in tagged:
+    for words, tags, locations in sentences_of(task, parsed, split, tfds):
         iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=True):
             if iob2_tag not in tag_ids:
@@ -118,6 +114,9 @@ def sentences_of(
             rows has different numbers of words and tags; or a `conll:` file has no sentence, a line
             with only one column, or numbers instead of words.
     """
+    if source.kind == "tfds" and not task.own:
+        yield from _tfds_sentences(task, source.location, split, tfds)
+        return
     if source.kind == "conll":
         path, sentence = source.path(split), None
         for sentence in _file_sentences(path, task):
