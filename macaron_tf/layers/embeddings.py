@@ -137,7 +137,7 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
 
     Raises:
-        ValueError: `divisor` is not a whole number of at least 1, or the result is 0.
+        ValueError: the result is 0.
     """
     cluster_dim = width // divisor**cluster
     if not cluster_dim:

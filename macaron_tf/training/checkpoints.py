@@ -530,7 +530,7 @@ def average_checkpoints(
         Directory of the new checkpoint.
 
     Raises:
-        UserError: there are no sources, a source is damaged, two sources have different
+        UserError: a source is damaged, two sources have different
             vocabularies or models, or the new checkpoint cannot be written.
     """
     folders = [storage.as_path(source) for source in sources]
