@@ -143,10 +143,9 @@ def read_init(
     """
     if location is None or (location == NOTHING and not (model and vocabulary)):
         raise UserError(
-            "the model to start from is missing: give a pre-trained model, as in --init "
-            "hugging-face:DIR, or for random weights add `--init none --model bert_tiny "
-            "--vocabulary CORPUS/vocabulary` to the command after `macaron pretrain "
-            "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE` with text like yours"
+            "--init is missing: give a model, such as hugging-face:DIR, or `--init none --model "
+            "bert_tiny --vocabulary CORPUS/vocabulary` after `macaron pretrain prepare bert_tiny "
+            "CORPUS --set corpus.sources=text-lines:FILE`"
         )
     if location == NOTHING:
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")

@@ -494,16 +494,11 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
         path: path of a setting that does not exist.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
-    path_by_name: dict[str, str] = {}
-    for candidate, _, _ in leaves:
-        path_by_name.setdefault(candidate.rpartition(".")[2], candidate)
-    matches = difflib.get_close_matches(path.rpartition(".")[2], path_by_name, 1)
-    candidates = [
-        candidate for candidate, _, _ in leaves if matches and candidate.endswith(f".{matches[0]}")
-    ]
-    return nearest(path, candidates) or (
-        f"; perhaps you meant {path_by_name[matches[0]]!r}" if matches else ""
-    )
+    paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
+    matches = difflib.get_close_matches(path.rpartition(".")[2], paths.values(), 1)
+    candidates = [leaf for leaf, name in paths.items() if name in matches]
+    suggestion = f"; perhaps you meant {candidates[0]!r}" if candidates else ""
+    return nearest(path, candidates) or suggestion
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str):
