@@ -183,26 +183,15 @@ def baseline(options: argparse.Namespace) -> None:
     With `--output`, the metrics are also written to a JSON file.
     """
     task = get_task(options.task, own=True)
-    metrics = score_baseline(TaskData(task, options.source, options.tfds))
-    if metrics is None:
+    data = TaskData(task, options.source, options.tfds)
+    predictor = data.labelled_task.baseline(data.splits[TRAIN])
+    if predictor is None:
         raise UserError(f"the task {task.name} has no baseline: give one of texts or tags")
+    score = data.labelled_task.score
+    metrics = by_split(
+        {name: score(predictor(rows), rows) for name, rows in data.validation.items()}
+    )
     print(metrics_line(metrics))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}
         write_json(storage.as_path(options.output), record)
-
-
-def score_baseline(data: TaskData) -> dict[str, float] | None:
-    """Returns the metrics of a simple baseline on the development sets of a task.
-
-    The result is a dict mapping the name of a metric to its value; see `by_split` for the names.
-    The result is `None` if the task has no baseline.
-    """
-    predictor = data.labelled_task.baseline(data.splits[TRAIN])
-    if predictor is None:
-        return None
-    scores = {
-        split: data.labelled_task.score(predictor(examples), examples)
-        for split, examples in data.validation.items()
-    }
-    return by_split(scores)

@@ -85,10 +85,6 @@ class TaskData:
         constants = task.constants(self.splits[TRAIN], examples)
         return max(task.score(constant, examples)["score"] for constant in constants)
 
-    def resolve_recipe(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """Returns `recipe` with the columns and classes of the data, and with update counts."""
-        return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
-
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
         """Returns the tokenized examples of each split, as a dict mapping split to examples.
 
@@ -176,7 +172,9 @@ def train_task(
             infinite loss or gradient. result.json then has the metrics of the best checkpoint.
     """
     vocabulary = init.vocabulary
-    recipe, path = data.resolve_recipe(run.recipe), run.path
+    # The recipe that the run saves has the columns, the classes and the update counts.
+    recipe = run.recipe.changed(table=data.table).resolved(len(data.splits[TRAIN]))
+    path = run.path
     check_recipe(recipe, init)
     mend = "; to classify texts in {} give --set language=CODE"
     warn_start(init, recipe, recipe.language, mend)
