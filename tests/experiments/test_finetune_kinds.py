@@ -221,7 +221,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train squad2 --source squad:FOLDER/wrong.json", "is not at character 7"),
         ("train squad --set max_length=7", "max_length is 7, but squad needs at least 8"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
-        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column, but must have 2"),
+        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column: write"),
         (
             "predict RUNS/squad2 --input FOLDER/objects",
             "line 1 is not a JSON object",
@@ -338,7 +338,7 @@ def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("film good\tgood\n", "line 1 has 2 columns, but must have 3"),
+        ("film good\tgood\n", "line 1 has 2 columns: write"),
         ("film good\tgood\tbad\nfilm good\t\tbad\n", "line 2: fewer than two choices: give two"),
     ],
 )
