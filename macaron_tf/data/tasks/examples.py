@@ -136,7 +136,8 @@ def read_examples(
         for column, text in zip(columns, texts, strict=True):
             column.append(text)
         answer = _parse_label(task, label, where) if label or needs_labels else math.nan
-        unlabelled = unlabelled or where * math.isnan(answer)
+        if math.isnan(answer) and not unlabelled:
+            unlabelled = where
         if choices:
             _check_choices(task, texts[-len(task.second) :], answer, where)
         labels.append(answer)
@@ -146,8 +147,9 @@ def read_examples(
     if unlabelled and is_known.any():
         if not task.undecided:
             _parse_label(task, "", unlabelled)  # raises a UserError
-        columns = [itertools.compress(column, is_known) for column in columns]
-    columns = [Texts.of(column) for column in columns]
+        columns = [Texts.of(itertools.compress(column, is_known)) for column in columns]
+    else:
+        columns = [column.list_if_small() for column in columns]
     by_field = dict(zip(fields, columns, strict=True))
     sides = (
         task.first,

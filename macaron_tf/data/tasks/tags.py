@@ -108,11 +108,6 @@ def sentences_of(
 
     Args:
         source: a `conll:` file or a table.
-
-    Raises:
-        UserError: the source cannot be read; a table is invalid (see `Table.rows`), or one of its
-            rows has different numbers of words and tags; or a `conll:` file has no sentence, a line
-            with only one column, or numbers instead of words.
     """
     if source.kind == "tfds" and not task.own:
         yield from _tfds_sentences(task, source.location, split, tfds)
