@@ -15,14 +15,13 @@ from annotated_types import Ge
 from experiments import registry
 from experiments.lines import answer_json, opened_input, opened_output, refuse_flags_with_json
 from experiments.recipe import Recipe
-from experiments.run import Run, checkpoint_location, save_scores
+from experiments.run import Run, open_model, save_scores
 from experiments.train_run import RunData, evaluate_model, report, train_run
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, check_encodable
-from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.settings import INT32, Count, Natural
@@ -237,10 +236,7 @@ def run_embed(options: argparse.Namespace) -> None:
         refuse_flags_with_json("leave one of the two out", tokenized=options.tokenized)
     elif not options.output:
         raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
-    location = checkpoint_location(options.run, options.checkpoint)
-    model = load(location, trust_code=options.trust_code)
-    if not isinstance(model.task, WordVectors):
-        raise UserError(f"{options.run} is a {model.task.name}, not an ELMo")
+    model = open_model(options, WordVectors, "not an ELMo: give a run of `elmo train`")
     if options.json:
         answer_json(options.input, options.output, model.predict)
         return
