@@ -30,7 +30,6 @@ _USER_CACHE = pathlib.Path(
 for _file in (_USER_CACHE / "native", *_USER_CACHE.glob("homeassistant-*.whl")):
     (pathlib.Path(_CACHE.name) / _file.name).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
-os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # for the key that signs files
 
 import filelock
 import pytest

@@ -3,6 +3,7 @@
 import http.client
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -112,6 +113,17 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+def raw_exchange(port: int, data: bytes) -> bytes:
+    """Sends bytes, closes this side of the connection, and returns what the server sends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
 
 
 def count_calls(monkeypatch) -> list[str]:

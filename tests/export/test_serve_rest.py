@@ -14,7 +14,7 @@ from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
-from tests.export.serving_toys import call
+from tests.export.serving_toys import call, raw_exchange
 
 pytestmark = pytest.mark.quick
 
@@ -31,17 +31,6 @@ def translated(text: str, version: int = 1) -> dict:
     best, length = f"v{version}:{text.upper()}", len(text.encode())
     scores = [pytest.approx(-0.1 * length), pytest.approx(-0.2 * length - 1)]
     return {"translations": [best, best + "?"], "scores": scores}
-
-
-def raw_exchange(port: int, data: bytes) -> bytes:
-    """Sends bytes, closes this side of the connection, and returns what the server sends."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-        return received
 
 
 def test_status(port):

@@ -86,12 +86,10 @@ def test_any_words(data):
 
 # Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
-    "arms", "beam", "callback", "checkpoint", "decoding", "differ", "dtype",
-    "elmo_set", "finetune_set", "gate", "host", "input", "labels", "language",
-    "languages", "license", "mesh", "model", "name", "only", "profile", "query",
-    "reference", "sentences", "set", "signatures", "sizes", "source_language", "split",
-    "systems", "target_language", "task", "tasks", "template", "text", "texts", "tokenize",
-    "topology", "tpu", "url", "word", "words",
+    "arms", "beam", "callback", "checkpoint", "decoding", "differ", "finetune_set", "host",
+    "input", "labels", "language", "languages", "license", "mesh", "model", "name", "only",
+    "profile", "query", "sentences", "set", "source_language", "split", "target_language", "task",
+    "tasks", "text", "texts", "tokenize", "topology", "tpu", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
 ALSO["hub"] = ["repository"]

@@ -5,7 +5,7 @@ import json
 from tests.fuzz.profiles import examples, hypothesis, strategies  # isort: skip
 
 from tests.export.conftest import live_server, toy_versions  # noqa: F401, fixtures
-from tests.export.test_serve_rest import raw_exchange
+from tests.export.serving_toys import raw_exchange
 
 _TARGETS = [
     b"/v1/models/toy:predict", b"/v1/models/toy/versions/1:predict", b"/v1/models/toy:classify",
