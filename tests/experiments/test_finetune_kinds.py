@@ -224,7 +224,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column: write"),
         (
             "predict RUNS/squad2 --input FOLDER/objects",
-            "line 1 is not a JSON object",
+            "line 1 is no JSON object",
         ),
         ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
         ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),

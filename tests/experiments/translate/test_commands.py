@@ -94,7 +94,7 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
         refused(
             main,
             words,
-            f"{flag} applies only to sampling, which needs a temperature greater than 0: leave",
+            f"{flag} applies only to sampling: set --temperature above 0",
         )
         refused(main, [*words, "--temperature", "0"], f"{flag} applies only to sampling")
 
