@@ -36,7 +36,7 @@ SETTINGS += ("macaron_tf.data.tasks.own_tables", "export.server.config")
 def on_files(files: Files, config) -> Files:
     """Returns the files of the site, with their paths in the repository.
 
-    Python files that a page links to are copied as they are.
+    Python files that a page links to are copied unchanged.
     """
     paths = {path for pattern in PAGES for path in ROOT.glob(pattern) if path.suffix != ".py"}
     names = {path.relative_to(ROOT).as_posix() for path in paths}

@@ -51,8 +51,8 @@ main = cli.single_program(
     cli.STUDY,
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more recipes to compare, of which the first is the baseline (default: three GPTs "
-        "with different blocks)",
+        "two or more recipes to compare; the first is the baseline (default: three GPTs with "
+        "different blocks)",
         nargs="*",
     ),
     cli.path_argument(
@@ -63,7 +63,7 @@ main = cli.single_program(
     cli.FINETUNING,
     cli.count(
         "--learning-rates R",
-        "learning rates to try on the tasks of --tasks, of which the best counts (default: 5e-5)",
+        "learning rates to try on the tasks of --tasks; the best one counts (default: 5e-5)",
         minimum=0.0,
         nargs="+",
     ),

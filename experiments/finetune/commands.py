@@ -55,9 +55,9 @@ conll:FILE (a word and its tag per line). In the name of a file, as in tsv:revie
 validation_mismatched in mnli and xnli). Without {split}, the command holds out 10% of the examples
 for validation; table.held_out changes the fraction. Text files may be compressed (.gz, .bz2, .xz).
 
-lines for `predict`: one text, or several texts separated by tabs (question and context; the text,
-the question and the choices, of which missing ones are empty). For conll2003 and tag, a line has
-the words of a sentence, separated by spaces.
+lines for `predict`: one text, or several texts separated by tabs (question and context; or the
+text, the question and the choices, where a missing choice is an empty column). For conll2003 and
+tag, a line has the words of a sentence, separated by spaces.
 """
 
 _TASK = cli.argument(

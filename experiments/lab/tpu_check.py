@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"{unknown[0]} is no topology: begin with one of {', '.join(CHIPS)}")
     if importlib.util.find_spec("libtpu") is None:
         raise UserError("libtpu is not installed: use the Python of .venv-tpu (`make test-tpu`)")
-    # Without these variables libtpu searches for a TPU and for Google's metadata server, and locks
-    # a device, of which a compilation uses none.
+    # A compilation uses no device. Without these variables libtpu still searches for a TPU and for
+    # Google's metadata server, and locks a device.
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_MIN_LOG_LEVEL": "3", "TPU_SKIP_MDS_QUERY": "1"}
     os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
     os.environ |= {"TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -106,7 +106,7 @@ def check(name: str, topology: str, settings: list[str], mesh: str | None) -> li
         use_mesh(axes)
     recipe = load(name, settings)
     layout, (limit, clock) = layout_of(recipe), CHIPS[topology.partition(":")[0]]
-    if recipe.kind == "pretraining":  # the memory of a Transformer-XL has so many rows
+    if recipe.kind == "pretraining":  # a Transformer-XL's memory has one row per row of a batch
         recipe = recipe.changed(batch_size=layout.rows * replicas)
     cells, problems = ["-"] * (len(COLUMNS) - 5), []
     try:
@@ -162,7 +162,7 @@ def load(name: str, settings: Sequence[str] = ()):
 
 
 class Layout(NamedTuple):
-    """What a recipe trains on.
+    """Run class, vocabulary and micro-batch shape of a recipe.
 
     Attributes:
         run: class of the run, which builds the network.

@@ -143,11 +143,8 @@ class PretrainingRecipe(Recipe):
             )
 
     def check(self) -> None:
-        objective, corpus, name = (
-            self.builtin_objective,
-            self.corpus,
-            f"objective {self.objective!r}",
-        )
+        objective, corpus = self.builtin_objective, self.corpus
+        name = f"objective {self.objective!r}"
         isolated, in_documents = self.isolate_documents, "isolate_documents=True cannot be combined"
         refuse(
             (
