@@ -40,7 +40,6 @@ from macaron_tf.loading import load
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
 from macaron_tf.models.tasks import CausalReader
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.source_target import PairVocabulary
@@ -122,15 +121,15 @@ def _encoder_decoder_inputs(
         position).
     """
     vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
-    task = pretrained.task
+    task, special = pretrained.task, vocabulary.special
     if isinstance(task, Translation):
-        start_ids = [BOS]
+        start_ids = [special.begin]
         [source_ids] = vocabulary.encode_lines(texts[:1])
         _check_length("the first text", len(source_ids), task.max_tokens)
-        source_ids = [*source_ids, EOS]
+        source_ids = [*source_ids, special.end]
         if len(texts) > 1:
             [target_ids] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
-            target_ids = [*target_ids, EOS]
+            target_ids = [*target_ids, special.end]
         else:
             ids = tf.constant([source_ids], tf.int32)
             result = task.search(ids)

@@ -35,6 +35,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
+from macaron_tf.settings import Settings, hints_of
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.progress import finite
@@ -155,9 +156,23 @@ class Run(abc.ABC):
             network = saved_network(self.path, self.trust_code)
         else:
             network = self.make_network()
+            self._check_ids(network.config)
         if not network.built:
             network.build()
         return network
+
+    def _check_ids(self, config: Settings) -> None:
+        """Raises a UserError if the network finds padding or ends at other ids than the data."""
+        if not isinstance(self.vocabulary, PieceVocabulary):
+            return
+        special = self.vocabulary.special
+        ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
+        for name in ids.keys() & hints_of(type(config)):
+            if config.options(name)[name] != ids[name]:
+                raise UserError(
+                    f"the vocabulary needs model.{name}={ids[name]}: give --set "
+                    f"model.{name}={ids[name]}"
+                )
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
         """Returns the first stage of training in two stages, or `None` if there is one stage."""

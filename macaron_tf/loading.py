@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
@@ -30,7 +29,7 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
 from macaron_tf.pretrained import HEADS, HUGGING_FACE, RECIPE, USAGE, Pretrained
-from macaron_tf.text.base import Vocabulary
+from macaron_tf.text.base import Special, Vocabulary
 from macaron_tf.training.checkpoints import (
     MODEL,
     find_checkpoint,
@@ -270,7 +269,8 @@ def _read_native(parsed: Location, trust_code: bool) -> Pretrained:
             for name in ("languages", "labels", "unread", "unlisted")
         }
         weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
-        folder, ids = record["vocabulary"] and str(record["vocabulary"]), record.get("ids")
+        folder = record["vocabulary"] and str(record["vocabulary"])
+        special = Special.of(record.get("special", {}))
         scores = record.get("results", {}).get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
     layers = _build_layers(path, record, trust_code)
@@ -283,7 +283,7 @@ def _read_native(parsed: Location, trust_code: bool) -> Pretrained:
     return Pretrained(
         **layers,
         vocabulary=vocabulary,
-        ids=None if ids is None else np.array(ids),
+        special=special,
         checkpoint=weights.name,
         recipe=_read_optional(path / RECIPE),
         results={**results, "scores": scores},

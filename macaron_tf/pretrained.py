@@ -31,7 +31,12 @@ from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differing_fields
+from macaron_tf.models.config import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    StackConfig,
+    differing_fields,
+)
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
@@ -39,6 +44,7 @@ from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.base import SPECIAL, Special
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.state import require_disk_space, save_weights, weight_table
@@ -52,7 +58,7 @@ HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of 
 _NOT_IN_USAGE = (
     "network",
     "vocabulary",
-    "ids",
+    "special",
     "name",
     "checkpoint",
     "lite",
@@ -81,9 +87,7 @@ class Pretrained:
             becomes "causal_language".
         vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
             is missing or not supported.
-        ids: for a network from another library, int array that maps each token id of `vocabulary`
-            to the token's id in the other library, or to -1 if the token is missing there. `None`
-            means that the ids are equal.
+        special: ids of the special tokens. With a vocabulary, these are the vocabulary's.
         unread: names of weights in the checkpoint that were not read, such as weights of other
             heads.
         missing_head: head that `predict` would need, but that was not read from the checkpoint,
@@ -133,7 +137,7 @@ class Pretrained:
     model: str = ""
     objective: str | None = None
     vocabulary: PieceVocabulary | None = None
-    ids: np.ndarray | None = None
+    special: Special = SPECIAL
     unread: tuple[str, ...] = ()
     pooler: Pooler | None = None
     replaced_token: ReplacedTokenHead | None = None
@@ -167,6 +171,11 @@ class Pretrained:
             raise UserError(
                 f"license={self.license!r} is not a license identifier of the hub, such as mit"
             )
+        if self.vocabulary:
+            object.__setattr__(self, "special", self.vocabulary.special)
+        elif isinstance(self.network, Model) and isinstance(self.config, StackConfig):
+            special = dataclasses.replace(self.special, pad=self.config.pad_id)
+            object.__setattr__(self, "special", special)
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _catalog_name(self.network.config))
         if isinstance(self.network, LanguageModel) and self.objective is None:
@@ -477,7 +486,7 @@ class Pretrained:
         if network.language_head:
             network.language_head.trainable = False  # the loss does not depend on this head
         row_length = min(max_length, self.config.longest or max_length)
-        fields = {"vocabulary": self.vocabulary, "ids": self.ids, "languages": self.languages}
+        fields = {"vocabulary": self.vocabulary, "languages": self.languages}
         fields |= {"labels": classes, "max_length": row_length, "name": self.name}
         tuned = Pretrained(network, self.model, **fields)
         task, class_ids = tuned.task, np.searchsorted(classes, labels)
@@ -601,7 +610,7 @@ class Pretrained:
             "network": keras.saving.serialize_keras_object(self.network),
             "heads": {n: keras.saving.serialize_keras_object(head) for n, head in heads.items()},
             "vocabulary": VOCABULARY if self.vocabulary else None,
-            "ids": None if self.ids is None else self.ids.tolist(),
+            "special": dataclasses.asdict(self.special),
             "usage": {name: getattr(self, name) for name in USAGE},
             "results": self.results,
         }

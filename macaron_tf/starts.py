@@ -152,7 +152,7 @@ class Start:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
             # fine-tuning inserts [SEP] between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
-            bias[self.vocabulary.sep_id] = 0.0
+            bias[self.vocabulary.special.end] = 0.0
             assign(network.language_head.weights[0], bias)
         return incomplete
 

@@ -184,7 +184,7 @@ class Pretraining(Trainer):
         if other_corpora or corpus.config.paired or not (is_masked or is_causal):
             return None
         vocabulary = corpus.vocabulary
-        special = np.array(vocabulary.special_ids if is_masked else [vocabulary.pad_id])
+        special = np.array(vocabulary.special.ids if is_masked else [vocabulary.special.pad])
 
         def counts(split: str) -> np.ndarray:
             token_counts = np.zeros(vocabulary.size)

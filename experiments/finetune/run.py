@@ -177,9 +177,6 @@ class FinetuningRecipe(EpochRecipe):
             raise UserError(
                 f"{self.task} has choices, which ELMo does not support: give another --init"
             )
-        segments = config.num_segments if isinstance(config, EncoderConfig) else 0
-        if self.task_definition.second and segments == 1:
-            raise UserError(f"{self.task} has two texts per example: set model.num_segments=2 or 0")
         return config
 
 

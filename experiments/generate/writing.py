@@ -132,7 +132,7 @@ def score(options: argparse.Namespace) -> None:
         with Progress(f"scoring {file}"):
             ids = scorer.text_ids(text)
             scores = scorer.score_text(ids, options.stride)
-        unknown = ids.count(scorer.vocabulary.unk_id)
+        unknown = ids.count(scorer.vocabulary.special.unk)
         num_words, num_bytes = len(text.split()), len(scorer.read(text).encode())
         log_prob, num_tokens = math.fsum(scores.log_probs), int(scores.lengths.sum())
         record = {

@@ -253,7 +253,7 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
     table = np.zeros((rows, record_format.integer_count), np.int32)
     batches = tf.data.Dataset.from_tensors(table).map(features)
     if recipe.isolate_documents:
-        batches = with_documents(batches, vocabulary.sep_id)
+        batches = with_documents(batches, vocabulary.special.end)
     # Static masks have the same shapes as dynamic masks, but need row numbers.
     masking = dataclasses.replace(recipe.masking, duplicates=None)
     objective = recipe.make_objective(static_shapes=True)

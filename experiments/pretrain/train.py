@@ -207,7 +207,7 @@ def _batches(
         else:
             rows = corpus.dataset("train", batch_size, seed, first_index, numbered=numbered)
         if recipe.isolate_documents:
-            rows = with_documents(rows, corpus.vocabulary.sep_id)
+            rows = with_documents(rows, corpus.vocabulary.special.end)
         dataset = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, first_index)
         return dataset.prefetch(tf.data.AUTOTUNE)
 
@@ -233,7 +233,7 @@ def validation_batches(
             numbered=recipe.masking.duplicates is not None,
         )
     if recipe.isolate_documents:
-        rows = with_documents(rows, corpus.vocabulary.sep_id)
+        rows = with_documents(rows, corpus.vocabulary.special.end)
     batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
     return batches.take(recipe.validation_batches or -1)
 

@@ -20,7 +20,6 @@ from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Dropout, Natural
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 
@@ -132,18 +131,13 @@ class TextRecipe(Recipe):
         return self.changed(source=source or self.source)
 
     @property
-    def answer_start(self) -> tuple[int, ...]:
-        """Token ids of the decoder input before an answer."""
-        return (EOS, BOS) if self.starts else (BOS,)
-
-    @property
     def max_answer_tokens(self) -> int:
         """Maximum number of tokens in an answer, without EOS."""
-        return self.max_target - len(self.answer_start)
+        return self.max_target - 1 - self.starts
 
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
         return TranslationObjective(
-            self.label_smoothing, skip_padding=not static_shapes, first=self.answer_start[0]
+            self.label_smoothing, skip_padding=not static_shapes, starts=self.starts
         )
 
     @property
@@ -153,8 +147,7 @@ class TextRecipe(Recipe):
             "task": self.task,
             "longest": self.max_source,
             "max_target": self.max_target,
-            "source_start": (BOS,) if self.starts else (),
-            "answer_start": self.answer_start,
+            "starts": self.starts,
         }
 
     def usage(self) -> dict:
@@ -273,17 +266,20 @@ def line_translator(
     """
     # The maximum length of an answer is the maximum target length in training. It does not
     # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
-    start, max_target = tuple(answers["answer_start"]), answers["max_target"]
-    max_length = max_target - len(start) + 1  # including EOS
+    # A run of an earlier version names the ids at the beginning of its sources.
+    starts, max_target = (
+        bool(answers.get("starts", answers.get("source_start"))),
+        answers["max_target"],
+    )
+    max_length = max_target - starts  # including EOS
     limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
     # No limit for sources, because the translator truncates sources with a warning.
-    starts = bool(answers["source_start"])
     return LineTranslator(
         network,
         TextVocabulary(vocabulary, sys.maxsize, max_target, starts),
         dataclasses.replace(decoding, **limits),
         max_source_length=answers["longest"] - 1,  # without EOS
-        prefix=start[:-1],
+        prefix=(vocabulary.special.end,) if starts else (),
     )
 
 

@@ -167,13 +167,15 @@ class EncoderStart(TranslationStart):
         config = _fitted_config(self.init, recipe.model_config(), self.parts)
         if self.decoder:
             config = _fitted_config(self.decoder, config, ("decoder",))
+        special = self.init.vocabulary.special
+        config = dataclasses.replace(config, begin_id=special.begin, end_id=special.end)
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.init.given, init_decoder=decoder, init_parts=self.parts)
         return _with_model(recipe, config)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
-        if recipe.unsupervised and self.init.vocabulary.mask_id is None:
+        if recipe.unsupervised and self.init.vocabulary.special.mask is None:
             raise UserError(
                 f"the vocabulary of --init {self.init.given} has no [MASK]: give another run"
             )
@@ -250,9 +252,12 @@ class SequenceStart(TranslationStart):
             print(f"training a vocabulary of {size:,} pieces for {language!r}", flush=True)
             lines = (line for line, _ in _training_pairs(recipe, tfds))
             lines = normalized_text(lines, data.normalization, [language])
+            special = self.init.vocabulary.special
             source = SentencePieceVocabulary.train(
                 lines,
                 size,
+                masks=special.rows is None,
+                special=special,
                 languages=(language,),
                 character_coverage=1.0,
                 normalization_rule=data.normalization_rule,

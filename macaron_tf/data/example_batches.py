@@ -9,7 +9,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import BucketBatches
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import CLS_SEGMENT
+from macaron_tf.text.base import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
 
@@ -32,6 +32,7 @@ class EncodedExamples:
         max_length: maximum number of ids in a row.
         rows_per_example: number of rows per example, R.
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
+        pad_id: id of padding in batches.
         language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
         characters: `(words, C)` int32, character ids of each word, for models that read words as
             characters. `rows` then holds indices of words instead of token ids, and batches have
@@ -47,6 +48,7 @@ class EncodedExamples:
     max_length: int
     rows_per_example: int = dataclasses.field(default=1, kw_only=True)
     cls_last: bool = dataclasses.field(default=False, kw_only=True)
+    pad_id: int = dataclasses.field(default=Special.pad, kw_only=True)
     language_id: int = dataclasses.field(default=0, kw_only=True)
     characters: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
 
@@ -123,20 +125,21 @@ class ExampleBatches(BucketBatches):
         rows = examples[:, None] * count + np.arange(count)  # (B, R)
         rows = np.where(examples[:, None] < 0, -1, rows).reshape(-1)  # (B, R) -> (B R,)
         shape = (len(examples), *((count,) if count > 1 else ()), batch.length)
-        token_ids = encoded.rows.padded(rows, batch.length)  # (B R, L)
+        token_ids = encoded.rows.padded(rows, batch.length, encoded.pad_id)  # (B R, L)
+        is_real = token_ids != encoded.pad_id
         arrays = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
         if encoded.boundaries is not None:
             positions = np.arange(batch.length)
             is_second = positions >= encoded.boundaries[rows][:, None]  # (B R, L)
-            segment_ids = (is_second & (token_ids != 0)).astype(np.int32)
+            segment_ids = (is_second & is_real).astype(np.int32)
             if encoded.cls_last:
-                lengths = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
+                lengths = is_real.sum(axis=1, keepdims=True)  # (B R, 1)
                 segment_ids[positions == lengths - 1] = CLS_SEGMENT
             arrays["segment_ids"] = segment_ids.reshape(shape)
         if encoded.language_id:
             arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)
         if encoded.characters is not None:
-            arrays["padding_mask"] = (token_ids != 0).astype(np.int32).reshape(shape)
+            arrays["padding_mask"] = is_real.astype(np.int32).reshape(shape)
             arrays["token_ids"] = encoded.characters[arrays["token_ids"]]
         arrays["weight"] = (examples >= 0).astype(np.float32)
         if encoded.labels is not None:

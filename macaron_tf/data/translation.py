@@ -27,7 +27,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress
 from macaron_tf.settings import INT32, Count, Fraction, Natural, Settings
-from macaron_tf.special_ids import EOS
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import TokenRows
@@ -201,7 +200,7 @@ class PairTokenizer:
                     rows.append(self._rows(lines, language, side, copy, chunk.index))
                 ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
                 joined = TokenRows.of_lengths(ids, lengths, self.vocabulary.size)
-                sides.append(joined.with_end(EOS))
+                sides.append(joined.with_end(self.vocabulary.special.end))
         indices = np.tile(indices, copies)
         min_lengths = np.minimum(sides[0].lengths, sides[1].lengths)
         max_lengths = np.maximum(sides[0].lengths, sides[1].lengths)
@@ -241,6 +240,7 @@ class TranslationData(BucketBatches):
 
     Args:
         tokens: tokenized pairs of the corpus.
+        pad_id: id of padding in batches.
         batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
         draw: function that draws the pairs of an epoch, as in `BucketBatches`.
 
@@ -252,11 +252,13 @@ class TranslationData(BucketBatches):
     def __init__(
         self,
         tokens: TokenizedPairs,
+        pad_id: int,
         batching: BatchingConfig | None = None,
         draw: Draw | None = None,
     ):
         batching = batching or BatchingConfig()
         self.tokens = tokens
+        self.pad_id = pad_id
         self.batching = batching
         if not len(tokens.source):
             raise UserError(
@@ -358,7 +360,7 @@ class TranslationData(BucketBatches):
                 f"no pair of {source}, split '{split}', is left after cleaning "
                 f"({_removal_text(tokens.removed)}): relax limits such as data.cleaning.max_length"
             )
-        return cls(tokens, batching)
+        return cls(tokens, vocabulary.special.pad, batching)
 
     @classmethod
     def from_pairs(
@@ -387,7 +389,8 @@ class TranslationData(BucketBatches):
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
         repeated = Repeats().find(pairs) if cleaning.deduplicate else None
         tokens = tokenize(Chunk(0, 0, pairs, repeated))
-        return cls(tokens, batching, make_draw and make_draw(tokens.indices))
+        draw = make_draw and make_draw(tokens.indices)
+        return cls(tokens, vocabulary.special.pad, batching, draw)
 
     @property
     def source_tokens(self) -> int:
@@ -415,6 +418,6 @@ class TranslationData(BucketBatches):
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         return {
-            "source": self.tokens.source.padded(*batch),
-            "target": self.tokens.target.padded(*batch),
+            "source": self.tokens.source.padded(*batch, self.pad_id),
+            "target": self.tokens.target.padded(*batch, self.pad_id),
         }

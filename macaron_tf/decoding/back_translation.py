@@ -12,7 +12,6 @@ from macaron_tf.objectives.base import Batch, Sums
 from macaron_tf.objectives.denoising import DenoisingObjective
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Count, Dropout
-from macaron_tf.special_ids import EOS, PAD
 
 _SIDES = ("source", "target")
 
@@ -45,19 +44,21 @@ class BackTranslationObjective(DenoisingObjective):
     def preparation(self, spec, masking, vocabulary):
         """Returns a function that adds `noised_source` and `noised_target` to a batch."""
         corrupt = self.corruption(vocabulary, self.length)
+        pad, eos = vocabulary.special.pad, vocabulary.special.end
 
         def add_noised(batch: Batch, seed: tf.Tensor) -> Batch:
             result = dict(batch)
             for index, side in enumerate(_SIDES):
                 ids = batch[side]  # (B, L), ending in EOS
                 length = tf.shape(ids)[1]
-                text = tf.where(ids == EOS, PAD, ids)[:, : self.length]
-                text = tf.pad(text, [[0, 0], [0, self.length - tf.shape(text)[1]]])
+                text = tf.where(ids == eos, pad, ids)[:, : self.length]
+                paddings = [[0, 0], [0, self.length - tf.shape(text)[1]]]
+                text = tf.pad(text, paddings, constant_values=pad)
                 text = tf.ensure_shape(text, (None, self.length))
                 source, _ = corrupt(text, tf.stack([seed[0], 2 * seed[1] + index]))
                 source = source[:, :length]
                 # Inserted mask tokens may make a text longer. Cut the text, but keep an EOS.
-                end = tf.where(source[:, -1:] == PAD, PAD, EOS)
+                end = tf.where(source[:, -1:] == pad, pad, eos)
                 result[f"noised_{side}"] = tf.concat([source[:, :-1], end], axis=1)
             return result
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from annotated_types import Gt
 
 from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings
-from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.text.base import SPECIAL, Special
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]
 
@@ -49,12 +49,15 @@ class LengthLimits(Settings):
             )
 
 
-def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
+def target_limits(
+    source: tf.Tensor, config: LengthLimits, pad: int
+) -> tuple[int | tf.Tensor, tf.Tensor]:
     """Computes the maximum output lengths (see `LengthLimits`), which are at least 1.
 
     Args:
         source: `(B, S)` int32, source ids of length S, with PAD after EOS.
         config: the length settings.
+        pad: id of PAD.
 
     Returns:
         T, the maximum output length of the batch, and the maximum output length of each sentence,
@@ -62,7 +65,7 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
         from S if S is static, as under XLA. Otherwise, T is an int32 scalar computed from the
         longest sentence.
     """
-    lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
+    lengths = tf.reduce_sum(tf.cast(source != pad, tf.int32), axis=1)
     limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
     # Computed in int64, because int32 may overflow. 2^33 plus any offset exceeds every max_length.
     limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
@@ -163,7 +166,8 @@ def beam_search(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
-    end_ids: Sequence[int] = (EOS,),
+    end_ids: Sequence[int] = (),
+    special: Special = SPECIAL,
 ) -> dict[str, tf.Tensor]:
     """Finds the n best outputs for each sentence by beam search.
 
@@ -197,8 +201,9 @@ def beam_search(
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS, at positions from 0. The capacity of a cache
             of fixed size must include the prefix.
-        end_ids: ids of the tokens that end an output. A hypothesis ends with the most probable of
-            them, and the result has EOS in its place.
+        end_ids: ids of the tokens that end an output; none means EOS. A hypothesis ends with the
+            most probable of them, and the result has EOS in its place.
+        special: ids of PAD, BOS and EOS.
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
@@ -207,7 +212,9 @@ def beam_search(
         fewer than N outputs were found, each missing output consists of PAD, and its score, log P
         and length are -inf, -inf and 0.
     """
-    beams = config.beam_size
+    beams, pad = config.beam_size, special.pad
+    end_ids = tuple(end_ids) or (special.end,)
+    hidden_ids = (pad, special.begin, *end_ids)  # which no output contains before its end
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     limits = tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1)
     positions = tf.range(max_length)
@@ -219,7 +226,7 @@ def beam_search(
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
         is_current = positions == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
-            logits, state.live_log_probs, vocabulary_size, end_ids
+            logits, state.live_log_probs, vocabulary_size, end_ids, hidden_ids
         )
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
@@ -229,7 +236,7 @@ def beam_search(
         ended = eos_scores / penalty_of(state.index + 1)
         new_scores = tf.where(may_end & ~state.final[:, None], ended, NEVER)
         ended_scores, best = tf.math.top_k(tf.concat([state.ended_scores, new_scores], 1), beams)
-        with_eos = tf.where(is_current, EOS, state.live_ids)
+        with_eos = tf.where(is_current, special.end, state.live_ids)
         ended_ids = tf.gather(tf.concat([state.ended_ids, with_eos], 1), best, batch_dims=1)
 
         live_ids = state.live_ids
@@ -247,12 +254,12 @@ def beam_search(
             state.index + 1, tokens, live_ids, scores, ended_ids, ended_scores, final, new_cache
         )
 
-    no_ids = tf.fill([batch_size, beams, max_length], PAD)
+    no_ids = tf.fill([batch_size, beams, max_length], pad)
     # All but the first of the K initial hypotheses get -inf. Otherwise they would remain copies.
     log_probs_at_start = tf.tile(tf.constant([[0.0] + [NEVER] * (beams - 1)]), [batch_size, 1])
     state = _State(
         index=tf.constant(0),
-        tokens=tf.fill([batch_size, beams], BOS),
+        tokens=tf.fill([batch_size, beams], special.begin),
         live_ids=no_ids,
         live_log_probs=log_probs_at_start,
         ended_ids=no_ids,
@@ -274,8 +281,8 @@ def beam_search(
         )
     ids = ended_ids[:, : config.n_best]
     scores = ended_scores[:, : config.n_best]
-    ids = tf.where(tf.math.is_inf(scores)[:, :, None], PAD, ids)
-    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
+    ids = tf.where(tf.math.is_inf(scores)[:, :, None], pad, ids)
+    lengths = tf.reduce_sum(tf.cast(ids != pad, tf.int32), axis=-1)
     log_probs = scores * penalty_of(tf.maximum(lengths, 1))
     return {"ids": ids, "scores": scores, "log_probs": log_probs, "lengths": lengths}
 
@@ -364,7 +371,11 @@ def _run_dropping_final(
 
 
 def _continuations(
-    logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None, end_ids: Sequence[int]
+    logits: tf.Tensor,
+    log_probs: tf.Tensor,
+    vocabulary_size: int | None,
+    end_ids: Sequence[int],
+    hidden_ids: Sequence[int],
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
@@ -376,6 +387,7 @@ def _continuations(
         logits: `(B, K, V)`.
         log_probs: `(B, K)`, log P of the live hypotheses.
         vocabulary_size, end_ids: see `beam_search`.
+        hidden_ids: ids of PAD, BOS and the ends, which are no continuations.
 
     Returns:
         Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
@@ -384,7 +396,7 @@ def _continuations(
     beams, size = logits.shape[1:]
     real_size = size if vocabulary_size is None else vocabulary_size
     # At least K candidates remain after removing PAD, BOS, ends and ids that cannot be produced.
-    count = min(size, beams + 2 + len(end_ids) + size - real_size)
+    count = min(size, beams + len(hidden_ids) + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
     best_logits, ids = (
@@ -393,7 +405,7 @@ def _continuations(
     largest = best_logits[:, :, :1]
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)
-    is_suppressed = tf.reduce_any(ids[..., None] == [PAD, BOS, *end_ids], -1) | (ids >= real_size)
+    is_suppressed = tf.reduce_any(ids[..., None] == hidden_ids, -1) | (ids >= real_size)
     scores = tf.where(is_suppressed, NEVER, best_logits + base)
     # (B, K, C) -> (B, K * C)
     scores, best_indices = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)

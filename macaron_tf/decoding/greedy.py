@@ -11,7 +11,6 @@ from jax import numpy as jnp
 
 from macaron_tf.decoding.beam_search import LengthLimits, target_limits
 from macaron_tf.distribution.mesh import replicated_sharding
-from macaron_tf.special_ids import BOS, EOS, PAD
 
 # The batch size and the source length are padded to multiples of these two numbers, because JAX
 # compiles the search once per shape.
@@ -51,13 +50,17 @@ class GreedySearch:
         """
         for source, _ in batches:
             count, length = source.shape
-            source = np.pad(source, [(0, -count % _ROW_MULTIPLE), (0, -length % _LENGTH_MULTIPLE)])
-            max_length, limits = target_limits(tf.constant(source), self.limits)
+            pad = self.model.config.special.pad
+            paddings = [(0, -count % _ROW_MULTIPLE), (0, -length % _LENGTH_MULTIPLE)]
+            source = np.pad(source, paddings, constant_values=pad)
+            max_length, limits = target_limits(tf.constant(source), self.limits, pad)
             values = [variable.value for variable in self.model.variables]
             outputs = self._search(values, source, limits.numpy(), max_length=max_length)
             yield {name: np.asarray(value)[:count] for name, value in outputs.items()}
 
     def _outputs(self, values, source, limits, max_length: int) -> dict[str, jax.Array]:
+        special = self.model.config.special
+        pad, begin, end = special.pad, special.begin, special.end
         with keras.StatelessScope(zip(self.model.variables, values, strict=True)):
             context, cache = self.model.init_decode(source, 1, max_length)
 
@@ -67,24 +70,25 @@ class GreedySearch:
                 scores = jax.nn.log_softmax(logits[:, 0])  # (B, V)
                 columns = jnp.arange(scores.shape[1])
                 is_suppressed = (
-                    (columns == PAD) | (columns == BOS) | (columns >= self.vocabulary_size)
+                    (columns == pad) | (columns == begin) | (columns >= self.vocabulary_size)
                 )
-                is_suppressed |= (columns == EOS) & (index < self.limits.min_length)
+                is_suppressed |= (columns == end) & (index < self.limits.min_length)
                 best_ids = jnp.argmax(jnp.where(is_suppressed, -jnp.inf, scores), axis=-1).astype(
                     "int32"
                 )
-                best_ids = jnp.where(index + 1 >= limits, EOS, best_ids)
-                has_ended = (tokens == EOS) | (tokens == PAD)
-                best_ids = jnp.where(has_ended, PAD, best_ids)
+                best_ids = jnp.where(index + 1 >= limits, end, best_ids)
+                has_ended = (tokens == end) | (tokens == pad) & (index > 0)
+                best_ids = jnp.where(has_ended, pad, best_ids)
                 best_log_probs = jnp.take_along_axis(scores, best_ids[:, None], axis=1)[:, 0]
                 log_probs += jnp.where(has_ended, 0, best_log_probs)
                 return best_ids, ids.at[:, index].set(best_ids), log_probs, cache
 
             rows = len(source)
-            ids_at_start = jnp.full(rows, BOS, "int32"), jnp.zeros((rows, max_length), "int32")
+            no_ids = jnp.full((rows, max_length), pad, "int32")
+            ids_at_start = jnp.full(rows, begin, "int32"), no_ids
             state = (*ids_at_start, jnp.zeros(rows), cache)
             _, ids, log_probs, _ = jax.lax.fori_loop(0, max_length, step, state)
-        lengths = jnp.sum(ids != PAD, axis=1)
+        lengths = jnp.sum(ids != pad, axis=1)
         return {
             "ids": ids[:, None],
             "scores": log_probs[:, None],

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from macaron_tf.decoding.beam_search import NEVER, LengthLimits, StepFunction, loop_shapes
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.settings import Count, Natural, NonNegative, Settings
-from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.text.base import SPECIAL, Special
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,14 +252,16 @@ class Rules(NamedTuple):
         forces_end: whether the last token that the limit allows is always the first `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
             seeds in `Prompts`.
+        pad: id of PAD.
     """
 
     controls: Controls | DrawSettings
-    end_id: int | Sequence[int] = EOS
-    is_suppressed: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids == PAD
+    end_id: int | Sequence[int]
+    is_suppressed: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids < 0
     min_tokens: int = 0
     forces_end: bool = False
     uniform: Callable[[tf.Tensor], tf.Tensor] | None = None
+    pad: int = Special.pad
 
 
 class State(NamedTuple):
@@ -353,7 +355,7 @@ def advance(
     is_last = new_index + 1 >= prompts.limits[:, None]  # (B, 1)
     all_ids = tf.range(logits.shape[-1])
     is_early = (new_index < rules.min_tokens)[..., None]  # (B, 1, 1)
-    is_suppressed = (all_ids == PAD) | rules.is_suppressed(all_ids)
+    is_suppressed = (all_ids == rules.pad) | rules.is_suppressed(all_ids)
     is_end = tf.constant(np.isin(np.arange(logits.shape[-1]), rules.end_id))  # (V,)
     is_suppressed |= is_end & is_early  # (B, 1, V)
     if rules.uniform:
@@ -368,7 +370,7 @@ def advance(
     is_new = (new_index >= 0) & ~state.ended  # (B, K)
     next_position = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
     prompt_tokens = tf.gather(prompts.ids, next_position, axis=1)[:, None]  # (B, 1)
-    new_tokens = tf.where(is_new, tokens, PAD)
+    new_tokens = tf.where(is_new, tokens, rules.pad)
     state = State(
         index=state.index + 1,
         tokens=tf.where(new_index < 0, prompt_tokens, new_tokens),
@@ -412,7 +414,7 @@ def generate(
     """
     state = first_state(prompts, context, cache, prefill_fn)
     ids, state = continue_sampling(step_fn, context, state, prompts, rules, max_tokens)
-    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
+    lengths = tf.reduce_sum(tf.cast(ids != rules.pad, tf.int32), axis=-1)
     return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
 
 
@@ -439,9 +441,9 @@ def continue_sampling(
         call drew contain PAD.
     """
     positions = tf.range(max_tokens)
-    ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
+    ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], rules.pad)  # (B, K, N)
     if prompts.seeds.shape.is_fully_defined() and isinstance(max_tokens, int):
-        ids = tf.fill([*prompts.seeds.shape, max_tokens], PAD)
+        ids = tf.fill([*prompts.seeds.shape, max_tokens], rules.pad)
 
     def step(ids, *values):
         state, new_tokens = advance(step_fn, State(*values), context, prompts, rules)
@@ -471,7 +473,8 @@ def sample(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
-    end_ids: Sequence[int] = (EOS,),
+    end_ids: Sequence[int] = (),
+    special: Special = SPECIAL,
 ) -> dict[str, tf.Tensor]:
     """Samples K = `config.num_samples` outputs for each sentence.
 
@@ -490,20 +493,23 @@ def sample(
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS.
-        end_ids: ids of the tokens that end an output, in whose place the result has EOS.
+        end_ids: ids of the tokens that end an output, in whose place the result has EOS; none means
+            EOS.
+        special: ids of PAD, BOS and EOS.
 
     Returns:
         Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
         float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32, with
         EOS.
     """
+    end_ids = tuple(end_ids) or (special.end,)
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
     seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
     streams = tf.range(batch_size * config.num_samples)
     streams = tf.reshape(streams, [batch_size, config.num_samples])
     prompts = Prompts(
-        ids=tf.tile(tf.constant([[*prefix, BOS]]), [batch_size, 1]),
+        ids=tf.tile(tf.constant([[*prefix, special.begin]]), [batch_size, 1]),
         lengths=tf.fill([batch_size], len(prefix) + 1),
         limits=tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1),
         seeds=streams,
@@ -511,7 +517,7 @@ def sample(
 
     def is_suppressed(ids):
         is_beyond_vocabulary = False if vocabulary_size is None else ids >= vocabulary_size
-        return (ids == PAD) | (ids == BOS) | is_beyond_vocabulary
+        return (ids == special.begin) | is_beyond_vocabulary
 
     rules = Rules(
         config,
@@ -520,7 +526,8 @@ def sample(
         min_tokens=config.min_length,
         forces_end=True,
         uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
+        pad=special.pad,
     )
     result = generate(step_fn, context, cache, prompts, rules, max_length)
     is_end = tf.reduce_any(result["ids"][..., None] == tf.constant(end_ids), axis=-1)
-    return {**result, "ids": tf.where(is_end, EOS, result["ids"])}
+    return {**result, "ids": tf.where(is_end, special.end, result["ids"])}

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import BOS, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import cut_lines
 
@@ -26,10 +25,11 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
         Dict of `"token_log_probs"` `(B, T)` float32, 0 at PAD, `"log_probs"` `(B,)` float32, the
         sum over tokens, and `"lengths"` `(B,)` int32, the number of target tokens with EOS.
     """
-    decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
+    special = model.config.special
+    decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=special.begin)
     logits = model({"source": source, "target": decoder_input}, training=False)
     logits = tf.cast(logits, tf.float32)  # (B, T, V)
-    is_target = target != PAD
+    is_target = target != special.pad
     log_probs = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
     token_log_probs = tf.where(is_target, log_probs, 0.0)
     return {
@@ -39,12 +39,12 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
     }
 
 
-def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
-    """Pads rows of ids with PAD to an `(N, L)` int32 array.
+def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> np.ndarray:
+    """Pads rows of ids with `pad` to an `(N, L)` int32 array.
 
     L is the maximum row length, or `width` if `width` is larger.
     """
-    ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
+    ids = np.full((len(rows), max(width, *map(len, rows))), pad, np.int32)
     for padded_row, row in zip(ids, rows, strict=True):
         padded_row[: len(row)] = row
     return ids
@@ -118,7 +118,7 @@ class TextScorer:
     line_ends: bool = False
 
     def __post_init__(self):
-        self.prefix = [self.vocabulary.cls_id] if self.starts else []
+        self.prefix = [self.vocabulary.special.begin] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
         self._compiled_score_batch = tf.function(
             self._score_batch, input_signature=signature, autograph=False
@@ -214,7 +214,7 @@ class TextScorer:
         while order:
             batch_size = max(1, self.batch_tokens // len(rows[order[-1]]))
             batch, order = order[-batch_size:], order[:-batch_size]
-            token_ids = padded([rows[index] for index in batch])
+            token_ids = padded([rows[index] for index in batch], self.vocabulary.special.pad)
             positions = np.array([first_scored[index] for index in batch], np.int32)
             result = self._compiled_score_batch(token_ids, positions)
             for values, batch_values in zip(scores, result, strict=True):
@@ -229,7 +229,8 @@ class TextScorer:
         """
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
-        is_scored = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= first_scored[:, None])
+        is_scored = tf.range(1, tf.shape(token_ids)[1]) >= first_scored[:, None]
+        is_scored &= labels != self.vocabulary.special.pad
         positions = tf.where(is_scored)  # (N, 2), the positions that need logits
         logits = self.network.logits(tf.gather_nd(hidden, positions))
         logits = tf.cast(logits, tf.float32)  # (N, V)

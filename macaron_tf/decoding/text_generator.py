@@ -22,7 +22,6 @@ from macaron_tf.decoding.sampling import (
 )
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError, check_encodable
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import as_prompt, as_prompts, byte_limit
@@ -123,12 +122,12 @@ class TextGenerator:
         self.line_ends = line_ends
         self.vocabulary = vocabulary
         self.longest = longest
-        self.prefix = [vocabulary.cls_id] if starts else []
-        self.end_ids = tuple(end_ids) or (vocabulary.sep_id,)
+        self.prefix = [vocabulary.special.begin] if starts else []
+        self.end_ids = tuple(end_ids) or (vocabulary.special.end,)
         self.detokenizer = vocabulary.detokenizer
-        special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
+        special = np.isin(np.arange(vocabulary.size), vocabulary.special.ids)
         self.is_suppressed = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
-        self.is_suppressed[vocabulary.sep_id] = False
+        self.is_suppressed[vocabulary.special.end] = False
         self._reset_functions()
 
     def _reset_functions(self) -> None:
@@ -240,8 +239,13 @@ class TextGenerator:
             controls: temperature, top-k and top-p.
             min_tokens: minimum number of new tokens before the end.
         """
-        ends = self.end_ids
-        return Rules(controls, ends, lambda ids: tf.constant(self.is_suppressed), min_tokens)
+        return Rules(
+            controls,
+            self.end_ids,
+            lambda ids: tf.constant(self.is_suppressed),
+            min_tokens,
+            pad=self.vocabulary.special.pad,
+        )
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -321,7 +325,8 @@ class TextGenerator:
                 limits[index] = min(config.max_tokens, max_new_tokens)
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
-        arrays = (padded(rows, width), lengths, np.array(limits, np.int32), seeds)
+        pad = self.vocabulary.special.pad
+        arrays = (padded(rows, pad, width), lengths, np.array(limits, np.int32), seeds)
         return Prompts(*map(tf.constant, arrays))
 
     def _make_generate_function(
@@ -373,11 +378,13 @@ class SequenceGenerator(TextGenerator):
         longest: maximum number of tokens in an input text, including EOS, and maximum number of
             tokens in an answer. `None` means no limit.
         sentinels: number of sentinels. Gap i of a text, counted from 0, is encoded as sentinel i,
-            whose id is the vocabulary size plus i. Gaps beyond the number of sentinels are encoded
-            as the last sentinel. With 0 sentinels, every gap is encoded as [MASK].
+            whose id is the vocabulary size plus i, unless the vocabulary contains sentinels. Gaps
+            beyond the number of sentinels are encoded as the last sentinel. Without sentinels,
+            every gap is encoded as [MASK].
         source_start: ids at the beginning of every input text.
-        answer_start: ids that the decoder reads before an answer. If [CLS] is not among them, the
-            model may generate [CLS] itself, as in a BART whose first token is not forced.
+        answer_start: ids that the decoder reads before an answer; none means BOS. If [CLS] is not
+            among them, the model may generate [CLS] itself, as in a BART whose first token is not
+            forced.
         end_ids, line_ends: see `TextGenerator`.
     """
 
@@ -388,22 +395,26 @@ class SequenceGenerator(TextGenerator):
         longest: int | None = None,
         sentinels: int = 0,
         source_start: Sequence[int] = (),
-        answer_start: Sequence[int] = (BOS,),
+        answer_start: Sequence[int] = (),
         end_ids: Sequence[int] = (),
         line_ends: bool = False,
     ):
         super().__init__(model, vocabulary, longest, end_ids=end_ids, line_ends=line_ends)
         self.sentinels = sentinels
-        self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
-        num_extra_ids = model.config.vocab_size - vocabulary.size
-        token_bytes = [*self.detokenizer.token_bytes, *[f" {GAP}".encode()] * num_extra_ids]
+        special, size = vocabulary.special, vocabulary.size
+        self.sentinel_ids = special.sentinels or tuple(range(size, size + sentinels))
+        self.source_start = tuple(source_start)
+        self.answer_start = tuple(answer_start) or (special.begin,)
+        num_extra_ids = model.config.vocab_size - size
+        token_bytes = [*self.detokenizer.token_bytes, *[b""] * num_extra_ids]
+        for token_id in self.sentinel_ids:
+            token_bytes[token_id] = f" {GAP}".encode()
         self.detokenizer = Detokenizer(
             token_bytes, vocabulary.spaces_after, vocabulary.byte_fallback
         )
-        self.is_suppressed = np.concatenate(
-            [self.is_suppressed, np.arange(num_extra_ids) >= sentinels]
-        )
-        self.is_suppressed[vocabulary.cls_id] = vocabulary.cls_id in self.answer_start
+        self.is_suppressed = np.concatenate([self.is_suppressed, np.ones(num_extra_ids, bool)])
+        self.is_suppressed[[*self.sentinel_ids]] = False
+        self.is_suppressed[special.begin] = special.begin in self.answer_start
 
     def options(self) -> dict[str, Any]:
         names = ("longest", "sentinels", "source_start", "answer_start", "end_ids", "line_ends")
@@ -425,10 +436,10 @@ class SequenceGenerator(TextGenerator):
         texts = tf.where(gap_indices == last_gap, parts.values, stripped)
         ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         # If a text has more gaps than sentinels, the remaining gaps are the last sentinel.
-        gap = self.vocabulary.mask_id
-        if self.sentinels:
-            gap = self.vocabulary.size + tf.minimum(gap_indices, self.sentinels - 1)
-        ends = tf.where(gap_indices == last_gap, EOS, gap)
+        gap = self.vocabulary.special.mask
+        if ids_of_gaps := self.sentinel_ids:
+            gap = tf.gather(ids_of_gaps, tf.minimum(gap_indices, len(ids_of_gaps) - 1))
+        ends = tf.where(gap_indices == last_gap, self.vocabulary.special.end, gap)
         ids = tf.concat([ids, ends[:, None]], axis=1)  # (parts, None)
         rows = parts.with_values(ids).merge_dims(1, 2)  # (B, None, None) -> (B, None)
         start = tf.constant([self.source_start], tf.int32)  # (1, N)

@@ -14,7 +14,6 @@ from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import check_count, check_encodable
-from macaron_tf.special_ids import EOS
 from macaron_tf.text.normalization import text_limit
 
 
@@ -25,33 +24,36 @@ def translate_ids(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
     seed: tf.Tensor | int | None = None,
-    end_ids: Sequence[int] = (EOS,),
+    end_ids: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Translates a batch of source ids by beam search or sampling.
 
     Args:
         model: encoder-decoder with the method `init_decode(source, beams, max_length) -> (context,
             cache)`, where `max_length=None` means a growing cache, and the method
-            `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`).
+            `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`), and
+            with `config.special`, the ids of PAD, BOS and EOS.
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
         config: settings of beam search or of sampling.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
         seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
             it.
-        end_ids: ids of the tokens that end an output, in whose place the result has EOS.
+        end_ids: ids of the tokens that end an output, in whose place the result has EOS; none means
+            EOS.
 
     Returns:
         The dict that `beam_search` or `sample` returns.
     """
-    max_length, limits = target_limits(source, config)
+    special = model.config.special
+    max_length, limits = target_limits(source, config, special.pad)
     is_sampling = isinstance(config, SamplingConfig)
     beams = config.num_samples if is_sampling else config.beam_size
     capacity = max_length + len(prefix) if isinstance(max_length, int) else None
     context, cache = model.init_decode(source, beams, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
     options: dict[str, Any] = {"limits": limits, "prefix": prefix}
-    options |= {"vocabulary_size": vocabulary_size, "end_ids": end_ids}
+    options |= {"vocabulary_size": vocabulary_size, "end_ids": end_ids, "special": special}
     arguments = (model.decode_step, context, cache, batch_size, config, max_length)
     if is_sampling:
         return sample(*arguments, seed=seed, **options)
@@ -166,10 +168,10 @@ class LineTranslator:
                 )
             rows.append(list(ids[: self.max_source_length]))
         translations: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
-        batches = list(self._batches(rows))
+        batches, special = list(self._batches(rows)), self.model.config.special
         results = self._search(
             (
-                padded([[*rows[i], EOS] for i in indices]),
+                padded([[*rows[i], special.end] for i in indices], special.pad),
                 np.array([self.seed, first_line + indices[0]]).astype(np.int32),
             )
             for indices in batches

@@ -106,6 +106,7 @@ class LiteNetwork(LiteFile):
     def __init__(self, folder: str | os.PathLike):
         super().__init__(folder, NETWORK, RECORD, lengths=list, inputs=dict, output=list)
         self.lengths, self._output = self._record["lengths"], self._record["output"]
+        self._pad_id: int = self._record.get("pad_id", 0)
         self.inputs: Mapping[str, list[int]] = self._record["inputs"]
         with refuse_damage(self._path, "export the model again"):
             self._runners = {
@@ -131,7 +132,7 @@ class LiteNetwork(LiteFile):
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns booleans `(B,)`: whether each row is at most as long as the last of `lengths`."""
-        return _row_lengths(rows["token_ids"], self.inputs["token_ids"]) <= self.lengths[-1]
+        return self._row_lengths(rows) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Computes the network's outputs in float32 (see `OnePass.compute`).
@@ -145,11 +146,13 @@ class LiteNetwork(LiteFile):
         length = ids.shape[shape.index(-1)]
         sizes = [length if size == -1 else size for size in self._output[1:]]
         computed = np.full((len(ids), *sizes), _PADDING_OUTPUT, np.float32)
-        for row, row_length in enumerate(_row_lengths(ids, shape)):
+        for row, row_length in enumerate(self._row_lengths(rows)):
             padded_length = next(length for length in self.lengths if length >= row_length)
             inputs = {
                 name: _fit_to_batch(
-                    rows[name][row], [padded_length if n == -1 else n for n in sizes[1:]]
+                    rows[name][row],
+                    [padded_length if n == -1 else n for n in sizes[1:]],
+                    self._pad_id if name == "token_ids" else 0,
                 )
                 for name, sizes in self.inputs.items()
             }
@@ -158,6 +161,18 @@ class LiteNetwork(LiteFile):
             region = tuple(map(slice, map(min, outputs.shape, computed.shape[1:])))
             computed[(row, *region)] = outputs[region]
         return computed
+
+    def _row_lengths(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the length of each row without the padding on its right, as an array `(B,)`.
+
+        A row of only padding is not shortened.
+        """
+        ids, shape = rows["token_ids"], self.inputs["token_ids"]
+        axis = shape.index(-1)
+        other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)
+        is_real = ids != self._pad_id
+        is_real = is_real.any(axis=other_axes) if other_axes else is_real  # (B, L)
+        return is_real.shape[1] - np.argmax(is_real[:, ::-1], axis=1)
 
 
 class LiteModel:
@@ -194,24 +209,9 @@ class LiteModel:
         return {name: answers[name] for name in self._outputs}
 
 
-def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
-    """Returns the length of each row without the padding on its right, as an array `(B,)`.
-
-    A row of only padding is not shortened.
-
-    Args:
-        ids: token ids of the rows, padded with 0.
-        shape: shape of a batch of one row of `ids`, with -1 for the length.
-    """
-    axis = shape.index(-1)
-    other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)
-    is_real = (ids != 0).any(axis=other_axes) if other_axes else ids != 0  # (B, L)
-    return is_real.shape[1] - np.argmax(is_real[:, ::-1], axis=1)
-
-
-def _fit_to_batch(row: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Returns `row` as a batch `(1, *sizes)`, truncated or padded with zeros."""
-    batch = np.zeros((1, *sizes), row.dtype)
+def _fit_to_batch(row: np.ndarray, sizes: list[int], pad: int) -> np.ndarray:
+    """Returns `row` as a batch `(1, *sizes)`, truncated or padded with `pad`."""
+    batch = np.full((1, *sizes), pad, row.dtype)
     region = tuple(map(slice, map(min, row.shape, sizes)))
     batch[(0, *region)] = row[region]
     return batch

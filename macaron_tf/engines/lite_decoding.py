@@ -34,8 +34,8 @@ from macaron_tf.io.paths import refuse_damage
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.models.stack import Stack
-from macaron_tf.special_ids import PAD
 from macaron_tf.tasks.base import require
+from macaron_tf.text.base import Special
 
 RECORD = "decode.json"
 # Prefill reads prompts in parts of these lengths. A shorter part is padded to the next length.
@@ -80,6 +80,7 @@ def write_decoder(
         contents = lite_file(dict(sorted(traced.functions())), network, precision)
     (folder / DECODER).write_bytes(contents)
     config = network.config
+    special = config.special if isinstance(network, EncoderDecoder) else Special()
     record = {
         "kind": precision,
         "rows": ROWS[precision],
@@ -87,6 +88,7 @@ def write_decoder(
         "sizes": traced.sizes,
         "vocab_size": config.vocab_size,
         "longest": config.longest,
+        "special": dataclasses.asdict(special),
     }
     (folder / RECORD).write_text(json.dumps(record) + "\n")
     return LiteDecoder(folder, threads)
@@ -242,6 +244,7 @@ class _Config:
 
     vocab_size: int
     longest: int | None
+    special: Special
 
 
 class LiteDecoder(LiteFile):
@@ -271,7 +274,8 @@ class LiteDecoder(LiteFile):
         super().__init__(folder, DECODER, RECORD, threads, _SPLIT_BYTES, **fields)
         record = self._record
         self._shapes, self._sizes = record["caches"], record["sizes"]
-        self.config = _Config(record["vocab_size"], record.get("longest"))
+        special = Special.of(record.get("special", {}))
+        self.config = _Config(record["vocab_size"], record.get("longest"), special)
         with refuse_damage(self._path, "export the model again"):
             runner = self._interpreter.get_signature_runner(_DECODE)
         details = runner.get_input_details()
@@ -366,7 +370,7 @@ class LiteDecoder(LiteFile):
             if self._memory:
                 encode = self._interpreter.get_signature_runner(_ENCODE)
                 search.memory = _in_order(encode(source=source), "memory_")
-                search.source_mask = source != PAD
+                search.source_mask = source != self.config.special.pad
             self._last_search += 1
             if not is_stream:
                 self._searches.pop(self._graph_search, None)
@@ -432,7 +436,7 @@ class LiteDecoder(LiteFile):
         """
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
-        padded = np.full((1, size), PAD, np.int32)
+        padded = np.zeros((1, size), np.int32)
         past = max(index, 1)
         for row, ids in enumerate(tokens):
             padded[0, :length] = ids

@@ -52,6 +52,7 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
         "kind": precision,
         "lengths": lengths,
         "rows": ROWS[precision],
+        "pad_id": task.vocabulary.special.pad,
         "inputs": {
             name: _shape_with_length(spec.shape, long.structured_input_signature[1][name].shape)
             for name, spec in short.structured_input_signature[1].items()

@@ -14,9 +14,9 @@ variable's path, the value is an array, which is assigned unchanged, or a `Raw`:
 more arrays and an optional transformation.
 """
 
+import dataclasses
 import pathlib
 import re
-import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -26,6 +26,7 @@ import numpy as np
 from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.io.paths import read_json
+from macaron_tf.text import PieceVocabulary
 
 
 class Arrays:
@@ -285,46 +286,37 @@ def transformer_layer(
     }
 
 
-def gather_rows(
-    ids: np.ndarray, size: int, missing: float = 0.0
+def padded_rows(
+    size: int, missing: float = 0.0, fill_row: int | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that reorders the rows of another library's embedding table.
+    """Returns a function that appends rows to an embedding table `(V', ...)`, up to `size` rows.
 
-    Row n of the result is row `ids[n]` of the original table. The returned function raises a
-    UserError if the original table is too short for an id.
+    The returned function raises a UserError if the table has more rows.
 
     Args:
-        ids: int array of row indices in the original table, with -1 for a token that the table
-            lacks.
-        size: number of rows in the result, at least `len(ids)`.
-        missing: value of all entries in result rows that have no row in the original table.
+        size: number of rows in the result.
+        missing: value of all entries in the appended rows.
+        fill_row: index of the row that is appended instead of `missing`.
     """
-    valid = np.flatnonzero(ids >= 0)
 
-    def gather(array: np.ndarray) -> np.ndarray:
-        if ids.max() >= len(array):
-            raise UserError(
-                f"the vocabulary has ids up to {ids.max()}, but the model has only {len(array)} "
-                "embeddings: use the tokenizer files and config.json that belong to the weights"
-            )
+    def pad(array: np.ndarray) -> np.ndarray:
         table = np.full((size, *array.shape[1:]), missing, "float32")
-        table[valid] = array[ids[valid]]
+        table[: len(array)] = array
+        if fill_row is not None:
+            table[len(array) :] = array[fill_row]
         return table
 
-    return gather
+    return pad
 
 
-def note_spare_rows(tokens: np.ndarray, num_tokens: int) -> None:
-    """Prints a note on stderr if the embedding table `tokens` has more than `num_tokens` rows.
-
-    `num_tokens` is the number of tokens in the vocabulary.
-    """
-    if len(tokens) > num_tokens:
-        print(
-            f"note: the model has {len(tokens):,} embeddings and its vocabulary has {num_tokens:,} "
-            "tokens: the other embeddings are left out",
-            file=sys.stderr,
+def check_pieces(vocabulary: PieceVocabulary, tokens: np.ndarray) -> None:
+    """Raises a UserError if the embedding table `tokens` has too few rows for a vocabulary."""
+    if vocabulary.pieces > len(tokens):
+        raise UserError(
+            f"the vocabulary has {vocabulary.pieces} tokens, but the model has only {len(tokens)} "
+            "embeddings: use the tokenizer files and config.json that belong to the weights"
         )
+    vocabulary.special = dataclasses.replace(vocabulary.special, rows=len(tokens))
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:

@@ -7,43 +7,26 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.tokenizer_files import (
     ANY_LENGTH,
-    FIELDS,
     added_token,
-    byte_pair_files,
+    ids_of,
+    token_names,
     tokenizer_files,
-    unigram_files,
 )
-from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary, MosesPairVocabulary
-from macaron_tf.text.sentencepiece import SentencePieceVocabulary
-
-# Candidate names of the tokens before and after a text. The first name that is not yet a token of
-# the vocabulary is used.
-_STARTS = ("<|begin_of_text|>", "<s>", "<|start|>")
-_ENDS = ("<|endoftext|>", "</s>", "<|end|>")
-_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def language_tokenizer(
-    vocabulary: PieceVocabulary,
-    ids: np.ndarray,
-    max_length: int | None,
-    starts: bool,
-    is_framed: bool = False,
+    vocabulary: PieceVocabulary, max_length: int | None, starts: bool, is_framed: bool = False
 ) -> dict[str, bytes]:
     """Builds the files of a language model's tokenizer.
 
     Args:
         vocabulary: vocabulary of the model.
-        ids: int array with the Hugging Face id for each id of the vocabulary, or -1 for a token
-            without a Hugging Face id.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         starts: whether a text begins with [CLS].
         is_framed: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
@@ -64,50 +47,42 @@ def language_tokenizer(
             "SavedModel"
         )
     if isinstance(vocabulary, CharacterPairVocabulary):
-        return _gpt(vocabulary, ids, max_length)
+        return _gpt(vocabulary, max_length)
     before = ["cls_token"] if starts or is_framed else []
-    unnamed = {"cls_token": None, "sep_token": None}
-    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # from a Llama 2
-        special = dict(zip(FIELDS, _NAMES, strict=True))
-        files = unigram_files(vocabulary, special, ids, max_length)
-        files["tokenizer.model"] = files.pop("spiece.model")
-        return replace_fields(_set_special_tokens(files, before, after=[]), {}, unnamed)
-    if (ids < 0).any():  # from a GPT-2 or Llama 3
-        start, end = (
-            next(name for name in names if name not in vocabulary.unit_ids)
-            for names in (_STARTS, _ENDS)
-        )
-        shares_token = ids[BOS] == ids[EOS]
-        names = [None, None, end if shares_token else start, end, None, *vocabulary.units]
-        special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "sep_token"), end)
-        special["cls_token"] = names[BOS]
-        files = byte_pair_files(vocabulary, names, special, ids, max_length)
-        if not shares_token:
-            return replace_fields(
-                _set_special_tokens(files, before, after=[]), {}, {**unnamed, "unk_token": None}
-            )
-        # This post-processor adds no special tokens.
-        processor = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        return replace_fields(files, {"post_processor": processor}, unnamed)
-    files = tokenizer_files(vocabulary, ids, max_length=max_length, has_segments=False)
+    files = tokenizer_files(
+        vocabulary, max_length=max_length, has_segments=False, complete=is_framed
+    )
     if is_framed:
         return _set_special_tokens(files, before, after=["mask_token"], between=["sep_token"])
-    return _set_special_tokens(files, before, after=[])
+    files, special = _set_special_tokens(files, before, after=[]), vocabulary.special
+    if special.mask is None or special.mask < vocabulary.pieces:
+        return files
+    # The special tokens of a GPT-2 or Llama begin and end a text.
+    changes = {"cls_token": None, "sep_token": None}
+    if "spiece.model" in files:
+        files["tokenizer.model"] = files.pop("spiece.model")
+    if special.begin != special.end:
+        return replace_fields(files, {}, changes)
+    changes["unk_token"] = json.loads(files["tokenizer_config.json"])["eos_token"]
+    # This post-processor adds no special tokens.
+    processor = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    return replace_fields(files, {"post_processor": processor}, changes)
 
 
 def sequence_tokenizer(
     vocabulary: PieceVocabulary,
-    ids: np.ndarray,
     max_length: int | None,
     starts: bool,
     sentinels: Sequence[int] = (),
+    pad_last: bool = False,
 ) -> dict[str, bytes]:
     """Builds the files of an encoder-decoder's tokenizer, which adds [SEP] after a source text.
 
     Args:
-        vocabulary, ids, max_length: see `language_tokenizer`.
+        vocabulary, max_length: see `language_tokenizer`.
         starts: whether a source text begins with [CLS].
-        sentinels: Hugging Face ids of T5's sentinels.
+        sentinels: ids of T5's sentinels.
+        pad_last: see `token_names`.
 
     Returns:
         A dict mapping file name to contents.
@@ -116,15 +91,9 @@ def sequence_tokenizer(
         UserError: the vocabulary is XLM's or cannot be converted (see `tokenizer_files`).
     """
     refuse_moses(vocabulary)
-    if isinstance(vocabulary, SentencePieceVocabulary):
-        names = [*_NAMES]
-        if ids[BOS] == ids[PAD]:  # in T5, the decoder starts with padding
-            names[BOS] = names[PAD]
-        count = 4 if vocabulary.mask_id is None else 5  # a translator's vocabulary has no [MASK]
-        special = dict(zip(FIELDS[:count], names[:count], strict=True))
-        files = unigram_files(vocabulary, special, ids, max_length)
-    else:
-        files = tokenizer_files(vocabulary, ids, max_length=max_length, has_segments=False)
+    files = tokenizer_files(
+        vocabulary, max_length=max_length, has_segments=False, pad_last=pad_last
+    )
     files = _set_special_tokens(files, before=["cls_token"] if starts else [], after=["sep_token"])
     if not len(sentinels):
         return files
@@ -219,20 +188,18 @@ def replace_fields(
     return files
 
 
-def _gpt(
-    vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
-) -> dict[str, bytes]:
+def _gpt(vocabulary: CharacterPairVocabulary, max_length: int | None) -> dict[str, bytes]:
     """Builds the files of GPT's tokenizer, which is a character-level BPE.
 
     Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
     `</w>`.
     """
-    names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
-    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
+    names, special = token_names(vocabulary)
+    token_ids = ids_of(names)
     model = {
         "type": "BPE",
         "dropout": None,
-        "unk_token": "<unk>",
+        "unk_token": special["unk_token"],
         "continuing_subword_prefix": "",
         "end_of_word_suffix": WORD_END,
         "fuse_unk": False,
@@ -240,7 +207,7 @@ def _gpt(
         "vocab": token_ids,
         "merges": [merge.split(" ") for merge in vocabulary.merges],
     }
-    unknown = added_token(token_ids["<unk>"], "<unk>", special=True)
+    unknown = added_token(vocabulary.special.unk, special["unk_token"], special=True)
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -261,7 +228,7 @@ def _gpt(
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
+        "unk_token": special["unk_token"],
         "model_max_length": max_length or ANY_LENGTH,
         "model_input_names": ["input_ids", "attention_mask"],
     }

@@ -12,24 +12,23 @@ from macaron_tf.interop.arrays import (
     Raw,
     Table,
     assign_weights,
-    gather_rows,
-    note_spare_rows,
+    check_pieces,
+    padded_rows,
     read_state,
     transformer_layer,
 )
 from macaron_tf.interop.family import LANGUAGE_CLASSES, Family, build_model, missing_head
-from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig, ends_of, own_ids
+from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig, ends_of, id_tuple
 from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
 from macaron_tf.interop.vocabularies import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.base import Special
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
-# BART's position embedding tables begin with two unused rows.
-_BART_OFFSET = 2
+BART_OFFSET = 2  # number of unused rows at the beginning of BART's position embedding tables
 # Dict mapping `model_type` to (name of the catalog model, pre-training objective).
 _CATALOG_MODELS = {
     "t5": ("t5_small", "span_corruption"),
@@ -172,11 +171,7 @@ def _bart_table() -> Table:
     for stack, embeddings in _STACKS.items():
         positions = f"{stack}.embed_positions.weight"
         table |= {
-            f"{embeddings}/positions/table": Raw(
-                positions,
-                transform=lambda table: table[_BART_OFFSET:],
-                inverse=lambda table: np.pad(table, ((_BART_OFFSET, 0), (0, 0))),
-            ),
+            f"{embeddings}/positions/table": Raw(positions),
             f"{embeddings}/norm": f"{stack}.layernorm_embedding",
             **transformer_layer(
                 f"{stack}.layers.{{}}.",
@@ -207,7 +202,12 @@ _BART = Family(
         "num_decoder_layers": ("decoder_layers", None),
         "activation": ("activation_function", None, ACTIVATIONS),
     },
-    fixed_settings={**_POST, "positions": "learned", "embedding_norm": True},
+    fixed_settings={
+        **_POST,
+        "positions": "learned",
+        "embedding_norm": True,
+        "position_offset": BART_OFFSET,
+    },
     derive_settings=_bart_settings,
     derive_fields=_bart_fields,
     required_fields={
@@ -288,10 +288,6 @@ FAMILIES: Mapping[str, Family] = {
 def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face T5, BART, MarianMT or Pegasus.
 
-    If the folder of a T5 or BART contains a tokenizer, the ids of the result are the ids of the
-    converted vocabulary, followed by T5's sentinels. Otherwise, the ids are PAD=0, UNK=1, BOS=2
-    (the decoder's start token) and EOS=3, followed by the remaining Hugging Face ids in order.
-
     Args:
         directory: folder with `config.json`, and with `model.safetensors` or `pytorch_model.bin`.
             The tokenizer is optional. T5's tokenizer is `spiece.model` or `tokenizer.json`. BART's
@@ -305,35 +301,27 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
-    model_type, vocabulary, ids, fields = config.get("model_type"), None, None, {}
+    model_type, vocabulary = config.get("model_type"), None
     if model_type in ("t5", "bart") and any((directory / name).is_file() for name in _TOKENIZERS):
-        if model_type == "t5":
-            vocabulary, piece_ids, sentinels = read_t5_vocabulary(directory)
-            ids, fields["sentinels"] = _table_ids(vocabulary, piece_ids, sentinels), len(sentinels)
-        else:
-            vocabulary, piece_ids = read_vocabulary(directory)
-            ids = _table_ids(vocabulary, piece_ids)
-    model = _convert(read_state(directory), config, ids)
-    generation = config.generation(directory)
-    ends: dict[str, tuple[int, ...]] = ends_of(generation, model.ids)
-    start = config.get("decoder_start_token_id", model.ids[EOS])
+        read = read_t5_vocabulary if model_type == "t5" else read_vocabulary
+        vocabulary = read(directory)
+    model = _convert(read_state(directory), config, vocabulary)
+    generation, special = config.generation(directory), model.special
+    ends: dict[str, tuple[int, ...]] = ends_of(generation, special)
+    start = config.get("decoder_start_token_id", special.end)
     start = generation.get("decoder_start_token_id", start)
-    if model_type == "bart" and vocabulary and start != model.ids[vocabulary.cls_id]:
+    if model_type == "bart" and vocabulary and start != special.begin:
         # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
         # force <s> to follow.
-        starts = [n for n in (start, generation.get("forced_bos_token_id")) if n is not None]
-        ends |= {"source_start": (BOS,), "answer_start": own_ids(starts, model.ids)}
-    return dataclasses.replace(
-        model, vocabulary=vocabulary, generation=generation, ends=ends, **fields
-    )
+        forced = id_tuple(generation.get("forced_bos_token_id"))
+        ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
+    return dataclasses.replace(model, generation=generation, ends=ends)
 
 
 def import_encoder_decoder(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> Pretrained:
     """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
-
-    The ids are the same as in `read_encoder_decoder` for a model without a tokenizer.
 
     Args:
         state: dict mapping PyTorch name to weight.
@@ -346,75 +334,46 @@ def import_encoder_decoder(
     return _convert(state, ForeignConfig(config, "the model's configuration"), None)
 
 
-def _table_ids(
-    vocabulary: PieceVocabulary, piece_ids: np.ndarray, sentinels: np.ndarray | tuple = ()
-) -> np.ndarray:
-    """Returns the Hugging Face id for each row of the converted embedding table, `(V,)` int.
-
-    The vocabulary's rows come first, then the sentinels' rows. Each part is padded to a multiple of
-    8 rows. Rows without a token get the id of the padding token.
-
-    Args:
-        vocabulary: converted vocabulary.
-        piece_ids: Hugging Face id for each id of `vocabulary`, or -1 if there is none.
-        sentinels: Hugging Face ids of T5's sentinels.
-    """
-    ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, piece_ids[vocabulary.pad_id])
-    ids[: len(piece_ids)] = np.where(piece_ids < 0, piece_ids[vocabulary.pad_id], piece_ids)
-    ids[vocabulary.size : vocabulary.size + len(sentinels)] = sentinels
-    return ids
-
-
-def _special_first(config: ForeignConfig) -> np.ndarray:
-    """Returns the Hugging Face ids in macaron_tf's order, for a model whose tokenizer is not read.
-
-    The order is PAD, UNK, BOS (the decoder's start token), EOS, and all other ids.
-    """
-    if isinstance(eos := config.get("eos_token_id"), list) and eos:
-        config = ForeignConfig({**config.fields, "eos_token_id": eos[0]}, config.where)
-    pad, start, eos = map(config.number, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
-    if config.get("unk_token_id") is not None:
-        unknown = config.number("unk_token_id")
-    elif config.get("model_type") == "bart":
-        unknown = 3  # BART's configuration does not contain this id
-    else:  # the first unused id, which is 1 in converted Marian vocabularies and 2 in T5
-        unknown = next(
-            token_id for token_id in (1, 0, 2, 3, 4) if token_id not in (pad, start, eos)
-        )
-    special = [pad, unknown, start, eos]
-    return np.array([*special, *np.setdiff1d(np.arange(config.number("vocab_size")), special)])
+def _special(config: ForeignConfig, rows: int) -> Special:
+    """Returns the special tokens of a model whose tokenizer is not read."""
+    pad, start = map(config.number, ("pad_token_id", "decoder_start_token_id"))
+    end, *_ = id_tuple(config.get("eos_token_id")) or (config.number("eos_token_id"),)
+    return Special(pad, config.get("unk_token_id"), start, end, rows=rows)
 
 
 def _convert(
-    state: Mapping[str, np.ndarray], config: ForeignConfig, ids: np.ndarray | None
+    state: Mapping[str, np.ndarray], config: ForeignConfig, vocabulary: PieceVocabulary | None
 ) -> Pretrained:
     """Builds a macaron_tf model from Hugging Face weights and settings.
 
     Args:
         state: dict mapping PyTorch name to weight.
         config: settings to convert.
-        ids: Hugging Face id for each row of the converted embedding table; `None` means the order
-            of `_special_first`.
+        vocabulary: vocabulary of the model, or `None` if the model was read without one.
     """
     model_type = config.choice("model_type", {name: name for name in FAMILIES})
     family = FAMILIES[model_type]
     arrays, missing = family.arrays(state), ""
-    ids = _special_first(config) if ids is None else ids
-    settings, gather = family.read_settings(config), gather_rows(ids, len(ids))
-    tokens = gather(arrays.array(*family.tokens))
+    settings, tokens = family.read_settings(config), arrays.array(*family.tokens)
+    special, size = _special(config, len(tokens)), len(tokens)
+    if vocabulary:
+        check_pieces(vocabulary, tokens)
+        special, size = vocabulary.special, vocabulary.size
+    # Rows without a token are copies of the padding, whose probability is almost 0.
+    pad = padded_rows(size, fill_row=special.pad)
+    tokens = pad(tokens)
     for part in family.body_prefixes:
         if not any(name.startswith(part) for name in arrays.arrays):
             raise UserError(
                 f"the weights of the {config.architecture or family.name} have no {part[:-1]}, but "
                 "only an encoder and its decoder can be read: give another model"
             )
-    note_spare_rows(arrays.array(*family.tokens), len(np.unique(ids)))
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
         table |= t5_table(gated=True)
     if family.output_kernel:
         has_output = arrays.has(family.output_kernel)
-        output = gather(arrays.array(family.output_kernel)) if has_output else tokens
+        output = pad(arrays.array(family.output_kernel)) if has_output else tokens
         # A T5 1.1 without its output matrix may be saved with tie_word_embeddings=True.
         tied = settings["scaled_logits"] or config.architecture.endswith(LANGUAGE_CLASSES)
         if not has_output and not (tied and config.get("tie_word_embeddings", True)):
@@ -425,10 +384,12 @@ def _convert(
         bias = np.ravel(arrays.arrays.get("final_logits_bias", 0.0))
         settings["logits_bias"] = bool(np.any(bias))
         if settings["logits_bias"]:
-            table["logits_bias"] = bias[ids]
-    network = build_model(EncoderDecoder, {"vocab_size": len(ids), **settings})
+            table["logits_bias"] = pad(bias)
+    ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
+    network = build_model(EncoderDecoder, {"vocab_size": size, **ids, **settings})
     assign_weights(network, arrays, table)
     # The output matrix may differ from the token embeddings.
     unread = dataclasses.replace(family, output_kernel="").check_unread(arrays)
-    fields = {"missing_head": missing_head(config, unread) or missing}
-    return Pretrained(network, *_CATALOG_MODELS[model_type], None, ids, unread, **fields)
+    fields = {"missing_head": missing_head(config, unread) or missing, "unread": unread}
+    fields["sentinels"] = len(special.sentinels)
+    return Pretrained(network, *_CATALOG_MODELS[model_type], vocabulary, special, **fields)

@@ -8,16 +8,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
     Raw,
     assign_weights,
-    gather_rows,
-    note_spare_rows,
+    check_pieces,
+    padded_rows,
     read_state,
 )
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
@@ -31,6 +29,7 @@ from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.base import Special
 
 
 def import_encoder(
@@ -38,7 +37,7 @@ def import_encoder(
     family: EncoderFamily,
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
-    ids: np.ndarray | None = None,
+    pad_id: int = Special.pad,
     task_head: ReadHead | None = None,
 ) -> Pretrained:
     """Converts another library's encoder to a macaron_tf model.
@@ -47,41 +46,36 @@ def import_encoder(
         arrays: weights of the encoder.
         family: conversion rules for the encoder.
         settings: fields of an `EncoderConfig` except `vocab_size`.
-        vocabulary: vocabulary of the encoder. Embedding rows beyond the vocabulary are left out,
-            because no text uses these rows. `None` keeps all rows.
-        ids: int array with the encoder's own token id for each new token id. `None` means that the
-            ids stay the same.
+        vocabulary: vocabulary of the encoder, or `None` if the encoder was read without one.
+        pad_id: id of padding if there is no vocabulary.
         task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
             with its pre-training heads instead. Without weights for the masked language head, the
             result has no objective, so that it fills no masks.
 
     Raises:
-        UserError: an array is missing or has a wrong shape, an id is outside the embedding table,
-            or a setting is invalid.
+        UserError: an array is missing or has a wrong shape, the vocabulary is larger than the
+            embedding table, or a setting is invalid.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
-    size, num_tokens = -(-len(tokens) // 8) * 8, 0
+    size, special = -(-len(tokens) // 8) * 8, Special(pad=pad_id, rows=len(tokens))
     if vocabulary is not None:
-        size, num_tokens = vocabulary.size, vocabulary.pieces
-        note_spare_rows(tokens, num_tokens)
-    rows = np.arange(max(min(len(tokens), size), num_tokens)) if ids is None else ids
-    table = {**family.table, **family.heads, "tokens/table": gather_rows(rows, size)(tokens)}
+        check_pieces(vocabulary, tokens)
+        size, special = vocabulary.size, vocabulary.special
+    settings = {"vocab_size": size, "pad_id": special.pad, **settings}
+    table = {**family.table, **family.heads, "tokens/table": padded_rows(size)(tokens)}
     if task_head:
-        network = build_model(
-            task_head.network_class, {"vocab_size": size, **settings}, **task_head.options
-        )
+        network = build_model(task_head.network_class, settings, **task_head.options)
         assign_weights(network, arrays, {**table, **task_head.head.table})
         unread = family.check_unread(arrays)
-        return Pretrained(network, "bert_base", None, vocabulary, ids, unread, **task_head.fields)
+        fields = {"special": special, "unread": unread, **task_head.fields}
+        return Pretrained(network, "bert_base", None, vocabulary, **fields)
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
-        table["masked_language/bias"] = Raw(
-            bias, transform=gather_rows(rows, size, UNUSED_TOKEN_BIAS)
-        )
+        table["masked_language/bias"] = Raw(bias, transform=padded_rows(size, UNUSED_TOKEN_BIAS))
     has_pooler = arrays.has_layer(table.get("pooler/dense"))
     network = build_model(
         PretrainingEncoder,
-        {"vocab_size": size, **settings},
+        settings,
         has_pooler and arrays.has_layer(table.get("sentence_pair/dense")),
         family.head_options if bias else None,
     )
@@ -95,8 +89,8 @@ def import_encoder(
         head.build((None, None, config.hidden_dim))
         assign_weights(head, arrays, table)
     objective, unread = "masked_language" if bias else None, family.check_unread(arrays)
-    fields = {"has_masked_language": bias is not None, **heads}
-    return Pretrained(network, "bert_base", objective, vocabulary, ids, unread, **fields)
+    fields = {"has_masked_language": bias is not None, "unread": unread, **heads}
+    return Pretrained(network, "bert_base", objective, vocabulary, special, **fields)
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
@@ -128,44 +122,34 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     family = FAMILIES[config.get("model_type")]
     settings = family.read_settings(config)
     padding = config.number("pad_token_id", family.padding_id)
-    vocabulary = ids = None
+    vocabulary = None
     languages = _languages(config)
     if not family.uses_moses or (directory / "vocab.json").is_file():
         if family.uses_moses:
             refuse_lower_case(lower_case, directory)
-            vocabulary, ids = read_xlm_vocabulary(directory, languages)
+            vocabulary = read_xlm_vocabulary(directory, languages)
         else:
-            vocabulary, ids = read_vocabulary(directory, lower_case)
-        pad_id = 0 if ids is None else ids[0]
-        if pad_id != padding:
+            vocabulary = read_vocabulary(directory, lower_case)
+        pad_id = vocabulary.special.pad
+        if family.positions_from_padding and pad_id != padding:
             raise UserError(
                 f"{config.where} has pad_token_id={padding}, but the padding token has id {pad_id} "
                 "in the vocabulary: use the tokenizer files that belong to the model"
             )
     arrays = family.arrays(read_state(directory))
-    if vocabulary is None and padding:
-        count = len(arrays.array(*family.tokens))
-        ids = np.array([padding, *np.delete(np.arange(count), padding)])
-    learned = settings.get("positions", "learned") == "learned"
-    positions = arrays.array(family.positions) if learned else None  # (max_length, E)
     if family.positions_from_padding:
+        settings["position_offset"] = padding + 1
         settings["max_length"] -= padding + 1
-        positions = positions[padding + 1 :]
-    embedding_entries: dict[str, Raw | np.ndarray] = {}
-    if family.segments and settings["num_segments"] == 1:
-        # All tokens have the same segment, so its vector is added to every position embedding.
-        settings["num_segments"] = 0
-        positions = positions + arrays.array(family.segments)
-    elif family.segments:
-        embedding_entries["embeddings/segments"] = Raw(family.segments)
-    if learned:
-        embedding_entries["embeddings/positions/table"] = positions
-    table = {**embedding_entries, **family.table}
+    table = dict(family.table)
+    if family.segments:
+        table["embeddings/segments"] = Raw(family.segments)
+    if settings.get("positions", "learned") == "learned":
+        table["embeddings/positions/table"] = Raw(family.positions)
     # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
     ignored = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, ignored_suffixes=ignored)
     head = None if is_sentence_transformer else find_head(family, config, arrays, settings)
-    encoder = import_encoder(arrays, family, settings, vocabulary, ids, head)
+    encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
     model_languages = languages if settings.get("num_languages") else ()
     missing = "" if head or is_sentence_transformer else missing_head(config, encoder.unread)
     return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)

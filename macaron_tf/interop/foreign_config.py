@@ -9,7 +9,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.special_ids import EOS
+from macaron_tf.text.base import Special
 
 # Fields of `config.json` that transformers reads as generation settings if the folder has no
 # `generation_config.json`.
@@ -261,20 +261,12 @@ def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
     }
 
 
-def own_ids(field: Any, ids: np.ndarray) -> tuple[int, ...]:
-    """Converts the value of a field such as `eos_token_id` to ids of macaron_tf.
-
-    Args:
-        field: Hugging Face id, list of ids, or `None`. Ids without a token are left out.
-        ids: Hugging Face id for each id of macaron_tf.
-    """
-    values = [] if field is None else np.atleast_1d(field)
-    places = (np.flatnonzero((ids == value) & (ids >= 0)) for value in values)
-    # GPT-2's end of a text is also its start.
-    return tuple(int(EOS if EOS in found else found[0]) for found in places if len(found))
+def id_tuple(field: Any) -> tuple[int, ...]:
+    """Returns the ids in a field such as `eos_token_id`: an id, a list of ids, or `None`."""
+    return () if field is None else tuple(map(int, np.atleast_1d(field)))
 
 
-def ends_of(generation: Mapping[str, Any], ids: np.ndarray) -> dict[str, tuple[int, ...]]:
+def ends_of(generation: Mapping[str, Any], special: Special) -> dict[str, tuple[int, ...]]:
     """Returns the argument `end_ids` of a `TextGenerator`, or an empty dict if [SEP] is the end."""
-    end_ids = own_ids(generation.get("eos_token_id"), ids)
-    return {"end_ids": end_ids} if {*end_ids} - {EOS} else {}
+    end_ids = id_tuple(generation.get("eos_token_id"))
+    return {"end_ids": end_ids} if {*end_ids} - {special.end} else {}

@@ -38,7 +38,6 @@ from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
-from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 from macaron_tf.variables import spec_of
 
@@ -210,8 +209,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
                 "[CLS] before a text: give another type of model"
             )
         self.vocabulary = vocabulary
-        self.start_token_id, self.end_token_id = vocabulary.cls_id, vocabulary.sep_id
-        self.pad_token_id, self.mask_token_id = PAD, vocabulary.mask_id
+        self.start_token_id, self.end_token_id = vocabulary.special.begin, vocabulary.special.end
+        self.pad_token_id, self.mask_token_id = vocabulary.special.pad, vocabulary.special.mask
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind}
@@ -262,7 +261,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
     @property
     def special_token_ids(self) -> list[int]:
-        return list(self.vocabulary.special_ids)
+        return list(self.vocabulary.special.ids)
 
 
 @_registered

@@ -189,7 +189,6 @@ def import_keras_hub_encoder(
     backbone: "keras_hub.models.Backbone",
     masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
     vocabulary: PieceVocabulary | None = None,
-    ids: np.ndarray | None = None,
 ) -> Pretrained:
     """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to a macaron_tf model.
 
@@ -197,10 +196,7 @@ def import_keras_hub_encoder(
         backbone: KerasHub backbone.
         masked_lm_head: built head of a `MaskedLM`, whose activation and epsilon may differ from the
             backbone's settings; `None` means no head.
-        vocabulary: vocabulary of the backbone. Embedding rows beyond the vocabulary are left out;
-            `None` keeps all rows.
-        ids: int array with the backbone's own token id for each new token id. `None` means that
-            the ids stay the same.
+        vocabulary: vocabulary of the backbone. `None` means that padding has the id 0.
 
     Raises:
         UserError: macaron_tf has no counterpart for an activation or a weight.
@@ -218,7 +214,7 @@ def import_keras_hub_encoder(
             "epsilon": masked_lm_head.layer_norm_epsilon,
         }
         family = dataclasses.replace(family, head_options=options)
-    return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary, ids)
+    return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary)
 
 
 def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
@@ -254,7 +250,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     has_masked_lm = task_class == backbone_class.replace("Backbone", "MaskedLM")
     has_masked_lm = has_masked_lm and (directory / "task.weights.h5").is_file()
     vocabulary_file = _VOCABULARY_FILES.get(backbone_class, "vocabulary.json")
-    vocabulary, ids = read_keras_hub_vocabulary(directory, vocabulary_file)
+    vocabulary = read_keras_hub_vocabulary(directory, vocabulary_file)
     try:
         model_class = keras_hub.models.MaskedLM if has_masked_lm else keras_hub.models.Backbone
         model = model_class.from_preset(str(directory), dtype="float32")
@@ -265,10 +261,10 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     if backbone_class == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed_settings, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
-        read = import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary, ids)
+        read = import_language_model(arrays, _KERAS_HUB_GPT2, settings, vocabulary)
     else:
         parts = (model.backbone, model.masked_lm_head) if has_masked_lm else (model, None)
-        read = import_keras_hub_encoder(*parts, vocabulary, ids)
+        read = import_keras_hub_encoder(*parts, vocabulary)
     if task_class and not has_masked_lm and not task_class.endswith("CausalLM"):
         missing = f"the head of {task_class}"
         read = dataclasses.replace(read, unread=("task.weights.h5",), missing_head=missing)

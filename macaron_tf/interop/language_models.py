@@ -18,8 +18,8 @@ from macaron_tf.interop.arrays import (
     Raw,
     Table,
     assign_weights,
-    gather_rows,
-    note_spare_rows,
+    check_pieces,
+    padded_rows,
     read_state,
     transformer_layer,
 )
@@ -28,6 +28,7 @@ from macaron_tf.interop.foreign_config import (
     ACTIVATIONS,
     ForeignConfig,
     ends_of,
+    id_tuple,
     rotary_fields,
     rotary_settings,
 )
@@ -45,9 +46,8 @@ from macaron_tf.models.tasks import (
     EncoderTagger,
 )
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import PAD
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
+from macaron_tf.text.base import Special
 
 
 def _gpt2_settings(config: ForeignConfig) -> dict:
@@ -193,12 +193,10 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face GPT, GPT-2 or Llama, or a classifier based on such a model.
 
-    The tokens of the result get new ids. PAD, UNK, [CLS], [SEP] and [MASK] have the ids 0 to 4, and
-    the other tokens follow. [CLS] begins a text, and [SEP] ends a text. In GPT-2, both tokens have
-    the embedding of the end-of-text token. If the Hugging Face model lacks a special token, the
-    result never predicts this token. For example, OpenAI's GPT has only UNK. If the tokenizer of a
-    Llama cannot be read, the function reads the model without a vocabulary and prints a note on
-    stderr.
+    [CLS] begins a text, and [SEP] ends a text. In GPT-2, both are the end-of-text token. A special
+    token that the Hugging Face model lacks has an id after all tokens, and the result never
+    predicts it. For example, OpenAI's GPT has only UNK. If the tokenizer of a Llama cannot be read,
+    the function reads the model without a vocabulary and prints a note on stderr.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -215,13 +213,16 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     family = LANGUAGE_FAMILIES[config.get("model_type")]
     settings, arrays = family.read_settings(config), family.arrays(read_state(directory))
     tokens = arrays.array(*family.tokens)  # (V', D)
-    vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
+    ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
+    start = config.get("bos_token_id") or ends[0]
+    special = Special(len(tokens), None, start, ends[0], rows=len(tokens))
+    vocabulary = None
     names = ("vocab.json", "tokenizer.json", "tokenizer.model")
     has_tokenizer = any((directory / name).is_file() for name in names)
     starts = family.starts and family is not _LLAMA
     if has_tokenizer or family is _GPT2:
         try:
-            vocabulary, ids, starts = read_language_vocabulary(directory, family.starts)
+            vocabulary, starts = read_language_vocabulary(directory, family.starts)
         except UserError as error:
             if family is not _LLAMA:
                 raise
@@ -229,13 +230,14 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
                 f"note: the model is read without its tokenizer, because {error}", file=sys.stderr
             )
     family = dataclasses.replace(family, starts=starts)
-    # A model that macaron_tf exported has special tokens around a text.
-    head = find_head(family, config, arrays, settings, has_special_tokens=bool(ids[PAD] >= 0))
-    model = import_language_model(arrays, family, settings, vocabulary, ids, head)
+    # A model that macaron_tf exported has special tokens around a text, the last of them [MASK].
+    has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
+    head = find_head(family, config, arrays, settings, has_special)
+    model = import_language_model(arrays, family, settings, vocabulary, special, head)
     missing = "" if head else missing_head(config, model.unread) or model.missing_head
     generation = {} if head else config.generation(directory)
-    ends = ends_of(generation, ids)
-    return dataclasses.replace(model, missing_head=missing, generation=generation, ends=ends)
+    fields = {"generation": generation, "ends": ends_of(generation, model.special)}
+    return dataclasses.replace(model, missing_head=missing, **fields)
 
 
 def import_language_model(
@@ -243,7 +245,7 @@ def import_language_model(
     family: Family,
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
-    ids: np.ndarray,
+    special: Special | None = None,
     task_head: ReadHead | None = None,
 ) -> Pretrained:
     """Converts another library's language model to a macaron_tf model.
@@ -253,32 +255,30 @@ def import_language_model(
         family: conversion rules for the model.
         settings: fields of an `EncoderConfig` except `vocab_size`.
         vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
-        ids: int array with the model's own token id for each new token id, or -1 for a token that
-            the model lacks.
+        special: ids of the special tokens if there is no vocabulary.
         task_head: task head of a fine-tuned model. `None` means that the model is converted with
             its output layer instead.
 
     Raises:
-        UserError: an array is missing or has a wrong shape, an id is outside the embedding table,
-            or macaron_tf has no counterpart for a weight or setting.
+        UserError: an array is missing or has a wrong shape, the vocabulary is larger than the
+            embedding table, or macaron_tf has no counterpart for a weight or setting.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
-    note_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
-    size = -(-len(ids) // 8) * 8
+    if vocabulary is not None:
+        check_pieces(vocabulary, tokens)
+        special = vocabulary.special
+    size = special.size
     # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
-    bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
-    bias[np.flatnonzero(ids >= 0)] = 0.0
-    if ids[CLS] == ids[SEP]:
-        bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is predicted as [SEP]
+    bias = padded_rows(size, UNUSED_TOKEN_BIAS)(np.zeros(len(tokens), "float32"))
     table = {
         **family.table,
-        "tokens/table": gather_rows(ids, size)(tokens),
+        "tokens/table": padded_rows(size)(tokens),
         "language_head/bias": bias,
     }
     head = task_head or ReadHead(LanguageModel, {}, TaskHead("", "", {}), {})
     fields, random_layers = head.fields, ()
     if not settings.get("tied", True):
-        table["output_table/table"] = Raw(family.output_kernel, transform=gather_rows(ids, size))
+        table["output_table/table"] = Raw(family.output_kernel, transform=padded_rows(size))
         if not arrays.has(family.output_kernel):
             random_layers = ("output_table",)
             fields = {"missing_head": "" if task_head else family.output_kernel, **fields}
@@ -286,16 +286,16 @@ def import_language_model(
     if task_head:
         bias = np.zeros(head.options["num_classes"], "float32")
         table |= {**head.head.table, "head/dense/bias": bias}
-    network = build_model(head.network_class, {**settings, "vocab_size": size}, **head.options)
+    settings = {**settings, "vocab_size": size, "pad_id": special.pad}
+    network = build_model(head.network_class, settings, **head.options)
     assign_weights(network, arrays, table, random_layers)
     unread = family.check_unread(arrays)
     model = "llama_base" if family.name == _LLAMA.name else "gpt2_base"
-    fields = {"starts": family.starts, **fields}
-    return Pretrained(network, model, None, vocabulary, ids, unread, **fields)
+    fields = {"starts": family.starts, "unread": unread, **fields}
+    return Pretrained(network, model, None, vocabulary, special, **fields)
 
 
-# XLNet's ids of PAD, UNK, [CLS], [SEP] and [MASK], in this order.
-XLNET_SPECIAL = (5, 0, 3, 4, 6)
+_XLNET_PADDING = 5  # if config.json does not say
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
 
@@ -433,41 +433,33 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     config = ForeignConfig.of_directory(directory, ("xlnet",))
     settings, arrays = XLNET.read_settings(config), XLNET.arrays(read_state(directory))
     tokens = arrays.array(*XLNET.tokens)  # (V', D)
-    if len(tokens) <= max(XLNET_SPECIAL):
-        raise UserError(
-            f"{config.where} belongs to a model with {len(tokens)} tokens, which are too few for "
-            "XLNet's special tokens: give an XLNet model"
-        )
-    ids = np.arange(len(tokens))  # for a model that macaron_tf exported, whose padding id is 0
-    if config.get("pad_token_id") != 0:
-        config.require({"pad_token_id": XLNET_SPECIAL[0]})
-        ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(ids, XLNET_SPECIAL)])
+    special = Special(config.number("pad_token_id", _XLNET_PADDING), rows=len(tokens))
     vocabulary = None
     if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
-        vocabulary, piece_ids = read_vocabulary(directory)
-        piece_ids = np.arange(vocabulary.pieces) if piece_ids is None else piece_ids
-        if not np.array_equal(piece_ids, ids):
+        vocabulary = read_vocabulary(directory)
+        check_pieces(vocabulary, tokens)
+        if vocabulary.special.pad != special.pad:
             raise UserError(
-                f"the tokenizer in {directory} does not fit the model, because the number of "
-                "tokens or the ids of special tokens differ: use the tokenizer files that belong "
-                "to the model"
+                f"the tokenizer in {directory} does not fit the model, because the padding token "
+                f"has id {vocabulary.special.pad} instead of {special.pad}: use the tokenizer "
+                "files that belong to the model"
             )
-    size = -(-len(tokens) // 8) * 8
+        special = vocabulary.special
+    size = special.size
     table = {
         **XLNET.table,
-        "tokens/table": gather_rows(ids, size)(tokens),
-        "language_head/bias": Raw(
-            "lm_loss.bias", transform=gather_rows(ids, size, UNUSED_TOKEN_BIAS)
-        ),
+        "tokens/table": padded_rows(size)(tokens),
+        "language_head/bias": Raw("lm_loss.bias", transform=padded_rows(size, UNUSED_TOKEN_BIAS)),
     }
-    settings["vocab_size"] = size
+    settings |= {"vocab_size": size, "pad_id": special.pad}
     if task_head := find_head(XLNET, config, arrays, settings):
         if config.get("summary_type") != "first":
             config.require({"summary_type": "last"})
         network = build_model(task_head.network_class, settings, **task_head.options)
         assign_weights(network, arrays, {**table, **task_head.head.table})
         unread = XLNET.check_unread(arrays)
-        return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **task_head.fields)
+        fields = {"unread": unread, **task_head.fields}
+        return Pretrained(network, "xlnet_base", None, vocabulary, special, **fields)
     memory_length = config.get("mem_len") or 384  # number of positions; some files lack the field
     network = build_model(TwoStreamModel, settings, memory_length)
     has_head = arrays.has("lm_loss.bias")
@@ -480,4 +472,5 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     unread = XLNET.check_unread(arrays)
     objective = "permutation_language" if has_head else None
     fields = {"has_masked_language": has_head, "missing_head": missing_head(config, unread)}
-    return Pretrained(network, "xlnet_base", objective, vocabulary, ids, unread, pooler, **fields)
+    fields |= {"unread": unread, "pooler": pooler}
+    return Pretrained(network, "xlnet_base", objective, vocabulary, special, **fields)

@@ -3,30 +3,27 @@
 import base64
 import pathlib
 import re
-from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import ForeignConfig
-from macaron_tf.interop.tokenizer_folder import MEND, SENTINEL, Tokenizer, with_added
+from macaron_tf.interop.tokenizer_folder import MEND, SENTINEL, Tokenizer, special_of, with_added
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.text import NormalizationConfig, PieceVocabulary
-from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
+from macaron_tf.text.base import Special
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto
 _Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
 _SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
 
 
-def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
+def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
     """Reads the tokenizer of a Llama 2 model, which is a SentencePiece BPE tokenizer.
 
-    Returns:
-        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. The array contains -1 for PAD and [MASK], which the tokenizer lacks.
+    If padding and [MASK] are missing, they have ids after all tokens.
 
     Raises:
         UserError: a file is damaged, or the vocabulary lacks a special token.
@@ -35,23 +32,22 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
     defaults = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
-    special_ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
-    ids = np.array([-1, *special_ids, -1, *np.setdiff1d(np.arange(len(names)), special_ids)])
-    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids), verbatim=True)
-    return with_added(vocabulary, tokenizer, ids), ids
+    ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
+    pad = tokenizer.token("pad_token")
+    pad_id = names.index(pad) if pad in names else None
+    special = special_of([None if pad_id in ids else pad_id, *ids, None], len(names))
+    vocabulary = SentencePieceVocabulary(
+        _model_file(model, pieces, special), verbatim=True, special=special
+    )
+    return with_added(vocabulary, tokenizer)
 
 
-def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
+def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     """Reads the tokenizer of a T5 model, which is a SentencePiece unigram tokenizer.
 
     The tokenizer also has sentinels, the tokens `<extra_id_0>`, `<extra_id_1>` and so on, which T5
-    puts in place of corrupted spans. If macaron_tf did not export the model, no token corresponds
-    to [MASK], so the Hugging Face id of [MASK] is -1. [CLS] then has the Hugging Face id of the
-    padding token, with which T5's decoder starts.
-
-    Returns:
-        The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
-        and an int array with the Hugging Face ids of the sentinels, `<extra_id_0>` first.
+    puts in place of corrupted spans. If macaron_tf did not export the model, T5's decoder starts
+    with the padding token, and [MASK] has an id after all tokens.
 
     Raises:
         UserError: a file is missing or damaged, or the vocabulary lacks a special token.
@@ -64,22 +60,20 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
     if not sentinels:  # the model's file lacks sentinels, which follow its pieces in reverse order
         count = tokenizer.options.get("extra_ids", 100)
         sentinels = {index: len(names) + count - 1 - index for index in range(count)}
+        pieces += [_piece(f"<extra_id_{index}>") for index in reversed(range(count))]
     defaults = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
     pad, unknown, end = map(names.index, tokenizer.special_tokens(names, defaults))
     # A model that macaron_tf exported has separate tokens for [CLS] and [MASK].
     extra_names = (tokenizer.token(field) for field in ("cls_token", "mask_token"))
     start, mask = (names.index(name) if name in names else None for name in extra_names)
-    extra_ids = [index for index in (start, mask) if index is not None]
-    reserved = [pad, unknown, end, *extra_ids, *sentinels.values()]
-    other_ids = np.setdiff1d(np.arange(len(names)), reserved)
-    special_ids = [pad, unknown, pad if start is None else start, end, -1 if mask is None else mask]
-    ids = np.array([*special_ids, *other_ids])
-    vocabulary = SentencePieceVocabulary(_reorder(model, pieces, ids))
-    vocabulary = with_added(vocabulary, tokenizer, ids)
-    return vocabulary, ids, np.array([sentinels[index] for index in sorted(sentinels)], int)
+    ids = [pad, unknown, pad if start is None else start, end, mask]
+    in_order = [sentinels[index] for index in sorted(sentinels)]
+    special = special_of(ids, len(pieces), in_order)
+    vocabulary = SentencePieceVocabulary(_model_file(model, pieces, special), special=special)
+    return with_added(vocabulary, tokenizer)
 
 
-def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
+def read_sentencepiece(tokenizer: Tokenizer) -> PieceVocabulary:
     """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`).
 
     Raises:
@@ -88,10 +82,10 @@ def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarra
     """
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
-    special = tokenizer.special_tokens(set(names))
+    special_names = tokenizer.special_tokens(set(names))
     # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
     # SentencePiece.
-    is_xlnet, fold_accents = "<cls>" in special, "<s>" not in special
+    is_xlnet, fold_accents = "<cls>" in special_names, "<s>" not in special_names
     if tokenizer.normalizer_types:
         fold_accents = "StripAccents" in tokenizer.normalizer_types
     if is_xlnet and tokenizer.file:
@@ -109,16 +103,16 @@ def read_sentencepiece(tokenizer: Tokenizer) -> tuple[PieceVocabulary, np.ndarra
     if tokenizer.tokenizer_json:
         lower_by_default = "Lowercase" in tokenizer.normalizer_types
     lower_case = bool(tokenizer.options.get("do_lower_case", lower_by_default))
-    special_ids = [names.index(name) for name in special]
-    order = np.array([*special_ids, *np.setdiff1d(np.arange(len(pieces)), special_ids)])
+    special = special_of([names.index(name) for name in special_names], len(pieces))
     vocabulary = SentencePieceVocabulary(
-        _reorder(model, pieces, order),
+        _model_file(model, pieces, special),
         NormalizationConfig(lower_case=lower_case),
         fold_accents=fold_accents,
         pair_separators=tokenizer.separators(1 if fold_accents else 2),
         cls_last=is_xlnet,
+        special=special,
     )
-    return with_added(vocabulary, tokenizer, order), order
+    return with_added(vocabulary, tokenizer)
 
 
 def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
@@ -173,37 +167,44 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
 def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piece]:
     """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
 
-    The function appends the tokens in `tokenizer.all_added` whose ids follow the ids of the pieces
-    without a gap. The function also removes tokens that were already in `pieces` from
-    `tokenizer.added`, because SentencePiece itself finds these tokens in text.
+    The function appends the tokens in `tokenizer.all_added` whose ids follow the ids of the pieces,
+    and unused pieces for ids between them. The function also removes tokens that were already in
+    `pieces` from `tokenizer.added`, because SentencePiece itself finds these tokens in text.
+
+    Raises:
+        UserError: an added token has a far larger id than the pieces.
     """
     tokenizer.added = {name: n for name, n in tokenizer.added.items() if n >= len(pieces)}
     for name, token_id in sorted(tokenizer.all_added.items(), key=lambda item: item[1]):
-        if token_id == len(pieces):
+        if token_id >= 2 * len(pieces):
+            raise UserError(
+                f"{tokenizer.directory} gives the added token {name!r} the id {token_id}, far from "
+                f"its {len(pieces)} pieces: {MEND}"
+            )
+        if token_id >= len(pieces):
+            gap = range(len(pieces), token_id)
+            pieces += [_Piece(piece=f"<unused {n}>", type=_Piece.UNUSED) for n in gap]
             pieces.append(_piece(name))
     return pieces
 
 
-def _reorder(source: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """Builds a serialized SentencePiece model with macaron_tf's special pieces first.
+def _model_file(source: _Model, pieces: list[_Piece], special: Special) -> bytes:
+    """Builds a serialized SentencePiece model, in which text never matches a special token.
 
     Args:
         source: SentencePiece model that supplies the settings of the result.
-        pieces: pieces in the order of their Hugging Face ids.
-        order: Hugging Face ids in the new order, which begins with PAD, UNK, [CLS], [SEP] and
-            [MASK].
+        pieces: pieces in the order of their ids.
+        special: ids of the special tokens.
     """
-    model = _Model()
+    model = _Model(pieces=pieces)
     model.trainer_spec.CopyFrom(source.trainer_spec)
     model.normalizer_spec.CopyFrom(source.normalizer_spec)
-    spec = model.trainer_spec
-    spec.pad_piece, spec.unk_piece = "<pad>", "<unk>"
-    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = 0, 1, -1, -1
-    special = ("<pad>", "<unk>", *CONTROL)
-    for index, name in enumerate(special):
-        piece_type = _Piece.UNKNOWN if index == spec.unk_id else _Piece.CONTROL
-        model.pieces.add(piece=name, type=piece_type)
-    model.pieces.extend(pieces[piece_id] for piece_id in order[len(special) :])
+    control = {*special.ids, *special.sentinels}
+    for token_id, piece in enumerate(model.pieces):
+        if token_id == special.unk:
+            piece.type = _Piece.UNKNOWN
+        elif token_id in control or piece.type == _Piece.UNKNOWN:
+            piece.type = _Piece.CONTROL
     return model.SerializeToString(deterministic=True)
 
 

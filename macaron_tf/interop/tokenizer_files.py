@@ -5,16 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
-from macaron_tf.special_ids import BOS, CLS_SEGMENT, PAD, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
+from macaron_tf.text.base import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
-from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
+from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
 ANY_LENGTH = 10**9
 FIELDS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -22,31 +21,30 @@ FIELDS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 def tokenizer_files(
     vocabulary: PieceVocabulary,
-    ids: np.ndarray | None = None,
     *,
     max_length: int | None = None,
     has_segments: bool = True,
+    complete: bool = False,
+    pad_last: bool = False,
 ) -> dict[str, bytes]:
     """Builds the files of a Hugging Face tokenizer that is equivalent to an encoder's vocabulary.
 
     Args:
         vocabulary: vocabulary of the encoder.
-        ids: int array with the Hugging Face id for each id of the vocabulary, or -1 for a token
-            without a Hugging Face id. `None` means that both tokenizers use the same ids.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         has_segments: whether the second text of a pair has segment id 1 instead of 0.
+        complete, pad_last: see `token_names`.
 
     Returns:
         A dict mapping file name to contents.
 
     Raises:
-        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does,
-            or `ids` has a gap that a SentencePiece file cannot express.
+        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
     for vocabulary_class, write in _WRITERS.items():
         if isinstance(vocabulary, vocabulary_class):
-            hugging_face_ids = np.arange(vocabulary.pieces) if ids is None else ids
-            return write(vocabulary, hugging_face_ids, max_length, has_segments)
+            names, special = token_names(vocabulary, complete, pad_last)
+            return write(vocabulary, names, special, max_length, has_segments)
     raise UserError(
         f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
         "tokenizers: export a SavedModel by `macaron export`, which includes the "
@@ -54,10 +52,60 @@ def tokenizer_files(
     )
 
 
+# Names of the special tokens in vocabularies that are trained here, as in RoBERTa and XLM-R.
+_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+def token_names(
+    vocabulary: PieceVocabulary, complete: bool = False, pad_last: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the names of a vocabulary's tokens in Hugging Face's tokenizer.
+
+    A vocabulary from another library keeps its names.
+
+    Args:
+        vocabulary: vocabulary to write.
+        complete: whether to add the special tokens that the other library lacks.
+        pad_last: whether to add a padding token with the last id, as in MarianMT.
+
+    Returns:
+        The names in the order of the ids, with "" for an unused id, and a dict mapping a field of
+        `tokenizer_config.json`, such as "cls_token", to the name of the special token.
+    """
+    special, role_names = vocabulary.special, _NAMES
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        names = [vocabulary.processor.id_to_piece(n) for n in range(vocabulary.pieces)]
+        if vocabulary.cls_last:
+            role_names = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
+        elif vocabulary.fold_accents:
+            role_names = ("<pad>", "<unk>", *CONTROL)
+    elif isinstance(vocabulary, WordPieceVocabulary):
+        names, role_names = [*vocabulary.words], SPECIAL_PIECES
+    else:
+        names = [*vocabulary.names]
+        if isinstance(vocabulary, MosesPairVocabulary):
+            role_names = (*_NAMES[:4], "<special1>")
+    ids = (special.pad, special.unk, special.begin, special.end, special.mask)
+    roles = {f: (n, name) for f, n, name in zip(FIELDS, ids, role_names, strict=True)}
+    if complete:
+        names += [""] * (max(special.ids) + 1 - len(names))
+    for token_id, name in roles.values():
+        if token_id is not None and token_id < len(names):
+            names[token_id] = name if special.rows is None else names[token_id] or name
+    fields = {f: names[n] for f, (n, _) in roles.items() if n is not None and n < len(names)}
+    if pad_last:
+        names[special.pad] = "<unused>"
+        names.append(fields["pad_token"])
+    return names, fields
+
+
 def _wordpiece(
-    vocabulary: WordPieceVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
+    vocabulary: WordPieceVocabulary,
+    names: Sequence[str],
+    special: Mapping[str, str],
+    max_length: int | None,
+    has_segments: bool,
 ) -> dict[str, bytes]:
-    pieces = vocabulary.words
     parts = {
         "normalizer": {
             "type": "BertNormalizer",
@@ -73,21 +121,22 @@ def _wordpiece(
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
-            "vocab": {piece: int(n) for piece, n in zip(pieces, ids, strict=True) if piece},
+            "vocab": ids_of(names),
         },
     }
-    special = dict(zip(FIELDS, SPECIAL_PIECES, strict=True))
     options = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": vocabulary.lower_case,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    special_ids = {name: int(ids[pieces.index(name)]) for name in special.values()}
-    files = assemble(
-        vocabulary, ids, parts, options, special, special_ids, max_length, has_segments
-    )
+    files = assemble(vocabulary, names, parts, options, special, max_length, has_segments)
     return {"vocab.txt": vocabulary.contents(), **files}
+
+
+def ids_of(names: Sequence[str]) -> dict[str, int]:
+    """Returns the id of each token by its name."""
+    return {name: token_id for token_id, name in enumerate(names) if name}
 
 
 def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
@@ -103,38 +152,16 @@ _LOWER = [
     replacement(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
 ]
-# Names of the special tokens in RoBERTa and XLM-R.
-_ROBERTA = dict(zip(FIELDS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
 
 
 def _byte_pairs(
-    vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
-) -> dict[str, bytes]:
-    special = dict(_ROBERTA)
-    if ids[BOS] == ids[PAD]:  # MarianMT's decoder starts with padding
-        special["cls_token"] = special["pad_token"]
-    names = [*special.values(), *vocabulary.units]
-    return byte_pair_files(vocabulary, names, special, ids, max_length, has_segments)
-
-
-def byte_pair_files(
     vocabulary: BytePairVocabulary,
     names: Sequence[str],
     special: Mapping[str, str],
-    ids: np.ndarray,
     max_length: int | None,
-    has_segments: bool = False,
+    has_segments: bool,
 ) -> dict[str, bytes]:
-    """Builds the files of a byte-level BPE tokenizer, including `vocab.json` and `merges.txt`.
-
-    Args:
-        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
-        names: Hugging Face names of all tokens, in the order of the vocabulary's ids. The name of a
-            token without a Hugging Face id is not used, and may be `None`.
-        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
-            of the special token.
-    """
-    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    token_ids = ids_of(names)
     # The steps of `BytePairVocabulary.normalized`.
     steps = [replacement("\U0010ffff", ""), replacement("\x00", "\ufffd")]
     steps += [{"type": "NFC"}] if vocabulary.composed else []
@@ -165,61 +192,30 @@ def byte_pair_files(
         },
     }
     options = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    special_ids = {name: token_ids[name] for name in special.values()}
     merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
     return {
         "vocab.json": json_bytes(token_ids),
         "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        **assemble(vocabulary, ids, parts, options, special, special_ids, max_length, has_segments),
+        **assemble(vocabulary, names, parts, options, special, max_length, has_segments),
     }
 
 
 def _sentencepiece(
-    vocabulary: SentencePieceVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
-) -> dict[str, bytes]:
-    names = [vocabulary.processor.id_to_piece(token_id) for token_id in range(vocabulary.pieces)]
-    special = dict(zip(FIELDS, names, strict=False))
-    if vocabulary.cls_last:
-        special |= {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
-    elif not vocabulary.fold_accents:
-        special = dict(_ROBERTA)
-    return unigram_files(vocabulary, special, ids, max_length, has_segments)
-
-
-def unigram_files(
     vocabulary: SentencePieceVocabulary,
+    names: Sequence[str],
     special: Mapping[str, str],
-    ids: np.ndarray,
     max_length: int | None,
-    has_segments: bool = False,
+    has_segments: bool,
 ) -> dict[str, bytes]:
     """Builds the files of a SentencePiece tokenizer, unigram or BPE.
 
-    Args:
-        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
-        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
-            of the special token. The dict is in the order of the vocabulary's ids.
-
     Raises:
-        UserError: the vocabulary normalizes punctuation, or the Hugging Face ids have a gap.
+        UserError: the vocabulary normalizes punctuation.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    pieces[: len(special)] = [(name, 0.0) for name in special.values()]
-    order = np.full(ids.max() + 1, -1)
-    valid = np.flatnonzero(ids >= 0)
-    order[ids[valid]] = valid  # the last id, if several macaron_tf ids share a Hugging Face id
-    if (order < 0).any():
-        raise UserError(
-            f"the vocabulary has no token for the Hugging Face id {np.flatnonzero(order < 0)[0]}, "
-            "but a SentencePiece file cannot skip ids: export a SavedModel by `macaron "
-            "export`, which includes the tokenizer"
-        )
-    pieces = [pieces[token_id] for token_id in order]
-    token_ids = {name: token_id for token_id, (name, _) in enumerate(pieces)}
-    model_file = _renumber(model, special, order)
-    special = {field: name for field, name in special.items() if name in token_ids}
-    unknown = special["unk_token"]
+    scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
+    pieces, token_ids = list(zip(names, scores, strict=True)), ids_of(names)
+    model_file, unknown = _model_file(vocabulary, model, names), special["unk_token"]
     byte_fallback = vocabulary.byte_fallback
     if vocabulary.model_type == "unigram":
         model_field = {
@@ -263,39 +259,29 @@ def unigram_files(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": vocabulary.normalization.lower_case,
     }
-    special_ids = {name: token_ids[name] for name in special.values()}
     return {
         "spiece.model": model_file,
-        **assemble(vocabulary, ids, parts, options, special, special_ids, max_length, has_segments),
+        **assemble(vocabulary, names, parts, options, special, max_length, has_segments),
     }
 
 
-def _renumber(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """Renames special pieces, reorders all pieces, and serializes the SentencePiece model.
+def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
+    """Returns the SentencePiece model file, in which the pieces have the given names.
 
-    Args:
-        model: SentencePiece model, which stays unchanged.
-        special: dict mapping a field, such as "cls_token", to the new name of the special piece.
-            The dict is in the order of the ids in `model`.
-        order: id in `model` for each Hugging Face id.
+    Names beyond the pieces of `model`, which stays unchanged, become control pieces.
     """
-    result = sentencepiece_model_pb2.ModelProto()
-    result.CopyFrom(model)
-    for piece, name in zip(result.pieces, special.values(), strict=False):
+    result = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
+    control = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+    for piece, name in zip(result.pieces, names, strict=False):
         piece.piece = name
-    pieces = [result.pieces[old_id] for old_id in order]
-    result = sentencepiece_model_pb2.ModelProto(pieces=pieces)
-    result.trainer_spec.CopyFrom(model.trainer_spec)
-    result.normalizer_spec.CopyFrom(model.normalizer_spec)
-    spec, piece_ids = (
-        result.trainer_spec,
-        {piece.piece: piece_id for piece_id, piece in enumerate(pieces)},
-    )
+    for name in names[len(model.pieces) :]:
+        result.pieces.add(piece=name, type=control)
+    spec, special = result.trainer_spec, vocabulary.special
     spec.bos_id = spec.eos_id = -1
-    for role in ("pad", "unk"):
-        name = special[f"{role}_token"]
-        setattr(spec, f"{role}_piece", name)
-        setattr(spec, f"{role}_id", piece_ids.get(name, -1))
+    for role, token_id in (("pad", special.pad), ("unk", special.unk)):
+        if token_id < len(names):
+            setattr(spec, f"{role}_piece", names[token_id])
+            setattr(spec, f"{role}_id", token_id)
     del spec.control_symbols[:]
     return result.SerializeToString(deterministic=True)
 
@@ -354,24 +340,25 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 
 
 def _moses(
-    vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, has_segments: bool
+    vocabulary: MosesPairVocabulary,
+    names: Sequence[str],
+    special: Mapping[str, str],
+    max_length: int | None,
+    has_segments: bool,
 ) -> dict[str, bytes]:
     """Builds the files of an XLM tokenizer.
 
     The files do not include `tokenizer.json`, because transformers' XLMTokenizer splits words by
     Moses' rules in Python.
     """
-    special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
-    names = [*special, *vocabulary.units]
-    token_ids = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
+    token_ids = ids_of(names)
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
     config = {
         "tokenizer_class": "XLMTokenizer",
         "do_lowercase_and_remove_accent": vocabulary.lower_case,
-        **dict(zip(("pad_token", "unk_token", "bos_token"), special, strict=False)),
-        "sep_token": "</s>",
-        "cls_token": "</s>",
-        "mask_token": "<special1>",
+        **special,
+        "bos_token": special["cls_token"],
+        "cls_token": special["sep_token"],
         "additional_special_tokens": [n for n in token_ids if re.fullmatch(r"<special\d+>", n)],
         "lang2id": languages,
         "id2lang": {language_id: name for name, language_id in languages.items()},
@@ -386,31 +373,31 @@ def _moses(
 
 def assemble(
     vocabulary: PieceVocabulary,
-    ids: np.ndarray,
+    names: Sequence[str],
     parts: Mapping[str, Any],
     options: Mapping[str, Any],
     special: Mapping[str, str],
-    special_ids: Mapping[str, int],
     max_length: int | None,
     has_segments: bool = True,
 ) -> dict[str, bytes]:
     """Builds `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        vocabulary, ids, max_length, has_segments: see `tokenizer_files`.
+        vocabulary, max_length, has_segments: see `tokenizer_files`.
+        names: see `token_names`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of `tokenizer_config.json`.
         special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
             of the special token.
-        special_ids: dict mapping the name of a special token to its Hugging Face id.
     """
+    token_ids = ids_of(names)
+    special_ids = {name: token_ids[name] for name in special.values()}
     added = [added_token(token_id, name, special=True) for name, token_id in special_ids.items()]
     for token in added:
         token["lstrip"] = vocabulary.mask_takes_space and token["content"] == special.get(
             "mask_token"
         )
-    added_ids = {name: int(ids[token_id]) for name, token_id in vocabulary.added.items()}
-    for name, token_id in added_ids.items():
+    for name, token_id in vocabulary.added.items():
         token = added_token(token_id, name, special=False)
         added.append({**token, "normalized": name not in vocabulary.unnormalized})
     inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]

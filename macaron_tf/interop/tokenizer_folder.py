@@ -1,16 +1,16 @@
 """Contents of a Hugging Face tokenizer folder, with the special and added tokens that it names."""
 
+import itertools
 import operator
 import pathlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.base import Special
 
 # Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
 # because XLNet also has the unused tokens <s> and </s>. RoBERTa's and XLM-R's names come next, and
@@ -248,47 +248,30 @@ class Tokenizer:
         }
 
 
-def put_special_first(
-    token_ids: Mapping[str, int], special: Sequence[str | None]
-) -> tuple[list[str], np.ndarray]:
-    """Moves the special tokens before all other tokens.
+def special_of(ids: Sequence[int | None], pieces: int, sentinels: Sequence[int] = ()) -> Special:
+    """Returns the special tokens of a tokenizer, in which each of them but UNK has an id.
+
+    The missing tokens get the ids after the pieces.
 
     Args:
-        token_ids: dict mapping the name of a token to its Hugging Face id.
-        special: names of the special tokens in macaron_tf's order, with `None` for a token that the
-            vocabulary lacks.
-
-    Returns:
-        The names of all tokens except special tokens, sorted by Hugging Face id, and a `(V',)` int
-        array. The array contains the Hugging Face ids of all tokens in the new order, with -1 for a
-        special token that the vocabulary lacks.
+        ids: ids of PAD, UNK, [CLS], [SEP] and [MASK], with `None` for a missing token.
+        pieces: number of ids in the tokenizer.
+        sentinels: ids of T5's sentinels.
     """
-    units = sorted(token_ids.keys() - set(special), key=token_ids.__getitem__)
-    return units, np.array([token_ids.get(name, -1) for name in (*special, *units)])
+    free = itertools.count(pieces)
+    pad, unk, *others = ids
+    pad, *others = (next(free) if token_id is None else token_id for token_id in (pad, *others))
+    return Special(pad, unk, *others, sentinels=tuple(sentinels), rows=pieces)
 
 
-def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, ids: np.ndarray) -> _AnyVocabulary:
+def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
     """Sets `vocabulary.added` from the tokenizer's added tokens, and returns the vocabulary.
 
-    Args:
-        vocabulary: converted vocabulary.
-        tokenizer: Hugging Face tokenizer.
-        ids: Hugging Face id for each id of `vocabulary`.
-
     Raises:
-        UserError: the vocabulary does not contain an added token, because an unused id precedes the
-            id of this token, or normalization removes an added token or the white space around it.
+        UserError: normalization removes an added token or the white space around it.
     """
-    new_ids = {old_id: new_id for new_id, old_id in enumerate(ids.tolist())}
-    absent = [name for name, old_id in tokenizer.added.items() if old_id not in new_ids]
-    if absent:
-        raise UserError(
-            f"{tokenizer.directory} adds the token {absent[0]!r} with id "
-            f"{tokenizer.added[absent[0]]}, but a smaller id has no token: give a tokenizer "
-            "whose ids have no gaps"
-        )
-    added = {name: new_ids[old_id] for name, old_id in tokenizer.added.items()}
-    vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
+    special = vocabulary.special.ids
+    vocabulary.added = {n: i for n, i in tokenizer.added.items() if i not in special}
     vocabulary.unnormalized = [name for name in tokenizer.unnormalized if name in vocabulary.added]
     names = [name for name in vocabulary.added if name not in vocabulary.unnormalized]
     for name, normalized in zip(names, vocabulary.normalized_lines(names), strict=True):

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from macaron_tf.errors import UserError
 from macaron_tf.interop.foreign_config import ForeignConfig
 from macaron_tf.interop.sentencepiece_vocabularies import read_llama_vocabulary, read_sentencepiece
@@ -15,7 +13,7 @@ from macaron_tf.interop.tokenizer_folder import (
     MEND,
     SPECIAL,
     Tokenizer,
-    put_special_first,
+    special_of,
     with_added,
 )
 from macaron_tf.io.paths import read_json, refuse_damage
@@ -58,19 +56,13 @@ def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> N
         )
 
 
-def read_vocabulary(
-    directory: pathlib.Path, lower_case: bool | None = None
-) -> tuple[PieceVocabulary, np.ndarray | None]:
+def read_vocabulary(directory: pathlib.Path, lower_case: bool | None = None) -> PieceVocabulary:
     """Reads a Hugging Face tokenizer: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
         directory: folder of the tokenizer.
         lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
             whose files lack this setting, and must be `None` otherwise.
-
-    Returns:
-        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. `None` instead of the array means that the ids are equal.
 
     Raises:
         UserError: a file is missing or damaged, the type or a setting of the tokenizer is not
@@ -87,28 +79,26 @@ def read_vocabulary(
         token_ids, merges, options = tokenizer.byte_pairs()
         names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
         token_ids |= {name: tokenizer.all_added[name] for name in names if name not in token_ids}
-        units, ids = put_special_first(token_ids, names)
+        units = _in_id_order(token_ids, directory)
+        special = special_of([token_ids[name] for name in names], len(units))
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         separators = tokenizer.separators(2 if "<s>" in names else 1)
         options |= {
             "pair_separators": separators,
             "mask_takes_space": tokenizer.takes_space(names[4]),
         }
-        return with_added(BytePairVocabulary(units, merges, **options), tokenizer, ids), ids
+        return with_added(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
     if model_type == "Unigram":
         return read_sentencepiece(tokenizer)
-    return _read_wordpiece(tokenizer, lower_case), None
+    return _read_wordpiece(tokenizer, lower_case)
 
 
-def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
+def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
     """Reads the tokenizer of a GPT-2 or Llama 3 model.
 
     GPT-2 uses one special token for both the beginning and the end of a text, so [CLS] and [SEP]
-    have the same Hugging Face id. Llama 3 has a separate token for each.
-
-    Returns:
-        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. The array contains -1 for PAD, UNK and [MASK], which the tokenizer lacks.
+    have the same id. Llama 3 has a separate token for each. If padding and [MASK] are missing, they
+    have ids after all tokens.
 
     Raises:
         UserError: a file is missing or damaged, the type of the tokenizer is not supported, or the
@@ -124,21 +114,18 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
             f"the tokenizer of {directory} has no end-of-text token {end!r}: download or copy the "
             "tokenizer's files again"
         )
-    start = start if start in token_ids else end
-    units, ids = put_special_first(token_ids, [None, None, start, end, None])
-    vocabulary = BytePairVocabulary(units, merges, **options)
-    return with_added(vocabulary, tokenizer, ids), ids
+    ends = token_ids[start if start in token_ids else end], token_ids[end]
+    pad = {**added, **token_ids}.get(tokenizer.token("pad_token"))
+    units = _in_id_order(token_ids, directory)
+    special = special_of([None if pad in ends else pad, None, *ends, None], len(units))
+    return with_added(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
 
 
-def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
+def read_gpt_vocabulary(directory: pathlib.Path) -> CharacterPairVocabulary:
     """Reads the tokenizer of a GPT, which is a character-level BPE.
 
-    Text is lower-cased and split into words as in BERT.
-
-    Returns:
-        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. The array contains -1 for PAD, [CLS], [SEP] and [MASK], which the tokenizer
-        lacks.
+    Text is lower-cased and split into words as in BERT. PAD, [CLS], [SEP] and [MASK], which the
+    tokenizer lacks, have ids after all tokens.
 
     Raises:
         UserError: a file is missing or damaged, the vocabulary lacks `<unk>`, or tokens at the end
@@ -153,13 +140,14 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
         )
     token_ids, merges = tokenizer.ids_and_merges()
     [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
-    units, ids = put_special_first(token_ids, [None, unknown, None, None, None])
-    return with_added(CharacterPairVocabulary(units, merges), tokenizer, ids), ids
+    units = _in_id_order(token_ids, directory)
+    special = special_of([None, token_ids[unknown], None, None, None], len(units))
+    return with_added(CharacterPairVocabulary(units, merges, special), tokenizer)
 
 
 def read_language_vocabulary(
     directory: pathlib.Path, is_gpt2: bool
-) -> tuple[PieceVocabulary, np.ndarray, bool]:
+) -> tuple[PieceVocabulary, bool]:
     """Reads the tokenizer of a language model.
 
     A folder with the file `tokenizer.model` is read as a Llama 2 tokenizer. A tokenizer with a
@@ -171,24 +159,22 @@ def read_language_vocabulary(
             of a character-level BPE, as in GPT.
 
     Returns:
-        The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
-        and whether texts begin with [CLS].
+        The vocabulary, and whether texts begin with [CLS].
 
     Raises:
         UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
     if (directory / "tokenizer.model").is_file():
-        return *read_llama_vocabulary(directory), True
+        return read_llama_vocabulary(directory), True
     if Tokenizer(directory, ["vocab.json", "tokenizer.json"]).token("cls_token"):
-        vocabulary, ids = read_vocabulary(directory)
-        return vocabulary, np.arange(vocabulary.pieces) if ids is None else ids, True
+        return read_vocabulary(directory), True
     read = read_gpt2_vocabulary if is_gpt2 else read_gpt_vocabulary
-    return *read(directory), is_gpt2
+    return read(directory), is_gpt2
 
 
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
-) -> tuple[MosesPairVocabulary, np.ndarray]:
+) -> MosesPairVocabulary:
     """Reads the tokenizer of an XLM, which is a character-level BPE.
 
     Text is split into words by Moses' rules.
@@ -197,21 +183,19 @@ def read_xlm_vocabulary(
         directory: folder of the tokenizer.
         languages: language codes in the order of the language embeddings.
 
-    Returns:
-        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary.
-
     Raises:
         UserError: a file is missing or damaged, or the vocabulary lacks a special token.
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
-    units, ids = put_special_first(token_ids, tokenizer.special_tokens(token_ids, _XLM_SPECIAL))
+    names = tokenizer.special_tokens(token_ids, _XLM_SPECIAL)
+    units = _in_id_order(token_ids, directory)
+    special = special_of([token_ids[name] for name in names], len(units))
     # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = tokenizer.options.get("do_lowercase_and_remove_accent", True)
-    vocabulary = MosesPairVocabulary(units, merges, languages, bool(lower_case))
-    return with_added(vocabulary, tokenizer, ids), ids
+    vocabulary = MosesPairVocabulary(units, merges, languages, bool(lower_case), special)
+    return with_added(vocabulary, tokenizer)
 
 
 def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
@@ -261,8 +245,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     pieces = _in_id_order(piece_ids, directory)
     # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
     pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
-    vocabulary = WordPieceVocabulary(pieces, lower_case)
-    return with_added(vocabulary, tokenizer, np.arange(vocabulary.pieces))
+    return with_added(WordPieceVocabulary(pieces, lower_case), tokenizer)
 
 
 def _wordpieces(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -300,19 +283,13 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
     return tuple(pieces)
 
 
-def read_keras_hub_vocabulary(
-    directory: pathlib.Path, name: str
-) -> tuple[PieceVocabulary, np.ndarray | None]:
+def read_keras_hub_vocabulary(directory: pathlib.Path, name: str) -> PieceVocabulary:
     """Reads the tokenizer of a KerasHub preset.
 
     Args:
         directory: folder of the preset.
         name: name of the vocabulary file: `vocabulary.txt` for WordPiece, or `vocabulary.json` for
             byte-level BPE.
-
-    Returns:
-        The vocabulary, and a `(V',)` int array with KerasHub's id for each id of the vocabulary.
-        `None` instead of the array means that the ids are equal.
 
     Raises:
         UserError: a file is missing or damaged, or a setting of the tokenizer is not supported.
@@ -334,4 +311,4 @@ def read_keras_hub_vocabulary(
     lower_case = bool(config.get("lowercase", False))
     if not lower_case:  # `WordPieceVocabulary` strips accents only if it lower-cases
         config.require({"strip_accents": False})
-    return WordPieceVocabulary.from_file(asset, lower_case=lower_case), None
+    return WordPieceVocabulary.from_file(asset, lower_case=lower_case)

@@ -8,20 +8,19 @@ import numpy as np
 
 from macaron_tf.interop.arrays import Raw
 from macaron_tf.interop.decoder_tokenizers import pad_with_start, sequence_tokenizer
-from macaron_tf.interop.encoder_decoders import FAMILIES, t5_table
+from macaron_tf.interop.encoder_decoders import BART_OFFSET, FAMILIES, t5_table
 from macaron_tf.interop.family import Family
 from macaron_tf.interop.foreign_config import json_bytes
 from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,
+    kept_rows,
     layer_state,
-    scatter_rows,
 )
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
@@ -56,30 +55,37 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         lambda family: _unsupported_setting(family, config),
     )
     model_type = model_types[family.name]
-    ids = _hugging_face_ids(model)
-    if model_type == "marian" and model.ids is None:
-        ids = _marian_ids(model, ids)
-    answer_start = (model.answers or model.ends).get("answer_start", (BOS,))
-    start_ids = tuple(int(ids[token_id]) for token_id in answer_start)
+    rows, special = kept_rows(model), model.special
+    answer_start = _answer_start(model)
+    pad_id = special.pad
+    is_own = special.rows is None and model_type in ("marian", "pegasus")
+    # Only these tokenizers can add MarianMT's padding after all pieces.
+    pad_last = (
+        is_own
+        and model_type == "marian"
+        and isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None)
+    )
+    if pad_last:
+        rows = np.append(rows, special.begin)
+        answer_start = (len(rows) - 1,)
+    if is_own:  # the decoders of MarianMT and Pegasus start with padding
+        pad_id = answer_start[0]
     token_ids = {
-        "pad_token_id": int(ids[PAD]),
-        "bos_token_id": int(ids[BOS]),
-        "eos_token_id": int(ids[EOS]),
-        "unk_token_id": int(ids[UNK]),
-        "decoder_start_token_id": start_ids[0],
+        "pad_token_id": pad_id,
+        "bos_token_id": special.begin,
+        "eos_token_id": special.end,
+        "unk_token_id": special.unk,
+        "decoder_start_token_id": answer_start[0],
         # BART's decoder starts with </s>, and its first output is forced to be <s>.
-        "forced_bos_token_id": start_ids[1] if start_ids[1:] else None,
+        "forced_bos_token_id": answer_start[1] if answer_start[1:] else None,
         "forced_eos_token_id": None,
     }
-    if model_type in ("marian", "pegasus") and model.ids is None:
-        # The decoders of MarianMT and Pegasus start with padding, so BOS becomes the padding token.
-        token_ids["pad_token_id"] = start_ids[0]
     fields = {
         **config_fields(family, config),
         **token_ids,
         "model_type": model_type,
         "architectures": [_CLASSES[model_type]],
-        "vocab_size": int(ids.max()) + 1,
+        "vocab_size": len(rows),
         "dtype": "float32",
         "is_encoder_decoder": True,
     }
@@ -88,17 +94,28 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     }
     default = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
     default |= {
-        "suppress_tokens": sorted({*_suppressed_ids(model, ids)} - {*start_ids[1:]}),
+        "suppress_tokens": _suppressed_ids(model, {special.pad, pad_id, answer_start[0]}),
         "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
     }
     files = {"generation_config.json": json_bytes(model.generation or default)}
-    state = _state(model, family, ids)
-    if model_type == "marian":
-        _shift_start_to_zero(state, start_ids[0], config)
+    state = _state(model, family, rows)
+    if pad_last:
+        _shift_start_to_zero(state, config)
     tokenizer, notes = {}, ["the tokenizer is missing, because the model has no vocabulary"]
     if model.vocabulary:
-        tokenizer, notes = _tokenizer(model, ids), []
-        if token_ids["pad_token_id"] == token_ids["bos_token_id"]:
+        options = model.answers or model.ends
+        sentinels = special.sentinels or range(model.vocabulary.pieces, len(rows))
+        tokenizer, notes = (
+            sequence_tokenizer(
+                model.vocabulary,
+                config.longest,
+                starts=bool(options.get("starts") or options.get("source_start")),
+                sentinels=sentinels if model.sentinels else (),
+                pad_last=pad_last,
+            ),
+            [],
+        )
+        if is_own and not pad_last:
             tokenizer = pad_with_start(tokenizer)
         if model_type in ("marian", "pegasus") and "spiece.model" in tokenizer:
             # MarianMT's tokenizer reads two files, for source and target.
@@ -136,53 +153,16 @@ def _unsupported_setting(family: Family, config: EncoderDecoderConfig) -> str:
     return "" if config.tied else "tied=False"
 
 
-def _hugging_face_ids(model: Pretrained) -> np.ndarray:
-    """Returns the Hugging Face id for each row of the embedding table, or -1 for an unused row.
-
-    The vocabulary's rows come first, then the sentinels' rows. `Pretrained.ids` contains the
-    padding id instead of -1 for unused rows.
-    """
-    vocabulary, size = model.vocabulary, model.config.vocab_size
-    if model.ids is not None:
-        ids = np.array(model.ids)
-        ids[[index for index in np.flatnonzero(ids == ids[PAD]) if index not in (PAD, BOS)]] = -1
-        return ids
-    ids = np.arange(size)
-    if vocabulary:
-        ids[vocabulary.pieces :] = -1
-        first = vocabulary.size
-        ids[first : first + model.sentinels] = vocabulary.pieces + np.arange(model.sentinels)
-    return ids
+def _answer_start(model: Pretrained) -> tuple[int, ...]:
+    """Returns the ids that the decoder reads before an answer."""
+    special, options = model.special, model.answers or model.ends
+    if options.get("starts"):
+        return special.end, special.begin
+    return tuple(options.get("answer_start", ())) or (special.begin,)
 
 
-def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
-    """Replaces Hugging Face ids by ids in MarianMT's order: EOS, UNK, other tokens, padding.
-
-    The padding token is also the decoder's start token. The padding token must be the last token,
-    because CTranslate2 drops the last token if that token is called <pad>. If the model has a
-    vocabulary that is neither a `BytePairVocabulary` nor a `SentencePieceVocabulary`, the function
-    returns `ids`.
-
-    Args:
-        model: translation model to export.
-        ids: Hugging Face id for each row of the embedding table, as returned by
-            `_hugging_face_ids`.
-    """
-    if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
-        return ids  # other types of vocabularies name the special tokens differently
-    special = [PAD, UNK, BOS, EOS]
-    other = np.setdiff1d(np.flatnonzero(ids >= 0), special)
-    last = len(other) + 2
-    marian_ids = np.full_like(ids, -1)
-    marian_ids[other] = 2 + np.arange(len(other))
-    marian_ids[special] = last, 1, last, 0
-    return marian_ids
-
-
-def _shift_start_to_zero(
-    state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig
-) -> None:
-    """Shifts all token embeddings in `state` so that the embedding of token `start` is zero.
+def _shift_start_to_zero(state: dict[str, np.ndarray], config: EncoderDecoderConfig) -> None:
+    """Shifts all token embeddings in `state` so that the last token's embedding is zero.
 
     CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
     vector c from all inputs of the encoder and the decoder. The biases of the first self-attention
@@ -191,7 +171,7 @@ def _shift_start_to_zero(
     number, so the probabilities stay equal.
     """
     table = state["model.shared.weight"].astype("float64")
-    shift = table[start]  # (D,)
+    shift = table[-1]  # (D,)
     state["model.shared.weight"] = (table - shift).astype("float32")
     shift = shift * np.sqrt(config.hidden_dim)  # the model scales embeddings by sqrt(D)
     for side in ("encoder", "decoder"):
@@ -202,16 +182,22 @@ def _shift_start_to_zero(
             state[name] = (state[name] + addition).astype("float32")
 
 
-def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.ndarray]:
-    network, config, scatter = model.network, model.config, scatter_rows(ids)
+def _state(model: Pretrained, family: Family, rows: np.ndarray) -> dict[str, np.ndarray]:
+    network, config = model.network, model.config
     table = {
         **(t5_table(config.gated) if family is FAMILIES["t5"] else family.table),
-        "embedding/table": Raw(family.tokens[0], inverse=scatter),
+        "embedding/table": Raw(family.tokens[0], inverse=lambda table: table[rows]),
         "output_projection/kernel": Raw(
-            family.output_kernel, inverse=lambda kernel: scatter(kernel.T)
+            family.output_kernel, inverse=lambda kernel: kernel.T[rows]
         ),
-        "logits_bias": Raw("final_logits_bias", inverse=lambda bias: scatter(bias)[None]),
+        "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
     }
+    if family is FAMILIES["bart"]:
+        padding = ((BART_OFFSET - config.position_offset, 0), (0, 0))
+        for side, stack in (("source", "encoder"), ("target", "decoder")):
+            table[f"{side}_embeddings/positions/table"] = Raw(
+                f"{stack}.embed_positions.weight", inverse=lambda rows: np.pad(rows, padding)
+            )
     state, width = {}, config.hidden_dim
     if family is FAMILIES["pegasus"]:  # only Pegasus saves the sinusoidal positions
         zeros = np.zeros((1, config.max_length, width), "float32")
@@ -235,25 +221,15 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
     return {n if n in heads else family.prefix + n: array for n, array in state.items()}
 
 
-def _suppressed_ids(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns the Hugging Face ids of the tokens that generation must never produce.
+def _suppressed_ids(model: Pretrained, ids: set[int]) -> list[int]:
+    """Returns the ids of the tokens that generation must never produce.
 
-    A translation model, or a model without a vocabulary, suppresses PAD and BOS. Any other model
-    suppresses all special tokens except EOS.
+    A translation model, or a model without a vocabulary, suppresses `ids` and BOS. Any other model
+    suppresses all special tokens except EOS. The first token that BART's decoder generates is never
+    suppressed.
     """
-    special = {PAD, BOS}
+    special = model.special
+    ids = ids | {special.begin}
     if model.vocabulary and (model.objective or model.answers):
-        special |= {*model.vocabulary.special_ids}
-    return sorted({int(ids[token_id]) for token_id in special - {EOS}} - {-1, int(ids[EOS])})
-
-
-def _tokenizer(model: Pretrained, ids: np.ndarray) -> dict[str, bytes]:
-    vocabulary = model.vocabulary
-    first = vocabulary.size
-    return sequence_tokenizer(
-        vocabulary,
-        ids[: vocabulary.pieces],
-        model.config.longest,
-        starts=bool((model.answers or model.ends).get("source_start")),
-        sentinels=ids[first : first + model.sentinels],
-    )
+        ids |= {*special.ids}
+    return sorted(ids - {special.end, *_answer_start(model)[1:]})

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw, Table
+from macaron_tf.interop.arrays import Raw, Table
 from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
 from macaron_tf.interop.family import TaskHead
 from macaron_tf.interop.foreign_config import json_bytes
@@ -24,8 +24,8 @@ from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,
+    kept_rows,
     layer_state,
-    scatter_rows,
 )
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.config import EncoderConfig
@@ -94,7 +94,7 @@ class _Encoder:
         family: conversion rules for the Hugging Face model type.
         model_type: name of the Hugging Face model type.
         head: Hugging Face model class for the network, with or without a head.
-        ids: int array with the Hugging Face id for each id of the encoder.
+        rows: indices of the embedding rows to write.
     """
 
     def __init__(self, model: Pretrained):
@@ -116,10 +116,7 @@ class _Encoder:
         )
         self.family, self.model_type = family, families[family.name]
         self.head = self._head_of(family)
-        self.ids = model.ids
-        if model.ids is None:
-            num_tokens = vocabulary.pieces if vocabulary else self.config.vocab_size
-            self.ids = np.arange(num_tokens)
+        self.rows = kept_rows(model)
 
     def _describe_missing(self, family: EncoderFamily) -> str:
         """Describes the head parts and head options that a family does not support.
@@ -176,7 +173,6 @@ class _Encoder:
         if self.model.vocabulary:
             tokenizer = tokenizer_files(
                 self.model.vocabulary,
-                self.model.ids,
                 max_length=self.config.longest,
                 has_segments=self.config.num_segments > 1,
             )
@@ -213,26 +209,24 @@ class _Encoder:
 
     def _config(self) -> dict[str, Any]:
         family, fields = self.family, config_fields(self.family, self.config)
-        pad_id = int(self.ids[0])
+        special = self.model.special
         if family.segments:
             # Hugging Face's models have at least one segment. An encoder without segments gets a
             # single segment embedding of zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
-            fields["max_position_embeddings"] += pad_id + 1
+            fields["max_position_embeddings"] += special.pad + 1
         fields |= {
             "model_type": self.model_type,
             "architectures": [family.class_prefix + self.head.class_suffix],
-            "vocab_size": int(self.ids.max()) + 1,
-            "pad_token_id": pad_id,
+            "vocab_size": len(self.rows),
+            "pad_token_id": special.pad,
             "dtype": "float32",
         }
-        if self.model.vocabulary:
-            vocabulary = self.model.vocabulary
-            start, end = int(self.ids[vocabulary.cls_id]), int(self.ids[vocabulary.sep_id])
-            fields |= {"bos_token_id": start, "eos_token_id": end}
+        if self.model.vocabulary and special.rows is None:
+            fields |= {"bos_token_id": special.begin, "eos_token_id": special.end}
         if family.uses_moses:
-            fields |= {"pad_index": pad_id}
+            fields |= {"pad_index": special.pad}
             if language_ids := {name: n for n, name in enumerate(self.model.languages)}:
                 fields["lang2id"] = language_ids
                 fields["id2lang"] = {n: name for name, n in language_ids.items()}
@@ -269,16 +263,16 @@ class _Encoder:
         """
         family = self.family
 
-        def pad_rows(array: np.ndarray) -> np.ndarray:
-            return np.pad(array, ((int(self.ids[0]) + 1, 0), (0, 0)))
+        def positions(array: np.ndarray) -> np.ndarray:
+            offset = self.model.special.pad + 1 if family.positions_from_padding else 0
+            if offset == self.config.position_offset:
+                return array
+            return np.pad(array[self.config.position_offset :], ((offset, 0), (0, 0)))
 
-        convert = pad_rows if family.positions_from_padding else np.asarray
         table = {
-            "tokens/table": Raw(family.tokens[0], inverse=scatter_rows(self.ids)),
-            "embeddings/positions/table": Raw(family.positions, inverse=convert),
-            "masked_language/bias": Raw(
-                family.bias[0], inverse=scatter_rows(self.ids, UNUSED_TOKEN_BIAS)
-            ),
+            "tokens/table": Raw(family.tokens[0], inverse=lambda table: table[self.rows]),
+            "embeddings/positions/table": Raw(family.positions, inverse=positions),
+            "masked_language/bias": Raw(family.bias[0], inverse=lambda bias: bias[self.rows]),
             **family.table,
         }
         if family.segments:

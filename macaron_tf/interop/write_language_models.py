@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import UNUSED_TOKEN_BIAS, Raw
+from macaron_tf.interop.arrays import Raw
 from macaron_tf.interop.decoder_tokenizers import language_tokenizer, refuse_moses, replace_fields
 from macaron_tf.interop.family import Family
 from macaron_tf.interop.foreign_config import json_bytes
@@ -18,14 +18,12 @@ from macaron_tf.interop.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,
+    kept_rows,
     layer_state,
-    scatter_rows,
 )
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import BOS, EOS, PAD
-from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
 # Dict mapping a family's name to (`model_type`, name of the last norm, suffix of the class name).
@@ -56,21 +54,24 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     config_with_bias = dataclasses.replace(config, output_bias=True)
     family = find_family([*LANGUAGE_FAMILIES.values()], config_with_bias)
     model_type, _, class_suffix = _MODEL_TYPES[family.name]
-    ids = _hugging_face_ids(model)
-    special_ids = {"pad": PAD, "bos": BOS, "eos": EOS}
-    if not model.starts:
-        del special_ids["bos"]
-    token_ids = {f"{role}_token_id": int(ids[n]) for role, n in special_ids.items() if ids[n] >= 0}
-    if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
-        token_ids["pad_token_id"] = int(ids[EOS])  # the classifier reads the last other token
+    rows, special = kept_rows(model), model.special
+    if _is_framed(model):  # the classifier reads special tokens, even if the checkpoint lacked them
+        rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
+    token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
+    if not model.starts and special.rows is None:
+        del token_ids["bos"]
+    if isinstance(network, CausalClassifier) and special.pad >= len(rows):
+        token_ids["pad"] = special.end  # the classifier reads the last other token
+    token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
     fields = {
         **config_fields(family, config),
         **token_ids,
         "model_type": model_type,
-        "vocab_size": int(ids.max()) + 1,
+        "vocab_size": len(rows),
         "dtype": "float32",
     }
-    table = {**family.table, "tokens/table": Raw(family.tokens[0], inverse=scatter_rows(ids))}
+    tokens = Raw(family.tokens[0], inverse=lambda table: table[rows])
+    table = {**family.table, "tokens/table": tokens}
     state = layer_state(network.encoder, table, family.prefix, family.transpose_kernels)
     files, notes = {}, []
     if isinstance(network, CausalClassifier):
@@ -82,21 +83,18 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         if _is_framed(model):
             notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
     else:
-        _check_bias(model, ids, family)
+        _check_bias(model, rows, family)
         if network.language_head.output_table:
             output_table = network.language_head.output_table.matrix("float32")
-            state[family.output_kernel] = scatter_rows(ids)(
-                keras.ops.convert_to_numpy(output_table)
-            )
+            state[family.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
         fields["architectures"] = [family.class_prefix + class_suffix]
         pipeline = "text-generation"
-        default = {**token_ids, **_suppressed_tokens(model, ids)}
+        default = {**token_ids, **_suppressed_tokens(model, rows)}
         files["generation_config.json"] = json_bytes(model.generation or default)
     tokenizer = {}
     if model.vocabulary:
         tokenizer = language_tokenizer(
             model.vocabulary,
-            ids,
             config.longest,
             model.starts,
             _is_framed(model),
@@ -127,9 +125,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     """
     network, config, vocabulary = model.network, model.config, model.vocabulary
     find_family([XLNET], config)
-    ids = model.ids
-    if ids is None:
-        ids = np.arange(vocabulary.pieces if vocabulary else config.vocab_size)
+    rows = kept_rows(model)
     task = XLNET.tasks.get(type(network))
     has_head = not task and (model.has_masked_language or bool(model.recipe))
     class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
@@ -137,18 +133,16 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         **config_fields(XLNET, config),
         "model_type": "xlnet",
         "architectures": [XLNET.class_prefix + class_suffix],
-        "vocab_size": int(ids.max()) + 1,
+        "vocab_size": len(rows),
         "mem_len": None if task else network.memory_length,
-        "pad_token_id": int(ids[PAD]),
-        "bos_token_id": int(ids[BOS]),
-        "eos_token_id": int(ids[EOS]),
+        "pad_token_id": model.special.pad,
         "dtype": "float32",
     }
     table = {
         **XLNET.table,
         **xlnet_attention(config.num_heads),
-        "tokens/table": Raw(XLNET.tokens[0], inverse=scatter_rows(ids)),
-        "language_head/bias": Raw("lm_loss.bias", inverse=scatter_rows(ids, UNUSED_TOKEN_BIAS)),
+        "tokens/table": Raw(XLNET.tokens[0], inverse=lambda table: table[rows]),
+        "language_head/bias": Raw("lm_loss.bias", inverse=lambda bias: bias[rows]),
     }
     prefix = XLNET.prefix if task or has_head else ""
     state = layer_state(network.encoder, table, prefix)
@@ -167,7 +161,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     if vocabulary:
         refuse_moses(vocabulary)
         # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
-        tokenizer = replace_fields(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
+        tokenizer = replace_fields(tokenizer_files(vocabulary), {}, {"padding_side": "left"})
     else:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
     return HuggingFaceFolder(
@@ -185,48 +179,27 @@ def _is_framed(model: Pretrained) -> bool:
     return isinstance(model.network, CausalClassifier) and special
 
 
-def _hugging_face_ids(model: Pretrained) -> np.ndarray:
-    """Returns an int array with the Hugging Face id for each id of the model.
-
-    The id is -1 for a token that the Hugging Face vocabulary lacks. In GPT-2, BOS ([CLS]) and EOS
-    ([SEP]) are one token. If their embeddings differ after training, BOS gets a new id above all
-    other ids. If a classifier reads special tokens that the Hugging Face vocabulary
-    lacks, these tokens also get new ids.
-    """
-    if model.ids is None:
-        vocabulary = model.vocabulary
-        return np.arange(vocabulary.pieces if vocabulary else model.config.vocab_size)
-    ids = np.array(model.ids)
-    rows = keras.ops.convert_to_numpy(model.encoder.embeddings.tokens.table)
-    if ids[BOS] == ids[EOS] >= 0 and not np.array_equal(rows[BOS], rows[EOS]):
-        ids[BOS] = ids.max() + 1
-    if _is_framed(model):
-        absent = np.flatnonzero(ids[:SPECIAL] < 0)
-        ids[absent] = ids.max() + 1 + np.arange(len(absent))
-    return ids
-
-
-def _suppressed_tokens(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
+def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
     """Returns a dict with the generation setting `suppress_tokens`.
 
     The setting suppresses all special tokens except [SEP]. The dict is empty if the Hugging Face
     vocabulary has no such tokens. Without a vocabulary, PAD and [CLS] count as special tokens.
     """
-    special_ids = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
-    token_ids = {int(ids[token_id]) for token_id in special_ids} - {-1, int(ids[EOS])}
-    return {"suppress_tokens": sorted(token_ids)} if token_ids else {}
+    special = model.special
+    ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
+    ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
+    return {"suppress_tokens": ids} if ids else {}
 
 
-def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
+def _check_bias(model: Pretrained, rows: np.ndarray, family: Family) -> None:
     """Raises a UserError if the output bias of a language model is not zero.
 
-    The function ignores the biases of [CLS] and of tokens that the Hugging Face vocabulary lacks.
+    The function ignores the bias of [CLS].
     """
     head = model.network.language_head
     if head.bias is None:
         return
-    valid = np.flatnonzero(ids >= 0)
-    values = keras.ops.convert_to_numpy(head.bias)[valid[valid != BOS]]
+    values = keras.ops.convert_to_numpy(head.bias)[rows[rows != model.special.begin]]
     if np.any(values):
         raise UserError(
             f"the model has an output bias, but Hugging Face's {family.name} has none: train with "

@@ -8,16 +8,21 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Raw, Table, Transform, find_entry
+from macaron_tf.interop.arrays import Raw, Table, find_entry
 from macaron_tf.interop.family import Family
 from macaron_tf.interop.foreign_config import ForeignConfig, shortest_period
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
+from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
 
 # Settings that do not change the outputs of a trained model.
 _WITHOUT_EFFECT = (
     *WEIGHTLESS_FIELDS,
     "vocab_size",
+    "position_offset",
+    "pad_id",
+    "begin_id",
+    "end_id",
     "initializer_range",
     "initializer",
     "scaled_outputs",
@@ -107,24 +112,18 @@ def layer_state(
     return state
 
 
-def scatter_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Returns a function that reorders the rows of an embedding table by their Hugging Face ids.
+def kept_rows(model: Pretrained) -> np.ndarray:
+    """Returns the indices of the embedding rows that the folder contains, in order.
 
-    Row n of the table becomes row `ids[n]` of the result. The function is the inverse of
-    `arrays.gather_rows`.
-
-    Args:
-        ids: int array with the Hugging Face id of each row, or -1 for a row that is left out.
-        missing: value of all entries in result rows that have no row in the table.
+    A model from another library keeps the rows of its checkpoint. For a model that was trained
+    here, the rows that fill the table up to a multiple of 8 are left out.
     """
-    valid = np.flatnonzero(ids >= 0)
-
-    def scatter(array: np.ndarray) -> np.ndarray:
-        table = np.full((ids.max() + 1, *array.shape[1:]), missing, "float32")
-        table[ids[valid]] = array[valid]
-        return table
-
-    return scatter
+    vocabulary, special = model.vocabulary, model.special
+    if special.rows is not None:
+        return np.arange(special.rows)
+    if vocabulary is None:
+        return np.arange(model.config.vocab_size)
+    return np.r_[: vocabulary.pieces, vocabulary.size : vocabulary.size + model.sentinels]
 
 
 def config_fields(family: Family, config: StackConfig) -> dict[str, Any]:

@@ -243,7 +243,9 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         embedding_dim: embedding width E. The width D of the hidden states may differ from E.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: maximum sequence length for learned positions.
-        num_segments: number of segment embeddings. 0 means no segment embeddings.
+        position_offset: number of unused rows before the learned positions.
+        num_segments: number of segment embeddings. 0 means no segment embeddings. A single one is
+            added at every position, whatever the segment ids.
         num_languages: number of language embeddings. 0 means no language embeddings.
         dropout: dropout rate of the output.
         epsilon: number added to the variance in the LayerNorm.
@@ -289,6 +291,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         position_layout: str = "interleaved",
         scale: bool = False,
         tokens: TiedEmbedding | AdaptiveEmbedding | None = None,
+        position_offset: int = 0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -307,9 +310,8 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         if not self.tokens.built:
             self.tokens.build()
         if self.positions == "learned":
-            self.position_layer = self.part(
-                LearnedPositions, shape, self.max_length, initializer.clone(), name="positions"
-            )
+            arguments = (self.max_length, initializer.clone(), self.position_offset)
+            self.position_layer = self.part(LearnedPositions, shape, *arguments, name="positions")
         elif self.positions == "sinusoidal":
             self.position_layer = self.part(
                 SinusoidalPositions, shape, self.position_layout, name="positions"
@@ -338,7 +340,9 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
     ):
         x = self.tokens(token_ids) if vectors is None else vectors  # (B, L, E)
         for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
-            if table is not None:
+            if table is not None and table is self.segments and self.num_segments == 1:
+                x = x + ops.cast(table, x.dtype)
+            elif table is not None:
                 ids = ops.zeros_like(token_ids) if ids is None else ids
                 # A one-hot product, because the gradient of a gather adds B L rows one at a time.
                 one_hot = ops.one_hot(ids, table.shape[0], dtype=x.dtype)  # (B, L, rows)

@@ -62,7 +62,8 @@ class LearnedPositions(Recording, keras.layers.Layer):
     Args:
         max_length: maximum number of positions. A longer input without `position_ids` raises a
             ValueError if its length is static.
-        initializer: initializer of the table `(max_length, D)`.
+        initializer: initializer of the table `(offset + max_length, D)`.
+        offset: number of unused rows at the beginning of the table, as in RoBERTa and BART.
 
     Call arguments:
         x: `(B, L, D)`.
@@ -73,11 +74,11 @@ class LearnedPositions(Recording, keras.layers.Layer):
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
 
-    def __init__(self, max_length: int, initializer="glorot_uniform", **kwargs):
+    def __init__(self, max_length: int, initializer="glorot_uniform", offset: int = 0, **kwargs):
         super().__init__(**kwargs)
 
     def build(self, input_shape):
-        shape = (self.max_length, input_shape[-1])
+        shape = (self.offset + self.max_length, input_shape[-1])
         self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
     def call(self, x, position_ids=None):
@@ -89,6 +90,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
                     "it, or raise max_length"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
+        position_ids = position_ids + self.offset if self.offset else position_ids
         vectors = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
         return x + ops.cast(vectors, x.dtype)
 

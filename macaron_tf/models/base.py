@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers.attention import broadcast_mask
@@ -16,7 +17,6 @@ from macaron_tf.models.config import READ_BY_SOME, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Settings, hints_of
-from macaron_tf.special_ids import PAD
 
 # Names of an encoder's inputs, each with the names in Hugging Face and KerasHub.
 ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
@@ -158,8 +158,6 @@ class Model(Recording, keras.Model):
         # `tf.saved_model.save` reads this property. Keras's default would declare ids as floats.
         if not self.input_names and not self._first_inputs:
             return super()._default_save_signature
-        import tensorflow as tf
-
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, make_spec) -> Any:
@@ -200,8 +198,10 @@ class Model(Recording, keras.Model):
                     f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
                 )
             if value is not None:
-                # Id 0, padding, fills the rows of a ragged tensor.
-                value = ops.convert_to_tensor(value, ragged=False)
+                if isinstance(value, tf.RaggedTensor):
+                    is_ids = name == next(iter(self.input_names))
+                    value = value.to_tensor(self.config.pad_id if is_ids else 0)
+                value = ops.convert_to_tensor(value)
                 # Lookups in tables take no unsigned integers. MirroredStrategy builds models on the
                 # mean of the ids over replicas, which is a float.
                 usual = keras.backend.standardize_dtype(value.dtype) in ("int32", "bool")
@@ -231,15 +231,15 @@ def encoder_inputs(inputs) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
 
 
-def padding_mask(inputs):
+def padding_mask(inputs, pad_id: int = 0):
     """Returns the padding mask `(B, L)`, boolean, False at padding.
 
-    Without an input `padding_mask`, the mask is False where an id is 0. If words are given as
-    characters, `token_ids (B, L, C)`, the mask is False where all ids of a word are 0. With an
+    Without an input `padding_mask`, the mask is False where an id is `pad_id`. If words are given
+    as characters, `token_ids (B, L, C)`, the mask is False where all ids of a word are 0. With an
     `attention_mask` of rank 3 or 4, positions that no position attends to are padding too.
     """
     real = inputs.get("padding_mask")
-    real = ops.not_equal(inputs["token_ids"], PAD) if real is None else ops.cast(real, "bool")
+    real = ops.not_equal(inputs["token_ids"], pad_id) if real is None else ops.cast(real, "bool")
     real = ops.any(real, axis=-1) if len(real.shape) == 3 else real
     allowed = attention_mask(inputs)
     return real if allowed is None else ops.logical_and(real, ops.any(allowed, axis=(1, 2)))

@@ -14,6 +14,7 @@ from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
+from macaron_tf.text.base import Special
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks with attention, which decode token by token.
@@ -66,6 +67,9 @@ class StackConfig(BlockConfig, Sizes):
         embedding_norm: whether a LayerNorm follows the embeddings (BERT, BART).
         first_norm: whether the first sub-layer of a pre-norm stack has a norm. ModernBERT has no
             such norm, because `embedding_norm` directly precedes the sub-layer.
+        position_offset: number of unused rows before the learned positions (RoBERTa and BART of
+            other libraries: 2).
+        pad_id: id of the padding token, which no position attends to. The vocabulary determines it.
         embedding_scale: whether token embeddings are multiplied by the square root of their width.
         remat: whether to use gradient checkpointing, which recomputes the activations of each block
             in the backward pass. Training then takes about one third more time, but stores only the
@@ -82,6 +86,8 @@ class StackConfig(BlockConfig, Sizes):
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
     first_norm: bool = True
+    position_offset: Natural = 0
+    pad_id: Natural = Special.pad
     embedding_scale: bool = False
     remat: bool = False
     toeplitz: bool = True
@@ -361,6 +367,8 @@ class EncoderDecoderConfig(StackConfig):
             the source's token embeddings (BART fine-tuned for translation). 0 means no additional
             encoder.
         source_vocab_size: vocabulary size of the additional source encoder. `None` means V.
+        begin_id, end_id: ids of the decoder's first input, BOS, and of the last token of sources
+            and targets, EOS. The vocabulary determines them.
     """
 
     causal: ClassVar[bool] = False  # the encoder attends in both directions
@@ -385,6 +393,13 @@ class EncoderDecoderConfig(StackConfig):
     two_way: bool = False
     num_source_layers: Depth | Literal[0] = 0
     source_vocab_size: Count | None = None
+    begin_id: Natural = Special.begin
+    end_id: Natural = Special.end
+
+    @property
+    def special(self) -> Special:
+        """Ids of padding, BOS and EOS."""
+        return Special(pad=self.pad_id, begin=self.begin_id, end=self.end_id)
 
     def check(self) -> None:
         if self.hidden_dim % 2:

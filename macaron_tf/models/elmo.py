@@ -35,6 +35,8 @@ class ElmoConfig(Settings):
         num_highways: number of highway layers after the filters.
     """
 
+    pad_id: ClassVar[int] = 0  # words of zeros are padding
+
     causal: ClassVar[bool] = False
     longest: ClassVar[None] = None  # sequences may have any length
     summary: ClassVar[str] = "max"
@@ -156,6 +158,8 @@ class WordEncoderConfig(Settings):
             of the paper). Without normalization, ELMo's vectors may saturate the LSTM: in
             `elmo_tiny`, the vectors have a standard deviation of 7.7 after 1,500 updates.
     """
+
+    pad_id: ClassVar[int] = 0  # words of zeros are padding
 
     section: ClassVar[str] = "words"
     causal: ClassVar[bool] = False

@@ -31,7 +31,7 @@ class Encoder(Model):
         language_ids (B, L)       int, 0 by default
         position_ids (B, L)       int, 0 to L - 1 by default
         document_ids (B, L)       int, the document of each position
-        padding_mask (B, L)       0 or False at padding, by default where an id is 0
+        padding_mask (B, L)       0 or False at padding, by default where an id is `pad_id`
         attention_mask (B, L, L)  1 or True = attend, also accepted as (B, H, L, L)
 
     Real positions do not see padding. With `document_ids`, no position sees another document.
@@ -77,7 +77,7 @@ class Encoder(Model):
             norm=config.embedding_norm,
             norm_type=config.outer_norm_type,
             scale=config.embedding_scale,
-            **config.options("max_length", "num_languages", "initializer_range"),
+            **config.options("max_length", "position_offset", "num_languages", "initializer_range"),
             **config.options("dropout", "epsilon", "affine"),
             tokens=tokens,
             name="embeddings",
@@ -120,7 +120,7 @@ class Encoder(Model):
         self.stack.build((None, None, self.config.hidden_dim))
 
     def compute_mask(self, inputs, previous_mask=None):
-        return padding_mask(self._named_inputs(inputs))
+        return padding_mask(self._named_inputs(inputs), self.config.pad_id)
 
     def call(self, inputs, training=None):
         return self.with_memory(inputs, None, training=training)[0]
@@ -153,7 +153,7 @@ class Encoder(Model):
             if "position_ids" not in inputs:
                 inputs = {**inputs, "position_ids": _document_positions(masks[-1])}
         context = Context(
-            mask=padding_mask(inputs),
+            mask=padding_mask(inputs, self.config.pad_id),
             attention_mask=all_of(*masks),
             segment_ids=inputs.get("segment_ids"),
             positions=inputs.get("position_ids"),

@@ -21,7 +21,6 @@ from macaron_tf.models.config import (
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
-from macaron_tf.special_ids import PAD
 from macaron_tf.variables import declare, spec_of
 
 
@@ -29,10 +28,10 @@ class EncoderDecoder(Model):
     """Encoder-decoder, which predicts the next target token at each target position.
 
     Source and target share one embedding table, which is also the output matrix unless
-    `config.tied` is False. Id 0 is padding in source and target. Target padding may only be at the
-    end, unless `target_mask` hides the padding. With `config.num_source_layers`, an additional
-    encoder reads the source, which may have another vocabulary. The output of this encoder replaces
-    the source's token embeddings.
+    `config.tied` is False. `config.pad_id` is padding in source and target. Target padding may only
+    be at the end, unless `target_mask` hides the padding. With `config.num_source_layers`, an
+    additional encoder reads the source, which may have another vocabulary. The output of this
+    encoder replaces the source's token embeddings.
 
     A call takes a dict with these inputs:
 
@@ -92,7 +91,7 @@ class EncoderDecoder(Model):
                 num_segments=0,
                 num_languages=2 if config.two_way else int(config.language_embeddings),
                 positions=config.added_positions,
-                **config.options("position_layout", "max_length"),
+                **config.options("position_layout", "max_length", "position_offset"),
                 **config.options("dropout", "epsilon", "affine"),
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
@@ -177,8 +176,9 @@ class EncoderDecoder(Model):
         x = self.source_embeddings(
             source, language_ids=languages, vectors=vectors, training=training
         )
-        encoder_masks = {"mask": padding_mask(inputs), "attention_mask": attention_mask(inputs)}
-        return self.encoder.mix(x, Context(**encoder_masks, training=training))[0]
+        mask = padding_mask(inputs, self.config.pad_id)
+        context = Context(mask=mask, attention_mask=attention_mask(inputs), training=training)
+        return self.encoder.mix(x, context)[0]
 
     def hidden_states(self, inputs, training=None):
         """Returns the decoder's output `(B, T, D)`, the input of the method `logits`."""
@@ -189,7 +189,7 @@ class EncoderDecoder(Model):
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
-        real = padding_mask({"token_ids": source, **masks})
+        real = padding_mask({"token_ids": source, **masks}, self.config.pad_id)
         # Targets have padding only at the end, where the causal mask hides the padding from real
         # tokens.
         context = Context(
@@ -248,7 +248,7 @@ class EncoderDecoder(Model):
         memory = self.encode(source, training=False, languages=languages)
         rows = {
             "memory_keys": self.decoder.project_memory(memory),
-            "memory_mask": ops.not_equal(source, PAD),
+            "memory_mask": ops.not_equal(source, self.config.pad_id),
         }
         if self.output_projection:
             kernel = self.output_projection.matrix("float32")
@@ -307,6 +307,10 @@ class Backward:
     """
 
     network: EncoderDecoder
+
+    @property
+    def config(self) -> EncoderDecoderConfig:
+        return self.network.config
 
     def init_decode(self, source, beams: int, max_length: int | None = None):
         return self.network.init_decode(source, beams, max_length, backward=True)

@@ -10,7 +10,6 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel, TokenModel
-from macaron_tf.special_ids import PAD
 
 
 class SegmentMemory:
@@ -168,7 +167,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
 
     A call takes a dict with these inputs:
 
-        token_ids (B, L)         int, 0 at padding
+        token_ids (B, L)         int, `pad_id` at padding
         order (B, L)             int, the order of prediction
         masked_positions (B, P)  int, the positions to predict, -1 at padding
         segment_ids (B, L)       int, optional
@@ -230,7 +229,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         """
         order = inputs["order"]
         context = Context(
-            mask=ops.not_equal(inputs["token_ids"], PAD),
+            mask=ops.not_equal(inputs["token_ids"], self.config.pad_id),
             attention_mask=order[:, None, :] <= order[:, :, None],  # (B, L, L)
             segment_ids=inputs.get("segment_ids"),
             two_streams=True,

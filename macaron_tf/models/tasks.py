@@ -13,7 +13,7 @@ from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
+from macaron_tf.text.base import CLS_SEGMENT
 
 # `Pooling` modes for the values of `summary` in configurations.
 _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
@@ -63,11 +63,13 @@ class TokenLevelModel(TaskModel):
     def hidden_states(self, inputs, training=None):
         if isinstance(self.config, WordEncoderConfig):
             real = padding_mask(inputs)[..., None]  # a word of zeros is padding
-            return self.encoder(ops.where(real, inputs["token_ids"], PAD), training=training)
+            return self.encoder(ops.where(real, inputs["token_ids"], 0), training=training)
         if self.encoder_decoder is None:
             return super().hidden_states(inputs, training=training)
-        source = ops.where(padding_mask(inputs), inputs["token_ids"], PAD)
-        pair = {**inputs, "source": source, "target": _shifted_right(EOS, source)}
+        real = padding_mask(inputs, self.config.pad_id)
+        source = ops.where(real, inputs["token_ids"], self.config.pad_id)
+        target = _shifted_right(self.config.special.end, source)
+        pair = {**inputs, "source": source, "target": target}
         if "attention_mask" in inputs:  # the mask also applies in the decoder
             pair["memory_mask"] = attention_mask(inputs)
             pair["target_mask"] = _shifted_right(True, pair["memory_mask"])
@@ -123,7 +125,7 @@ class EncoderClassifier(TokenLevelModel):
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
-        vectors = self.pool(hidden, mask=padding_mask(inputs))  # (B, D)
+        vectors = self.pool(hidden, mask=padding_mask(inputs, self.config.pad_id))  # (B, D)
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
 
@@ -170,7 +172,8 @@ class EncoderChooser(TaskModel):
     def call(self, inputs, training=None):
         rows = _flattened(inputs)
         scores = self.classifier(rows, training=training)  # (B R, 1)
-        real = ops.reshape(padding_mask(rows), ops.shape(inputs["token_ids"]))  # (B, R, L)
+        real = padding_mask(rows, self.config.pad_id)
+        real = ops.reshape(real, ops.shape(inputs["token_ids"]))  # (B, R, L)
         return choice_logits(scores, real)
 
 
@@ -222,7 +225,7 @@ class EncoderSpanReader(TokenLevelModel):
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
-        real, segment_ids = padding_mask(inputs), inputs["segment_ids"]
+        real, segment_ids = padding_mask(inputs, self.config.pad_id), inputs["segment_ids"]
         cls_last = self.config.summary == "last"
         allowed = answer_mask(real, segment_ids, cls_last)  # (B, L)
         scores = self.head(hidden, attention_mask=allowed)  # (B, 2, L)
@@ -323,7 +326,7 @@ class CausalReader(TaskModel, abc.ABC):
         _, count, length = ops.shape(token_ids)
         flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
         hidden = self.language_model.hidden_states({"token_ids": flat}, training=training)
-        vectors = self.pool(hidden, mask=ops.not_equal(flat, PAD))  # (B R, D)
+        vectors = self.pool(hidden, mask=ops.not_equal(flat, self.config.pad_id))  # (B R, D)
         # (B R, D) -> (B, R, D) and (B R, L, D) -> (B, R, L, D)
         vectors = ops.reshape(vectors, (-1, count, self.config.hidden_dim))
         hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
@@ -371,7 +374,8 @@ class CausalClassifier(CausalReader):
         token_ids = inputs["token_ids"]
         if not self.symmetric:
             return token_ids[:, None]  # (B, 1, L)
-        return ops.stack([token_ids, swapped(token_ids, inputs["segment_ids"])], axis=1)
+        swapped_ids = swapped(token_ids, inputs["segment_ids"], self.config.pad_id)
+        return ops.stack([token_ids, swapped_ids], axis=1)
 
     def answers(self, vectors, token_ids, training=None):
         return self.head(ops.sum(vectors, axis=1), training=training)
@@ -401,10 +405,10 @@ class CausalChooser(CausalReader):
 
     def answers(self, vectors, token_ids, training=None):
         scores = self.head(vectors, training=training)  # (B, R, D) -> (B, R, 1)
-        return choice_logits(scores, ops.not_equal(token_ids, PAD))
+        return choice_logits(scores, ops.not_equal(token_ids, self.config.pad_id))
 
 
-def swapped(token_ids, segment_ids):
+def swapped(token_ids, segment_ids, pad_id: int = 0):
     """Swaps the two texts in each row: `start a delimiter b end` to `start b delimiter a end`.
 
     Rows of padding are unchanged.
@@ -414,7 +418,7 @@ def swapped(token_ids, segment_ids):
         segment_ids: `(B, L)` int, 1 in `b end`.
     """
     columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
-    real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
+    real = ops.cast(ops.not_equal(token_ids, pad_id), "int32")
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
     second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
     delimiter = end - second + 1  # column of the delimiter in the result, after start and b
@@ -447,8 +451,8 @@ class SiameseEncoder(TaskModel):
         concatenation: features of the vectors u and v that the classifier reads: a selection of
             `u`, `v`, `|u-v|` and `u*v`, separated by commas.
 
-    A call takes a dict of `token_ids (..., L)` int, 0 at padding. The shape is `(B, L)`, or `(B, S,
-    L)` for S sentences per example, which are encoded separately. The output is float32 `(..., D)`.
+    A call takes a dict of `token_ids (..., L)` int. The shape is `(B, L)`, or `(B, S, L)` for S
+    sentences per example, which are encoded separately. The output is float32 `(..., D)`.
 
     Example:
         model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
@@ -485,7 +489,7 @@ class SiameseEncoder(TaskModel):
         *outer, _ = ops.shape(inputs["token_ids"])
         rows = _flattened(inputs)
         hidden = self.encoder(rows, training=training)  # (N, L, D)
-        vectors = self.pool(hidden, mask=padding_mask(rows))  # (N, D)
+        vectors = self.pool(hidden, mask=padding_mask(rows, self.config.pad_id))  # (N, D)
         if self.normalize:
             vectors = unit_length(vectors)
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)

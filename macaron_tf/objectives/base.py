@@ -13,7 +13,6 @@ from keras import ops
 from macaron_tf.kernels import native, runs_native
 from macaron_tf.objectives.masking.masking import Batch, MaskingConfig, mask_tokens
 from macaron_tf.settings import Settings
-from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
 Tensor = Any  # tensor of the current Keras backend
@@ -224,13 +223,18 @@ def weighted_sums(losses: Tensor, weights: Tensor, correctness: Tensor | None = 
     return sums if correctness is None else {**sums, "correct_sum": ops.sum(correctness * weights)}
 
 
-def count_tokens(token_ids: Tensor) -> Tensor:
-    """Counts the ids that are not PAD, as a float32 scalar."""
-    return ops.sum(ops.cast(ops.not_equal(token_ids, PAD), "float32"))
+def count_tokens(token_ids: Tensor, pad_id: int) -> Tensor:
+    """Counts the ids that are not `pad_id`, as a float32 scalar."""
+    return ops.sum(ops.cast(ops.not_equal(token_ids, pad_id), "float32"))
 
 
 def token_sums(
-    logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool
+    logits: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    token_ids: Tensor,
+    training: bool,
+    pad_id: int = 0,
 ) -> Sums:
     """Computes the weighted sum of the cross-entropies of N predicted tokens.
 
@@ -240,27 +244,30 @@ def token_sums(
         weights: `(N,)` float32.
         token_ids: `(B, L)` int, the network's input.
         training: whether to leave out `correct_sum`.
+        pad_id: id of padding in `token_ids`.
 
     Returns:
         Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight` (the sum of the
-        weights), `input_tokens` (the number of ids in `token_ids` that are not PAD) and, outside
-        training, `correct_sum`.
+        weights), `input_tokens` (the number of ids in `token_ids` that are not padding) and,
+        outside training, `correct_sum`.
     """
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
-    return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids)}
+    return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids, pad_id)}
 
 
-def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tensor, Tensor]:
+def flat_rows(
+    hidden: Tensor, labels: Tensor, skip_padding: bool, pad_id: int = 0
+) -> tuple[Tensor, Tensor]:
     """Flattens hidden states `(B, T, D)` and labels `(B, T)` to `(N, D)` and `(N,)`.
 
-    T is the number of labels in a row. With `skip_padding`, positions whose label is PAD are left
-    out, and N is dynamic. Otherwise N = B T.
+    T is the number of labels in a row. With `skip_padding`, positions whose label is `pad_id` are
+    left out, and N is dynamic. Otherwise N = B T.
     """
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     labels = ops.reshape(labels, (-1,))
     if skip_padding:
-        used = tf.where(labels != PAD)[:, 0]
+        used = tf.where(labels != pad_id)[:, 0]
         hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
     return hidden, labels
 
@@ -276,14 +283,16 @@ class MaskedPositions:
             all B P positions, including padding.
         length: L, the row length.
         weights: `(N,)` float32, 0 at padding.
+        pad_id: id of padding in the batch's `token_ids`.
     """
 
     used: Tensor | None
     length: Tensor | int
     weights: Tensor
+    pad_id: int = 0
 
     @classmethod
-    def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
+    def of(cls, batch: Batch, skip_padding: bool, pad_id: int = 0) -> "MaskedPositions":
         """Flattens the masked positions of a batch from `mask_tokens`.
 
         With `skip_padding`, padding is left out, and N is dynamic. Otherwise N = B P.
@@ -293,7 +302,7 @@ class MaskedPositions:
         if skip_padding:
             used = tf.cast(tf.where(weights > 0)[:, 0], tf.int32)
             weights = tf.gather(weights, used)
-        return cls(used, ops.shape(batch["token_ids"])[1], weights)
+        return cls(used, ops.shape(batch["token_ids"])[1], weights, pad_id)
 
     def flat(self, values: Tensor) -> Tensor:
         """Flattens one value for each masked position from `(B, P, ...)` to `(N, ...)`."""
@@ -308,7 +317,8 @@ class MaskedPositions:
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
         """Computes `token_sums` from logits `(N, V)` and the batch's `masked_labels (B, P)`."""
         labels = self.flat(batch["masked_labels"])
-        return token_sums(logits, labels, self.weights, batch["token_ids"], training)
+        token_ids = batch["token_ids"]
+        return token_sums(logits, labels, self.weights, token_ids, training, self.pad_id)
 
     def vectors(self, hidden: Tensor, columns: Tensor) -> Tensor:
         """Gathers hidden states `(B, L, D)` at positions `columns (B, P)`, as `(N, D)`."""

@@ -26,7 +26,6 @@ from macaron_tf.objectives.base import (
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
 from macaron_tf.settings import Natural, NonNegative
-from macaron_tf.special_ids import PAD
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,11 @@ class CausalLanguageObjective(PretrainingObjective):
 
         def separate_documents(batch: Batch, seed) -> Batch:
             ids = batch["token_ids"]
-            ends = ids == vocabulary.sep_id
+            special = vocabulary.special
+            ends = ids == special.end
             return {
                 **batch,
-                "token_ids": tf.where(ends, vocabulary.cls_id, ids),
+                "token_ids": tf.where(ends, special.begin, ids),
                 "document_ids": batch["document_ids"] + tf.cast(ends, tf.int32),
                 "labels": ids[:, 1:],
             }
@@ -84,7 +84,7 @@ class CausalLanguageObjective(PretrainingObjective):
     def sums(
         self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool
     ) -> Sums:
-        """Computes `token_sums` over all labels that are not PAD.
+        """Computes `token_sums` over all labels that are not padding.
 
         Args:
             network: network with `logits`, which maps `(N, D)` to `(N, V)`.
@@ -93,9 +93,10 @@ class CausalLanguageObjective(PretrainingObjective):
             token_ids: `(B, L)` int, the network's input.
             training: see `Objective`.
         """
-        hidden, labels = flat_rows(hidden, labels, self.skip_padding)
-        weights = ops.cast(ops.not_equal(labels, PAD), "float32")
-        return token_sums(network.logits(hidden), labels, weights, token_ids, training)
+        pad_id = network.config.pad_id
+        hidden, labels = flat_rows(hidden, labels, self.skip_padding, pad_id)
+        weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
+        return token_sums(network.logits(hidden), labels, weights, token_ids, training, pad_id)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class SegmentLanguageObjective(CausalLanguageObjective):
         def make_segment(batch: Batch, seed) -> Batch:
             labels, previous = batch["token_ids"][:, 1:-1], batch["previous_ids"]
             # The last row of a shard may end with [SEP] and padding.
-            real = tf.reduce_sum(tf.cast(previous != PAD, tf.int32), axis=-1)  # (B,)
+            is_real = previous != vocabulary.special.pad
+            real = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=-1)  # (B,)
             last = tf.clip_by_value(real - 1, 0, previous.shape[1] - 2)
             first_ids = tf.gather(previous, last, batch_dims=1)
             first_ids = tf.where(batch["starts"], batch["token_ids"][:, 0], first_ids)
@@ -185,7 +187,7 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
             encoder_inputs(batch), training=training
         )
         batch = with_weights(batch)
-        sums = self.sums(logits, batch, training)
+        sums = self.sums(logits, batch, training, network.config.pad_id)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)
             language_loss = ops.sum(nll * batch["weight"])
@@ -211,7 +213,7 @@ def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
     nll = cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
     nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
     # A row's last token is not predicted, so only labels that precede another label count.
-    used = ops.cast(ops.not_equal(labels[:, :, 1:], PAD), "float32")
+    used = ops.cast(ops.not_equal(labels[:, :, 1:], language_model.config.pad_id), "float32")
     used = ops.pad(used, [[0, 0], [0, 0], [0, 1]])
     count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
     return ops.mean(ops.sum(nll * used, axis=2) / count, axis=1)

@@ -19,8 +19,7 @@ from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count,
 from macaron_tf.objectives.masking.masking import multiple_of_8
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
-from macaron_tf.special_ids import BOS, EOS, PAD
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import PieceVocabulary, Special
 
 # Function from a text `(B, R)` and a seed to a source `(B, S)` and a target `(B, T)`, which both
 # end in EOS.
@@ -60,22 +59,13 @@ class CorruptionObjective(PretrainingObjective):
         """
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns a function that makes `source` and `target` from rows `[CLS] text [SEP]`.
-
-        Raises:
-            UserError: the ids of [CLS] and [SEP] differ from BOS and EOS.
-        """
-        if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
-            raise UserError(
-                f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-                f"{vocabulary.sep_id} instead of {BOS} and {EOS}: leave --vocabulary out to train "
-                "a new one"
-            )
+        """Returns a function that makes `source` and `target` from rows `[CLS] text [SEP]`."""
+        pad = vocabulary.special.pad
         corrupt = self.corruption(vocabulary, spec["token_ids"].shape[1] - 2)
 
         def make_pair(batch: Batch, seed: tf.Tensor) -> Batch:
             ids = batch["token_ids"]
-            text = tf.where(ids[:, 2:] != PAD, ids[:, 1:-1], PAD)  # (B, L) -> (B, L - 2)
+            text = tf.where(ids[:, 2:] != pad, ids[:, 1:-1], pad)  # (B, L) -> (B, L - 2)
             source, target = corrupt(text, seed)
             return {"source": source, "target": target}
 
@@ -86,13 +76,13 @@ class CorruptionObjective(PretrainingObjective):
         return translation(network, batch, training)
 
 
-def lengths_of(text: tf.Tensor) -> tf.Tensor:
-    """Counts the tokens of each text `(B, R)` that are not PAD, as `(B,)` int32."""
-    return tf.reduce_sum(tf.cast(text != PAD, tf.int32), axis=-1)
+def lengths_of(text: tf.Tensor, pad: int) -> tf.Tensor:
+    """Counts the tokens of each text `(B, R)` that are not `pad`, as `(B,)` int32."""
+    return tf.reduce_sum(tf.cast(text != pad, tf.int32), axis=-1)
 
 
-def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int) -> tf.Tensor:
-    """Removes ids from each row, moves the remaining ids to the left and fills the row with PAD.
+def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int, pad: int) -> tf.Tensor:
+    """Removes ids from each row, moves the remaining ids to the left and fills the row with `pad`.
 
     Args:
         ids: `(B, R)` int.
@@ -103,10 +93,11 @@ def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int) -> tf.Tensor:
         `(B, new_length)` int.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
-    return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), new_length)
+    ids = tf.where(keep, ids - pad, 0)
+    return pad + reduced_by_row(ids, tf.where(keep, columns, 0), new_length)
 
 
-def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int) -> tf.Tensor:
+def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int, special: Special) -> tf.Tensor:
     """Adds EOS after the last token of each text.
 
     Args:
@@ -118,10 +109,10 @@ def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int) -> tf.Tensor:
     Returns:
         `(B, new_length)` int.
     """
-    ids = tf.pad(ids, [[0, 0], [0, 1]])
+    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=special.pad)
     columns = tf.range(ids.shape[1])
-    at_end = (columns == lengths_of(ids)[:, None]) & real[:, None]
-    return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :new_length]
+    at_end = (columns == lengths_of(ids, special.pad)[:, None]) & real[:, None]
+    return tf.where(at_end, tf.constant(special.end, ids.dtype), ids)[:, :new_length]
 
 
 # Number of sentinels. With a vocabulary of size V, the first span's sentinel has id V, the second
@@ -233,7 +224,10 @@ class SpanCorruptionConfig(Settings):
 
 
 def hidden_spans(
-    text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
+    text: tf.Tensor,
+    seed: tf.Tensor,
+    config: SpanCorruptionConfig,
+    pad: int,
 ) -> tf.Tensor:
     """Draws random spans to hide in each text.
 
@@ -246,6 +240,7 @@ def hidden_spans(
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         config: the settings, with the rate and the mean span length.
+        pad: id of padding.
 
     Returns:
         `(B, R)` bool, True at hidden tokens.
@@ -253,9 +248,9 @@ def hidden_spans(
     References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released code.
     """
     length = text.shape[1]
-    tokens = lengths_of(text)
+    tokens = lengths_of(text, pad)
     table = np.array([config.counts(n) for n in range(length + 1)], np.int32)  # (R + 1, 2)
-    hidden, spans = tf.unstack(lookup_by_count(table, text != PAD), axis=-1)  # (B,) each
+    hidden, spans = tf.unstack(lookup_by_count(table, text != pad), axis=-1)  # (B,) each
     max_spans = max(int(table[:, 1].max()), 1)
     hidden_seed, visible_seed = draws.split(seed, 2)
     parts = [
@@ -269,7 +264,9 @@ def hidden_spans(
     return (part % 2 == 1) & (columns < tokens[:, None])
 
 
-def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig) -> tf.Tensor:
+def hidden_tokens(
+    text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig, pad: int
+) -> tf.Tensor:
     """Draws the hidden tokens of each text, as `config.kind` specifies.
 
     "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens. "prefix_lm"
@@ -286,10 +283,10 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
     Returns:
         `(B, R)` bool, True at hidden tokens.
     """
-    tokens, real = lengths_of(text), text != PAD
+    tokens, real = lengths_of(text, pad), text != pad
     has_hidden = (tokens > 1)[:, None]  # (B, 1)
     if config.kind == "random_spans":
-        return hidden_spans(text, seed, config)
+        return hidden_spans(text, seed, config, pad)
     if config.kind == "deshuffling":
         return real & has_hidden
     if config.kind == "prefix_lm":
@@ -302,18 +299,22 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
 
 
 def with_sentinels(
-    text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, new_length: int
+    text: tf.Tensor,
+    hidden: tf.Tensor,
+    sentinels: np.ndarray,
+    new_length: int,
+    special: Special,
 ) -> tf.Tensor:
     """Replaces each span of hidden tokens by a sentinel and adds EOS.
 
-    The result for a row without hidden tokens is all PAD.
+    The result for a row without hidden tokens is all padding.
 
     Args:
         text: `(B, R)` int, with padding at the end.
         hidden: `(B, R)` bool, False at padding.
-        first_sentinel: id of the first span's sentinel. The ids of the following sentinels are
-            consecutive.
+        sentinels: `(N,)` int, id of the first span's sentinel, of the second span's, and so on.
         new_length: length of the new rows.
+        special: ids of padding and EOS.
 
     Returns:
         `(B, new_length)` int.
@@ -321,10 +322,10 @@ def with_sentinels(
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
     sentinel_indices = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
-    ids = tf.where(starts, first_sentinel + sentinel_indices, text)
+    ids = tf.where(starts, tf.gather(sentinels, tf.maximum(sentinel_indices, 0)), text)
     has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
-    keep = (text != PAD) & (starts | ~hidden) & has_hidden[:, None]
-    return add_eos(pack_left(ids, keep, new_length), has_hidden, new_length)
+    keep = (text != special.pad) & (starts | ~hidden) & has_hidden[:, None]
+    return add_eos(pack_left(ids, keep, new_length, special.pad), has_hidden, new_length, special)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,7 +355,9 @@ class SpanCorruptionObjective(CorruptionObjective):
         Raises:
             UserError: the number of spans in a text can exceed the number of sentinels.
         """
-        kind, first_sentinel = self.config.kind, vocabulary.size
+        kind, special = self.config.kind, vocabulary.special
+        size = vocabulary.size
+        sentinels = np.array(special.sentinels or range(size, size + SENTINELS), np.int32)
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
@@ -363,7 +366,7 @@ class SpanCorruptionObjective(CorruptionObjective):
                 f"sentinels: lower corpus.sequence_length or {mend}"
             )
         source_length, target_length = self.config.lengths(length)
-        piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
+        piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
 
         def add_noise(text, hidden, seed):
             """Returns the sources for `"bert_style"`, `"mass_style"` and `"deshuffling"`."""
@@ -373,7 +376,7 @@ class SpanCorruptionObjective(CorruptionObjective):
             if kind == "deshuffling":
                 order = tf.argsort(tf.where(hidden, uniform, 2.0), axis=-1)
                 return tf.gather(text, order, batch_dims=1)
-            masked = tf.fill(tf.shape(text), tf.constant(first_sentinel, text.dtype))
+            masked = tf.fill(tf.shape(text), tf.constant(sentinels[0], text.dtype))
             if kind == "bert_style":
                 random_ids = draws.uniform(piece_seed, rows, columns, len(piece_ids))
                 random_ids = tf.gather(tf.constant(piece_ids, text.dtype), random_ids)
@@ -384,31 +387,42 @@ class SpanCorruptionObjective(CorruptionObjective):
             hidden_seed, noise_seed = (
                 (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
             )
-            hidden = hidden_tokens(text, hidden_seed, self.config)
+            hidden = hidden_tokens(text, hidden_seed, self.config, special.pad)
             # A row without hidden tokens gets an empty source and an empty target.
             has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
-            visible = ~hidden & (text != PAD) & has_hidden[:, None]
+            visible = ~hidden & (text != special.pad) & has_hidden[:, None]
             if kind in ("random_spans", "iid_spans"):
                 # The target always begins with a sentinel, even if the text begins with a hidden
                 # token. The added first column makes this sentinel.
                 starts_hidden = hidden[:, :1]
-                first_column = tf.where(starts_hidden, tf.constant(first_sentinel, text.dtype), PAD)
+                first = tf.constant(sentinels[0], text.dtype)
+                first_column = tf.where(starts_hidden, first, special.pad)
                 inverted = (
                     tf.concat([first_column, text], 1),
                     tf.concat([starts_hidden, visible], 1),
                 )
                 return (
-                    with_sentinels(text, hidden, first_sentinel, source_length),
-                    with_sentinels(*inverted, first_sentinel, target_length),
+                    with_sentinels(text, hidden, sentinels, source_length, special),
+                    with_sentinels(*inverted, sentinels, target_length, special),
                 )
             if kind in ("drop_tokens", "prefix_lm"):
                 return tuple(
-                    add_eos(pack_left(text, keep, new_length), has_hidden, new_length)
+                    add_eos(
+                        pack_left(text, keep, new_length, special.pad),
+                        has_hidden,
+                        new_length,
+                        special,
+                    )
                     for keep, new_length in ((visible, source_length), (hidden, target_length))
                 )
             source, target = add_noise(text, hidden, noise_seed), text
             return tuple(
-                add_eos(tf.where(has_hidden[:, None], ids, PAD), has_hidden, source_length)
+                add_eos(
+                    tf.where(has_hidden[:, None], ids, special.pad),
+                    has_hidden,
+                    source_length,
+                    special,
+                )
                 for ids in (source, target)
             )
 

@@ -22,7 +22,6 @@ from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, words_of
 from macaron_tf.objectives.masking.masking import rounded_up
 from macaron_tf.settings import Fraction, NonNegative, Settings
-from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
 # Number of draws in addition to the budget, because spans of 0 words do not reduce the budget. With
@@ -78,7 +77,13 @@ def draw_spans(
 
 
 def infill(
-    text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, rate: float, mean: float, mask_id: int
+    text: tf.Tensor,
+    starts: tf.Tensor,
+    seed: tf.Tensor,
+    rate: float,
+    mean: float,
+    mask_id: int,
+    pad: int,
 ) -> tf.Tensor:
     """Applies text infilling, which replaces each of several spans of words by one mask token.
 
@@ -97,6 +102,7 @@ def infill(
         rate: fraction of the words to hide.
         mean: mean span length, in words.
         mask_id: id of the mask token.
+        pad: id of padding.
 
     Returns:
         `(B, R)` int, with padding at the end.
@@ -106,7 +112,7 @@ def infill(
     rows, length = tf.shape(text)[0], text.shape[1]
     length_seed, order_seed, position_seed = draws.split(seed, 3)
     columns = tf.range(length)
-    _, sizes = words_of(text != PAD, starts)  # (B, R), tokens of word 0, 1, ...
+    _, sizes = words_of(text != pad, starts)  # (B, R), tokens of word 0, 1, ...
     words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
     budgets = rounded_up(rate, np.arange(length + 1))
     budget = tf.gather(tf.constant(budgets), words)
@@ -114,7 +120,7 @@ def infill(
     hidden = tf.reduce_sum(lengths, axis=-1)  # (B,), words
     inserts = tf.cast(drawn & (lengths == 0), tf.int32)
     spans = tf.reduce_sum(tf.cast(lengths > 0, tf.int32), axis=-1)
-    spare = length - lengths_of(text) + hidden - spans
+    spare = length - lengths_of(text, pad) + hidden - spans
     drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
     masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
     # Shuffle the lengths. Otherwise the cut span would always be the last span of the text.
@@ -146,10 +152,10 @@ def infill(
     token = tf.clip_by_value(first + columns - gather_slots(ends - size), 0, length - 1)
     ids = tf.gather(text, token, batch_dims=1)
     ids = tf.where(gather_slots(masked), tf.constant(mask_id, text.dtype), ids)
-    return tf.where(columns < ends[:, -1:], ids, PAD)
+    return tf.where(columns < ends[:, -1:], ids, pad)
 
 
-def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
     """Shuffles the sentences of each text uniformly. Padding stays at the end.
 
     Args:
@@ -157,16 +163,17 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
         stops: `(B, R)` bool, True at full stops. A sentence ends after the last of one or more
             consecutive full stops.
         seed: `(2,)` int.
+        pad: id of padding.
     """
     continues = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
     ends = tf.cast(stops & ~continues, tf.int32)
     sentence = tf.cumsum(ends, axis=-1, exclusive=True)  # (B, R)
     keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1])  # one sort key per sentence
-    keys = tf.where(text != PAD, tf.gather(keys, sentence, batch_dims=1), 2.0)
+    keys = tf.where(text != pad, tf.gather(keys, sentence, batch_dims=1), 2.0)
     return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
 
 
-def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
+def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf.Tensor:
     """Shuffles the tokens of each text locally.
 
     The function sorts the tokens by the key i + u, where i is the position of the token and u is
@@ -176,31 +183,32 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         reach: upper limit of the uniform distribution U, in tokens.
+        pad: id of padding.
 
     References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
     Only", section 2.3.
     """
     keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1]) * reach
     keys += tf.range(text.shape[1], dtype=tf.float32)
-    keys = tf.where(text != PAD, keys, tf.float32.max)
+    keys = tf.where(text != pad, keys, tf.float32.max)
     return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
 
 
-def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def rotate(text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
     """Rotates each text `(B, R)` so that it begins with a random token. Padding stays at the end.
 
     The first token is drawn uniformly.
     """
-    tokens = lengths_of(text)[:, None]  # (B, 1)
+    tokens = lengths_of(text, pad)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
     first = tf.cast(uniform * tf.cast(tokens, tf.float32), tf.int32)  # (B, 1)
     indices = (columns + first) % tf.maximum(tokens, 1)  # (B, R)
-    return tf.where(columns < tokens, tf.gather(text, indices, batch_dims=1), PAD)
+    return tf.where(columns < tokens, tf.gather(text, indices, batch_dims=1), pad)
 
 
 def choose_fraction(
-    text: tf.Tensor, seed: tf.Tensor, rate: float, min_unchosen: int = 0
+    text: tf.Tensor, seed: tf.Tensor, rate: float, pad: int, min_unchosen: int = 0
 ) -> tf.Tensor:
     """Chooses ceil(rate * n) of the n tokens in each text uniformly, or fewer.
 
@@ -208,6 +216,7 @@ def choose_fraction(
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         rate: fraction of the tokens to choose.
+        pad: id of padding.
         min_unchosen: minimum number of tokens in each text that are not chosen, even if fewer than
             ceil(rate * n) tokens can then be chosen.
 
@@ -216,7 +225,7 @@ def choose_fraction(
     """
     lengths = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, lengths), np.maximum(lengths - min_unchosen, 0))
-    return choose_tokens(text != PAD, lookup_by_count(counts, text != PAD), seed) > 0
+    return choose_tokens(text != pad, lookup_by_count(counts, text != pad), seed) > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,12 +287,13 @@ class DenoisingObjective(CorruptionObjective):
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """
-        noise, mask_id = self.config, vocabulary.mask_id
+        noise, special = self.config, vocabulary.special
+        mask_id, pad = special.mask, special.pad
         if noise.infilling:
             starts_word = np.array(vocabulary.word_starts(), bool)  # (V,)
         ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
         # The full stop may have different ids alone and after a word.
-        full_stops = np.setdiff1d(ends, vocabulary.special_ids)
+        full_stops = np.setdiff1d(ends, special.ids)
         stops = np.isin(np.arange(vocabulary.size), full_stops)  # (V,)
 
         def corrupt(text, seed):
@@ -295,25 +305,25 @@ class DenoisingObjective(CorruptionObjective):
             decisions = draws.uniform(decision_seed, rows, 2)  # (B, 2)
             noised = text
             if noise.shuffling:
-                shuffled = shuffle_sentences(noised, tf.gather(stops, noised), shuffle_seed)
+                shuffled = shuffle_sentences(noised, tf.gather(stops, noised), shuffle_seed, pad)
                 noised = tf.where(decisions[:, :1] < noise.shuffling, shuffled, noised)
             if noise.rotation:
-                rotated = rotate(noised, rotation_seed)
+                rotated = rotate(noised, rotation_seed, pad)
                 noised = tf.where(decisions[:, 1:] < noise.rotation, rotated, noised)
             if noise.reach:
-                noised = shuffle_near(noised, draws.fold_in(seed, 1), noise.reach)
+                noised = shuffle_near(noised, draws.fold_in(seed, 1), noise.reach, pad)
             if noise.masking:
-                hidden = choose_fraction(noised, mask_seed, noise.masking)
+                hidden = choose_fraction(noised, mask_seed, noise.masking, pad)
                 noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)
             if noise.deletion:
-                deleted = choose_fraction(noised, deletion_seed, noise.deletion, min_unchosen=1)
-                noised = pack_left(noised, (noised != PAD) & ~deleted, length)
+                deleted = choose_fraction(noised, deletion_seed, noise.deletion, pad, 1)
+                noised = pack_left(noised, (noised != pad) & ~deleted, length, pad)
             if noise.infilling:
                 starts = tf.gather(starts_word, noised)
                 noised = infill(
-                    noised, starts, infill_seed, noise.infilling, noise.mean_span, mask_id
+                    noised, starts, infill_seed, noise.infilling, noise.mean_span, mask_id, pad
                 )
-            real = tf.reduce_any(text != PAD, axis=-1)  # (B,)
-            return add_eos(noised, real, length + 1), add_eos(text, real, length + 1)
+            real = tf.reduce_any(text != pad, axis=-1)  # (B,)
+            return tuple(add_eos(ids, real, length + 1, special) for ids in (noised, text))
 
         return corrupt

@@ -65,7 +65,7 @@ class MaskedLanguageObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        masked = MaskedPositions.of(batch, self.skip_padding)
+        masked = MaskedPositions.of(batch, self.skip_padding, network.config.pad_id)
         masked_hidden = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
         sums = masked.sums(network.masked_logits(masked_hidden), batch, training)
         if self.sentence_pair:
@@ -116,7 +116,7 @@ class SpanBoundaryObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        masked = MaskedPositions.of(batch, self.skip_padding)
+        masked = MaskedPositions.of(batch, self.skip_padding, network.config.pad_id)
         masked_hidden = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
         sums = masked.sums(network.masked_logits(masked_hidden), batch, training)
         logits = network.span_boundary_logits(

@@ -123,6 +123,6 @@ class PermutationObjective(PretrainingObjective):
             {**encoder_inputs(batch), **inputs}, past, training=training
         )  # query: (B, P, D)
         memory.write(past)
-        masked = MaskedPositions.of(batch, self.skip_padding)
+        masked = MaskedPositions.of(batch, self.skip_padding, network.config.pad_id)
         logits = network.logits(masked.flat(query))  # (B, P, D) -> (N, D) -> (N, V)
         return masked.sums(logits, batch, training)

@@ -19,7 +19,6 @@ from macaron_tf.objectives.base import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.settings import NonNegative
-from macaron_tf.special_ids import PAD
 
 _BLOCK = 128  # vocabulary entries per block in `sample`, a row of a TPU's vector register
 
@@ -88,7 +87,7 @@ class ReplacedTokenObjective(PretrainingObjective):
                 tf.shape(batch["masked_positions"])[0],
                 batch["masked_positions"].shape[1],
             )
-            real = tf.reduce_sum(tf.cast(batch["token_ids"] != PAD, tf.float32))
+            real = tf.reduce_sum(tf.cast(batch["token_ids"] != vocabulary.special.pad, tf.float32))
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {
                 **batch,
@@ -101,14 +100,15 @@ class ReplacedTokenObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         inputs, token_ids = encoder_inputs(batch), batch["token_ids"]  # (B, L)
-        real = ops.not_equal(token_ids, PAD)
-        masked = MaskedPositions.of(batch, self.skip_padding)
+        pad_id = network.config.pad_id
+        real = ops.not_equal(token_ids, pad_id)
+        masked = MaskedPositions.of(batch, self.skip_padding, pad_id)
         hidden = network.generator.hidden_states(inputs, training=training)  # (B, L, D)
         masked_hidden = masked.vectors(hidden, batch["masked_positions"])
         logits = ops.cast(network.generator.masked_logits(masked_hidden), "float32")  # (N, V)
         sums = masked.sums(logits, batch, training)
 
-        drawn = sample(logits, masked.flat(batch["sampling_draws"]))  # (N,)
+        drawn = sample(logits, masked.flat(batch["sampling_draws"]), pad_id)  # (N,)
         flat_indices = masked.flat_columns(batch["masked_positions"])
         used = masked.weights > 0
         original = put_tokens(token_ids, flat_indices, masked.flat(batch["masked_labels"]), used)
@@ -155,8 +155,8 @@ def put_tokens(token_ids: Tensor, flat_indices: Tensor, tokens: Tensor, used: Te
     return ops.reshape(changed, ops.shape(token_ids))
 
 
-def sample(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Draws one token per row from the softmax, except PAD, by inverse transform sampling.
+def sample(logits: Tensor, uniform: Tensor, pad_id: int = 0) -> Tensor:
+    """Draws one token per row from the softmax, except padding, by inverse transform sampling.
 
     Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
     uniform numbers. The cumulative sum first runs over blocks of 128 vocabulary entries, and then
@@ -172,7 +172,7 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
-    probabilities = ops.where(ops.arange(size) == PAD, 0.0, ops.softmax(logits, axis=-1))
+    probabilities = ops.where(ops.arange(size) == pad_id, 0.0, ops.softmax(logits, axis=-1))
     # (N, V) -> (N, K, 128)
     blocks = ops.reshape(
         ops.pad(probabilities, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)

@@ -55,9 +55,9 @@ class TaskObjective(Objective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits = network(encoder_inputs(batch), training=training)
-        return self.sums(logits, with_weights(batch), training)
+        return self.sums(logits, with_weights(batch), training, network.config.pad_id)
 
-    def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
+    def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int) -> Sums:
         """Computes the sums that `__call__` returns, from the network's logits.
 
         Args:
@@ -66,11 +66,13 @@ class TaskObjective(Objective):
                 input tokens are counted from `padding_mask` if the batch has it, and otherwise from
                 `token_ids`.
             training: see `Objective`.
+            pad_id: id of padding in `token_ids`.
         """
         losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else correctness)
-        counted = "padding_mask" if "padding_mask" in batch else "token_ids"
-        return {**sums, "input_tokens": count_tokens(batch[counted])}
+        mask = batch.get("padding_mask")
+        tokens = count_tokens(batch["token_ids"], pad_id) if mask is None else count_tokens(mask, 0)
+        return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
     def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -242,7 +244,8 @@ class SimilarityObjective(Objective):
             labels = _labels_where(weights > 0, labels)
         loss = self.loss(network, vectors, labels, training)  # (B,)
         sums = weighted_sums(loss, weights)
-        return {**sums, "input_tokens": count_tokens(batch["token_ids"])}
+        tokens = count_tokens(batch["token_ids"], network.config.pad_id)
+        return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
     def loss(

@@ -21,11 +21,11 @@ from macaron_tf.objectives.base import (
     flat_rows,
     weighted_sums,
 )
-from macaron_tf.settings import Fraction, Natural
-from macaron_tf.special_ids import BOS, PAD
+from macaron_tf.settings import Fraction
+from macaron_tf.text.base import Special
 
 
-def shift_right(target: Tensor, first: int = BOS) -> Tensor:
+def shift_right(target: Tensor, first: int = Special.begin) -> Tensor:
     """Shifts the target `(B, T)` right by one position to make the decoder's input.
 
     Args:
@@ -46,8 +46,8 @@ class TranslationObjective(Objective):
             small model, logits at all positions can take half of the time. With True, the shapes
             vary from batch to batch, so set False if shapes must be static (XLA, TPU, JAX).
             `skip_padding` does not change the loss.
-        first: id of the decoder's first input. If targets begin with BOS, as in BART, `first` must
-            be EOS.
+        starts: whether targets begin with BOS, as in BART. The decoder's first input is then EOS
+            instead of BOS.
 
     Call arguments:
         network: an `EncoderDecoder`.
@@ -62,21 +62,22 @@ class TranslationObjective(Objective):
 
     label_smoothing: Fraction = 0.1
     skip_padding: bool = True
-    first: Natural = BOS
+    starts: bool = False
     metric_names = ("loss", "nll", "perplexity", "accuracy")
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        target = batch["target"]
-        inputs = {**batch, "target": shift_right(target, self.first)}
+        target, special = batch["target"], network.config.special
+        first = special.end if self.starts else special.begin
+        inputs = {**batch, "target": shift_right(target, first)}
         hidden = network.hidden_states(inputs, training=training)  # (B, T, D)
-        hidden, labels = flat_rows(hidden, target, self.skip_padding)  # (N, D), (N,)
-        weights = ops.cast(ops.not_equal(labels, PAD), "float32")
+        hidden, labels = flat_rows(hidden, target, self.skip_padding, special.pad)  # (N, D), (N,)
+        weights = ops.cast(ops.not_equal(labels, special.pad), "float32")
         logits = network.logits(hidden)  # (N, V)
         loss, nll = label_smoothed_cross_entropy(logits, labels, self.label_smoothing)
         return {
             **weighted_sums(loss, weights, None if training else correct(logits, labels)),
             "nll_sum": ops.sum(nll * weights),
-            "source_tokens": count_tokens(batch["source"]),
+            "source_tokens": count_tokens(batch["source"], special.pad),
         }
 
 

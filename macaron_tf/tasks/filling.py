@@ -76,7 +76,7 @@ class Filling(OnePass):
         ]
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
-        vocabulary = self.vocabulary
+        vocabulary, special = self.vocabulary, self.vocabulary.special
         parts = tf.strings.split(text, MASK)  # (B, None)
         gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
         parts = require(gaps > 0, f"a text has no {MASK}: write {MASK} for a missing word", parts)
@@ -87,16 +87,16 @@ class Filling(OnePass):
         if vocabulary.mask_takes_space:
             texts = tf.where(is_last, texts, tf.strings.regex_replace(texts, _TRAILING, ""))
         ids = tf.cast(vocabulary.encode(texts), tf.int32)  # (parts, None)
-        ends = tf.where(is_last, vocabulary.sep_id, vocabulary.mask_id)
+        ends = tf.where(is_last, special.end, special.mask)
         joined = tf.concat([ids, ends[:, None]], axis=1)
         tokens = parts.with_values(joined).merge_dims(1, 2)  # (B, None, None) -> (B, None)
-        tokens = tf.concat([tf.fill([tf.shape(text)[0], 1], vocabulary.cls_id), tokens], axis=1)
+        tokens = tf.concat([tf.fill([tf.shape(text)[0], 1], special.begin), tokens], axis=1)
         fits = tokens.row_lengths() <= self.longest
         problem = (
             f"a text has more than the {self.longest} tokens that the model reads: shorten the text"
         )
-        token_ids = require(fits, problem, tokens).to_tensor()  # (B, L)
-        is_gap = token_ids == vocabulary.mask_id
+        token_ids = require(fits, problem, tokens).to_tensor(special.pad)  # (B, L)
+        is_gap = token_ids == special.mask
         positions = tf.ragged.boolean_mask(
             tf.broadcast_to(tf.range(tf.shape(token_ids)[1]), tf.shape(token_ids)), is_gap
         ).to_tensor()  # (B, M)
@@ -108,7 +108,7 @@ class Filling(OnePass):
     def conclude(self, computed: tf.Tensor, extras: tf.Tensor) -> dict[str, tf.Tensor]:
         vocabulary = self.vocabulary
         logits = computed[:, : tf.reduce_max(extras), : vocabulary.pieces]  # (B, M, V)
-        special = np.isin(np.arange(vocabulary.pieces), vocabulary.special_ids)
+        special = np.isin(np.arange(vocabulary.pieces), vocabulary.special.ids)
         logits = tf.where(special, -np.inf, logits)
         count = min(self.top, vocabulary.pieces)
         probabilities, best_ids = tf.math.top_k(tf.nn.softmax(logits), count)  # (B, M, K)

@@ -21,7 +21,6 @@ from macaron_tf.decoding.sampling import State, first_state
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
 from macaron_tf.objectives import objective_class
-from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.text.normalization import as_prompts
 
@@ -134,7 +133,8 @@ class Continuation(Decoding):
         # Check here, because the network's own message about long rows is less clear.
         # `generator.fits` may return a single bool.
         fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)
-        return require(fits, message, rows).to_tensor(PAD), lengths
+        pad = generator.vocabulary.special.pad
+        return require(fits, message, rows).to_tensor(pad), lengths
 
     def serve(
         self,
@@ -158,7 +158,7 @@ class Continuation(Decoding):
         result = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
         ids = result["ids"][:, 0]
         is_end = tf.reduce_any(ids[..., None] == tf.constant(generator.end_ids), axis=-1)
-        texts = generator.detokenizer.in_graph(tf.where(is_end, PAD, ids))
+        texts = generator.detokenizer.in_graph(tf.where(is_end, self.vocabulary.special.pad, ids))
         stripped = tf.strings.regex_replace(texts, "^ ", "")
         return {
             "completion": tf.where(generator.starts_text(lengths), stripped, texts),
@@ -242,10 +242,17 @@ class TaskGenerator(SequenceGenerator):
         vocabulary: vocabulary of the network.
         task: task name, as in `frame_lines`.
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
+        starts: whether texts and answers begin with [CLS], as in Hugging Face's BART. The decoder
+            then reads [SEP] and [CLS] before an answer.
         options: further arguments of `SequenceGenerator`.
     """
 
-    def __init__(self, network, vocabulary, task: str, max_target: int, **options):
+    def __init__(
+        self, network, vocabulary, task: str, max_target: int, starts: bool = False, **options
+    ):
+        if starts:
+            begin, end = vocabulary.special.begin, vocabulary.special.end
+            options |= {"source_start": (begin,), "answer_start": (end, begin)}
         super().__init__(network, vocabulary, **options)
         self.task, self.max_target = task, max_target
 
@@ -256,7 +263,8 @@ class TaskGenerator(SequenceGenerator):
         sources = frame_lines(self.task, texts)
         ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
         start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
-        return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
+        end = tf.fill([tf.shape(texts)[0], 1], self.vocabulary.special.end)
+        return tf.concat([start, ids, end], axis=1)
 
     def max_new_tokens(self, length: int | tf.Tensor) -> int:
         # `max_target` counts EOS too, and [CLS] if answers begin with [CLS].

@@ -20,7 +20,6 @@ from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
-from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.tasks.base import Decoding, refuse_damaged_record, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
@@ -98,7 +97,8 @@ class Translation(Decoding):
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
         source = self.ids(text, self.vocabulary.languages[0])
         ones = tf.ones((tf.shape(source)[0],), tf.int32)
-        prompts = Prompts(BOS * ones[:, None], ones, ones, ones[:, None])
+        begin = self.vocabulary.special.begin
+        prompts = Prompts(begin * ones[:, None], ones, ones, ones[:, None])
         context, cache = self.decoder.init_decode(source, 1)
         return prompts, context, first_state(prompts, context, cache)
 
@@ -158,18 +158,23 @@ class Translation(Decoding):
         rows = self.vocabulary.encode(lines, language)
         fits = rows.row_lengths() <= self.max_tokens
         rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
-        end = tf.fill([tf.shape(lines)[0], 1], EOS)
-        return tf.concat([rows, end], axis=1).to_tensor(PAD)
+        special = self.vocabulary.special
+        end = tf.fill([tf.shape(lines)[0], 1], special.end)
+        return tf.concat([rows, end], axis=1).to_tensor(special.pad)
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         source = self.ids(text, self.vocabulary.languages[0])
-        result = _run_compiled(self.search, source) if self.compiled else self.search(source)
+        special = self.vocabulary.special
+        if self.compiled:
+            result = _run_compiled(self.search, source, special.pad)
+        else:
+            result = self.search(source)
         n_best = self.decoding.n_best
         # (B, N, T) -> (B N, T)
         ids = tf.reshape(result["ids"], (-1, tf.shape(result["ids"])[2]))
         # (B N,) -> (B, N)
         translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
-        empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
+        empty = (source[:, 0] == special.end)[:, None]  # (B, 1)
         return {
             "translations": tf.where(empty, "", translations),
             "scores": tf.where(empty, 0.0, result["scores"]),
@@ -191,16 +196,17 @@ class Translation(Decoding):
 _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
-def _run_compiled(function: Callable, ids: tf.Tensor) -> Any:
+def _run_compiled(function: Callable, ids: tf.Tensor, pad: int) -> Any:
     """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
 
     For a single row, launching the operations takes as long as their computation. XLA fuses
-    operations, so that fewer operations are launched. The row is padded with zeros to the next
+    operations, so that fewer operations are launched. The row is padded to the next
     length in `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
 
     Args:
         function: function of ids `(B, L)`.
         ids: int32 tensor `(B, L)`.
+        pad: id of padding.
     """
 
     @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -209,7 +215,8 @@ def _run_compiled(function: Callable, ids: tf.Tensor) -> Any:
             return function(row)
 
     def run_padded(length: int) -> Any:
-        row = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]])
+        paddings = [[0, 0], [0, length - tf.shape(ids)[1]]]
+        row = tf.pad(ids, paddings, constant_values=pad)
         return compiled(tf.reshape(row, (1, length)))  # a static shape, which XLA needs
 
     branches = [functools.partial(run_padded, length) for length in _COMPILED_LENGTHS]

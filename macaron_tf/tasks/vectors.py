@@ -140,7 +140,8 @@ class Vectors(OnePass):
         # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
         real_batches = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches: Iterator = (
-            (indices, (rows.padded(indices, length),)) for indices, length in real_batches
+            (indices, (rows.padded(indices, length, self.vocabulary.special.pad),))
+            for indices, length in real_batches
         )
         if len(vectors) >= _PROGRESS_SENTENCES:
             sized = ((len(batch[0]), batch) for batch in batches)

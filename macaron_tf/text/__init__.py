@@ -23,7 +23,7 @@ def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
         UserError: the vocabulary is missing, is damaged or does not contain [MASK].
     """
     vocabulary = PieceVocabulary.load(directory)
-    if vocabulary.mask_id is None:
+    if vocabulary.special.mask is None:
         raise UserError(
             f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs"
         )

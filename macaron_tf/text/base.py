@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import PAD, SPECIAL_PIECES
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import (
     CUT,
@@ -33,6 +32,59 @@ from macaron_tf.text.token_rows import TokenRows
 
 RECORD = "vocabulary.json"
 Item = TypeVar("Item")
+CLS_SEGMENT = 2  # segment id of [CLS] at the end of a row (Yang et al. 2019, section 2.5)
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Special:
+    """Ids of a vocabulary's special tokens. `None` means that the vocabulary lacks the token.
+
+    The defaults are the ids of vocabularies that are trained here. A model from another library
+    keeps its own ids. A token that the other library lacks and that a model needs, such as the
+    padding of GPT-2, has an id after the ids of all tokens.
+
+    Attributes:
+        pad: padding, which no token attends to, no loss counts and no decoder produces.
+        unk: token for text outside the vocabulary.
+        begin: [CLS] of an encoder, or the first input of a decoder, BOS. The id may equal `end`, as
+            in GPT-2, or `pad`, as in T5.
+        end: [SEP] of an encoder, or the last token of a source or target, EOS.
+        mask: [MASK].
+        sentinels: ids of T5's sentinels, first sentinel first, if the vocabulary contains them.
+        rows: number of embedding rows in the other library's checkpoint. The ids from `rows` on
+            have no embedding there. `None` means a vocabulary that was trained here.
+    """
+
+    pad: int = 0
+    unk: int | None = 1
+    begin: int = 2
+    end: int = 3
+    mask: int | None = None
+    sentinels: tuple[int, ...] = ()
+    rows: int | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Builds the object from a dict of JSON types."""
+        return cls(**{**values, "sentinels": tuple(values.get("sentinels", ()))})
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Ids of all tokens except the sentinels, without duplicates."""
+        ids = (self.pad, self.unk, self.begin, self.end, self.mask)
+        return tuple(dict.fromkeys(i for i in ids if i is not None))
+
+    @property
+    def size(self) -> int:
+        """Minimum number of embedding rows, a multiple of 8."""
+        return -(-max(self.rows or 0, *(token_id + 1 for token_id in self.ids)) // 8) * 8
+
+
+SPECIAL = Special()
+
+
+SPECIAL = Special()
 
 
 class Vocabulary(abc.ABC):
@@ -52,6 +104,7 @@ class Vocabulary(abc.ABC):
         classes: dict mapping `kind` to class, for all subclasses that set `kind`.
 
     Attributes:
+        special: ids of the special tokens.
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
             that equals an added token is always encoded as this single token.
         unnormalized: names of the tokens in `added` that are found in a text before the text is
@@ -65,6 +118,7 @@ class Vocabulary(abc.ABC):
     options: ClassVar[tuple[str, ...]] = ()
     later_options: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
     classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
+    special: Special = SPECIAL
     added: Mapping[str, int] = types.MappingProxyType({})
     unnormalized: Sequence[str] = ()
     languages: tuple[str, ...] = ()
@@ -81,8 +135,8 @@ class Vocabulary(abc.ABC):
 
     @property
     def size(self) -> int:
-        """V, the number of embedding rows, which is `pieces` rounded up to a multiple of 8."""
-        return -(-self.pieces // 8) * 8
+        """V, the number of embedding rows, a multiple of 8: for all pieces and special tokens."""
+        return max(-(-self.pieces // 8) * 8, self.special.size)
 
     @functools.cached_property
     def hash(self) -> str:
@@ -99,12 +153,14 @@ class Vocabulary(abc.ABC):
 
         The dict contains the attributes that `options` names. An attribute that `later_options`
         names is included only if it differs from the value that older vocabularies imply. If the
-        vocabulary has `added` tokens, the dict also contains these tokens.
+        vocabulary has `added` tokens, the dict also contains these tokens. The ids of special
+        tokens are included if the vocabulary comes from another library.
         """
         values = {name: getattr(self, name) for name in self.options}
         for name, first in self.later_options.items():
             if (value := getattr(self, name)) != first:
                 values[name] = value
+        values |= {"special": self.special} if self.special.rows is not None else {}
         values |= {"added": dict(self.added)} if self.added else {}
         values |= {"unnormalized": self.unnormalized} if self.unnormalized else {}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
@@ -123,6 +179,8 @@ class Vocabulary(abc.ABC):
         """Builds a vocabulary with its `added` tokens from saved contents and settings."""
         tokens = ("added", "unnormalized")
         options = {name: value for name, value in settings.items() if name not in tokens}
+        if "special" in options:
+            options["special"] = Special.of(options["special"])
         vocabulary = cls.from_contents(contents, options)
         if "added" in settings:
             vocabulary.added = settings["added"]
@@ -248,7 +306,7 @@ def reports_unknown(train: Callable) -> Callable:
                 yield item
 
         vocabulary = train(cls, sampled_lines(), *arguments, **options)
-        share = np.mean(vocabulary.encode_rows(sample).ids == vocabulary.unk_id)
+        share = np.mean(vocabulary.encode_rows(sample).ids == vocabulary.special.unk)
         summary = f"{share:.3%} of the tokens in {len(sample):,} lines"
         print(f"unknown to the vocabulary: {summary}", flush=True)
         return vocabulary
@@ -307,13 +365,10 @@ class PieceVocabulary(Vocabulary):
     """Base class of vocabularies that split text into subword pieces and join pieces to text.
 
     Encoders read a text as `[CLS] a [SEP]` and a pair of texts as `[CLS] a [SEP] b [SEP]`.
-    Translation models use the id of [CLS] as BOS and the id of [SEP] as EOS. A subclass defines
-    `normalized`, `tokenizer`, `piece_bytes`, `starts_word`, and the abstract methods of
-    `Vocabulary`.
+    A subclass defines `normalized`, `tokenizer`, `piece_bytes`, `starts_word`, and the abstract
+    methods of `Vocabulary`.
 
     Attributes:
-        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens. `pad_id` is 0, and
-            `mask_id` is `None` if there is no [MASK].
         pair_separators: number of [SEP] tokens between two texts (2 for RoBERTa and XLM-R).
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet, instead of the first.
         mask_takes_space: whether [MASK] includes the white space before it, like the word that it
@@ -326,11 +381,6 @@ class PieceVocabulary(Vocabulary):
             without a piece.
     """
 
-    pad_id: int = PAD
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int | None = None
     pair_separators = 1
     cls_last = False
     mask_takes_space = False
@@ -339,16 +389,9 @@ class PieceVocabulary(Vocabulary):
     byte_fallback = False
 
     @property
-    def special_ids(self) -> tuple[int, ...]:
-        """Ids of the special tokens, which masked language modelling never selects for masking.
-
-        A `TextGenerator` samples none of them except [SEP], which ends a text.
-        """
-        return tuple(token_id for token_id in self._special if token_id is not None)
-
-    @property
-    def _special(self) -> tuple[int | None, ...]:
-        return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
+    def cls_first(self) -> bool:
+        """Whether rows begin with [CLS]. T5 has no [CLS]: its decoder begins with padding."""
+        return not self.cls_last and self.special.begin != self.special.pad
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         """Normalizes lines `(B,)` for the tokenizer, in-graph.
@@ -380,7 +423,9 @@ class PieceVocabulary(Vocabulary):
 
         An example of a name is "[CLS]". Bytes that are not UTF-8 are escaped.
         """
-        names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
+        special = self.special
+        ids = (special.pad, special.unk, special.begin, special.end, special.mask)
+        names = dict(zip(ids, SPECIAL_PIECES, strict=True))
         return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def starts_word(self, token_id: int) -> bool:
@@ -468,17 +513,18 @@ class PieceVocabulary(Vocabulary):
         # Flat ids (N,), because a dense tensor would pad every line to the length of the longest.
         flat, rows = ids.values, ids.value_rowids()
         positions = tf.ragged.range(ids.row_lengths()).values
-        ends = tf.where(flat == self.sep_id, positions, positions.dtype.max)
+        ends = tf.where(flat == self.special.end, positions, positions.dtype.max)
         ends = tf.math.unsorted_segment_min(ends, rows, ids.nrows())  # (B,)
         is_text = (positions < tf.gather(ends, rows)) & (flat >= 0) & (flat < self.size)
-        texts = self.detokenizer.in_graph(ids.with_values(tf.where(is_text, flat, PAD)))
+        flat = tf.where(is_text, flat, self.special.pad)
+        texts = self.detokenizer.in_graph(ids.with_values(flat))
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Decodes lists or arrays of ids in Python, with the same result as `decode`."""
         lines = []
         for row in rows:
-            ids = itertools.takewhile(lambda token_id: token_id != self.sep_id, map(int, row))
+            ids = itertools.takewhile(lambda n: n != self.special.end, map(int, row))
             text = self.detokenizer(token_id for token_id in ids if 0 <= token_id < self.size)
             lines.append(re.sub(self.leading_space, "", text))
         return lines
@@ -496,7 +542,8 @@ class PieceVocabulary(Vocabulary):
 
     @property
     def _text_ids(self) -> list[int]:
-        return [token_id for token_id in range(self.pieces) if token_id not in self.special_ids]
+        special = {*self.special.ids, *self.special.sentinels}
+        return [token_id for token_id in range(self.pieces) if token_id not in special]
 
     def word_starts(self) -> np.ndarray:
         """Returns a `(V,)` bool array, which is True for special ids and for ids that begin a word.

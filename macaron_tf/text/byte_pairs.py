@@ -15,13 +15,19 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError, check_choice, needed, parse_json
 from macaron_tf.io.progress import Progress
-from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import (
+    NO_TEXT,
+    SPECIAL_PIECES,
+    PieceVocabulary,
+    Special,
+    reports_unknown,
+    too_large,
+    too_small,
+)
 from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
-CLS, SEP, MASK = BOS, EOS, 4
-SPECIAL = 5  # number of special ids (PAD, UNK, [CLS], [SEP], [MASK]), which precede the pieces
+_SPECIAL = Special(mask=4)  # in vocabularies that are trained here
 WORD_END = "</w>"  # suffix of a piece that ends a word, in character-level BPE
 
 # White space as `\s` matches it in Python and Rust; RE2's `\s` is ASCII only.
@@ -51,13 +57,18 @@ _SHIFT = 1 << 32  # the lookup key of a pair of ids is left * _SHIFT + right
 
 
 class MergedPieceVocabulary(PieceVocabulary):
-    """Base class of BPE vocabularies. Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """Base class of BPE vocabularies.
 
     Args:
-        units: pieces in the order of their ids, which start at 5.
+        units: pieces in the order of their ids, which start at 5, after the ids of PAD, UNK, [CLS],
+            [SEP] and [MASK]. With `special`, the ids start at 0, `units` has the names of all
+            tokens, and "" marks an unused id.
         merges: merges as `"left right"`, in the order of training.
+        special: ids of the special tokens in a vocabulary from another library. `None` means a
+            vocabulary that is trained here.
 
     Attributes:
+        names: names of all tokens in the order of their ids, which start at 0.
         allows_unlisted_units: whether a merge may use or produce units that are not pieces, as in
             XLM. A unit that remains after the last merge and is not a piece is encoded as UNK. If
             `allows_unlisted_units` is False, the constructor raises a UserError for a merge that
@@ -68,15 +79,17 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     contents_name = "vocabulary.bpe"
     allows_unlisted_units = False
-    unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
 
-    def __init__(self, units: Sequence[str], merges: Sequence[str]):
+    def __init__(self, units: Sequence[str], merges: Sequence[str], special: Special | None = None):
+        self.special = special or _SPECIAL
         self.units = tuple(units)
+        self.names = (*(SPECIAL_PIECES if special is None else ()), *self.units)
         # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
-        self.unit_ids = {unit: token_id for token_id, unit in enumerate(self.units, SPECIAL)}
-        if len(self.unit_ids) < len(self.units):
-            duplicate = next(unit for unit in self.units if self.units.count(unit) > 1)
+        text_units = [self.names[token_id] for token_id in self._text_ids]
+        self.unit_ids = dict(zip(text_units, self._text_ids, strict=True))
+        if len(self.unit_ids) < len(text_units):
+            duplicate = next(unit for unit in text_units if text_units.count(unit) > 1)
             raise UserError(f"the vocabulary contains the piece {duplicate!r} twice")
         rows = []
         for merge in self.merges:
@@ -84,7 +97,7 @@ class MergedPieceVocabulary(PieceVocabulary):
             merge_units = (left, right, left + right)
             if self.allows_unlisted_units:
                 for unit in merge_units:
-                    self.unit_ids.setdefault(unit, SPECIAL + len(self.unit_ids))
+                    self.unit_ids.setdefault(unit, len(self.names) + len(self.unit_ids))
             rows.append([self.unit_ids.get(unit) for unit in merge_units])
             if None in rows[-1]:
                 raise UserError(f"the vocabulary lacks a piece of the merge {merge!r}")
@@ -93,7 +106,11 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @property
     def pieces(self) -> int:
-        return SPECIAL + len(self.units)
+        return len(self.names)
+
+    @property
+    def _text_ids(self) -> list[int]:
+        return [token_id for token_id in super()._text_ids if self.names[token_id]]
 
     def contents(self) -> bytes:
         record = {"pieces": self.units, "merges": self.merges}
@@ -134,7 +151,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         distinct, positions = tf.unique(words.values)
         merged = self._apply_merges(*self.letters(distinct))
         if self.allows_unlisted_units:
-            ids = tf.where(merged.values < self.pieces, merged.values, UNK)
+            ids = tf.where(merged.values < self.pieces, merged.values, self.special.unk)
             merged = merged.with_values(ids)
         pieces = tf.gather(merged, positions)  # (words, None)
         # (B, None, None) -> (B, None)
@@ -245,13 +262,12 @@ _SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 class BytePairVocabulary(MergedPieceVocabulary):
     """Byte-level BPE vocabulary, which tokenizes text exactly as GPT-2 or Llama 3 does.
 
-    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]. No text is encoded as UNK. A word includes the
-    space before it, so a piece that begins with white space begins a word.
+    No text is encoded as UNK. A word includes the space before it, so a piece that begins with
+    white space begins a word.
 
     Args:
-        units: pieces in the order of their ids, which start at 5. In a piece, each byte is written
-            as a character of `byte_alphabet`.
-        merges: merges as `"left right"`, in the order of training.
+        units, merges, special: see `MergedPieceVocabulary`. In a piece, each byte is written as a
+            character of `byte_alphabet`.
         lower_case: whether to lower-case text.
         add_prefix_space: whether to add a space before a line without a leading space, so that the
             first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
@@ -280,8 +296,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
         composed: bool = False,
         pattern: str = "gpt2",
         mask_takes_space: bool = True,
+        special: Special | None = None,
     ):
-        super().__init__(units, merges)
+        super().__init__(units, merges, special)
         self.lower_case = lower_case
         self.mask_takes_space = mask_takes_space
         self.composed = composed
@@ -328,14 +345,14 @@ class BytePairVocabulary(MergedPieceVocabulary):
             tokenizer = Tokenizer(models.BPE())
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             trainer = trainers.BpeTrainer(
-                vocab_size=size - SPECIAL,
+                vocab_size=size - len(SPECIAL_PIECES),
                 initial_alphabet=list(byte_alphabet()),
                 show_progress=False,
             )
             tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
         model = json.loads(tokenizer.to_str())["model"]
         pieces = sorted(model["vocab"], key=model["vocab"].get)
-        if (maximum := len(pieces) + SPECIAL) < size:
+        if (maximum := len(pieces) + len(SPECIAL_PIECES)) < size:
             raise too_large(size, maximum)
         merges = [" ".join(merge) for merge in model["merges"]]
         return cls(pieces, merges, lower_case, add_prefix_space=True)
@@ -384,9 +401,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
         """Lookup table from the bytes of a piece to its id. The id of any other string is -1."""
-        ids_by_bytes = {
-            self.piece_bytes(token_id): token_id for token_id in range(SPECIAL, self.pieces)
-        }
+        ids_by_bytes = {self.piece_bytes(token_id): token_id for token_id in self._text_ids}
         return _table(list(ids_by_bytes), list(ids_by_bytes.values()), -1)
 
     def trackables(self) -> list:
@@ -402,7 +417,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
             where it ends, `(B, None)` int64 each.
         """
         ids = self.tokenize(lines)  # (B, None)
-        lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
+        lengths = np.zeros(self.pieces, np.int64)
+        lengths[self._text_ids] = [len(self.names[token_id]) for token_id in self._text_ids]
         lengths = tf.gather(lengths, ids.values)
         # Number of bytes before the original text of a line, including all added spaces.
         sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)
@@ -414,26 +430,25 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     def piece_bytes(self, token_id: int) -> bytes:
         # An added token, such as GPT-2's <|endoftext|>, is plain text.
-        unit = self.units[token_id - SPECIAL]
+        unit = self.names[token_id]
         if unit in self.added:
             return unit.encode()
         return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
 
     def starts_word(self, token_id: int) -> bool:
-        return self.units[token_id - SPECIAL][0] in _SPACE_UNITS
+        return self.names[token_id][0] in _SPACE_UNITS
 
 
 class CharacterPairVocabulary(MergedPieceVocabulary):
     """Character-level BPE vocabulary, as in GPT.
 
-    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]. Text is lower-cased, stripped of accents, and
-    split into words as by BERT's "uncased" tokenizer. A piece that ends a word includes the space
-    after the word. A character without a piece is encoded as UNK.
+    Text is lower-cased, stripped of accents, and split into words as by BERT's "uncased" tokenizer.
+    A piece that ends a word includes the space after the word. A character without a piece is
+    encoded as UNK.
 
     Args:
-        units: pieces in the order of their ids, which start at 5. A piece that ends a word has the
-            suffix `</w>`.
-        merges: merges as `"left right"`, in the order of training.
+        units, merges, special: see `MergedPieceVocabulary`. A piece that ends a word has the suffix
+            `</w>`.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """
@@ -463,7 +478,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
         For a character without a piece, the id is UNK.
         """
         letters = [unit for unit in self.unit_ids if len(unit.removesuffix(WORD_END)) <= 1]
-        return _table(letters, [self.unit_ids[unit] for unit in letters], UNK)
+        return _table(letters, [self.unit_ids[unit] for unit in letters], self.special.unk)
 
     def trackables(self) -> list:
         return [self.ranks, self.letter_ids]
@@ -472,7 +487,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
         raise UserError(f"a {self.kind} vocabulary cannot map its pieces to positions in a text")
 
     def piece_bytes(self, token_id: int) -> bytes:
-        unit = self.units[token_id - SPECIAL]
+        unit = self.names[token_id]
         text = f"{unit.removesuffix(WORD_END)} " if unit.endswith(WORD_END) else unit
         return text.encode()
 
@@ -489,7 +504,7 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     therefore cannot contain this vocabulary, and takes ids instead of text.
 
     Args:
-        units, merges: see `CharacterPairVocabulary`.
+        units, merges, special: see `CharacterPairVocabulary`.
         languages: language codes of the texts, with the default language first. If `languages` is
             empty, the default language is English.
         lower_case: whether to lower-case text and strip accents.
@@ -507,9 +522,11 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         merges: Sequence[str],
         languages: Sequence[str] = (),
         lower_case: bool = True,
+        special: Special | None = None,
     ):
-        super().__init__(units, merges)
-        long_units = {unit for unit in self.units if len(unit.removesuffix(WORD_END)) > 1}
+        super().__init__(units, merges, special)
+        long_units = {self.names[token_id] for token_id in self._text_ids}
+        long_units = {unit for unit in long_units if len(unit.removesuffix(WORD_END)) > 1}
         long_units = {unit for unit in long_units if not re.fullmatch(r"<special\d+>", unit)}
         produced = long_units.intersection(merge.replace(" ", "") for merge in self.merges)
         if 2 * len(produced) < len(long_units):

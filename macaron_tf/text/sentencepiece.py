@@ -16,8 +16,15 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
-from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import (
+    NO_TEXT,
+    SPECIAL,
+    PieceVocabulary,
+    Special,
+    reports_unknown,
+    too_large,
+    too_small,
+)
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -28,7 +35,6 @@ from macaron_tf.text.normalization import (
 from macaron_tf.text.token_rows import TokenRows
 
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")
-_MASK = 4
 WORD_START = "\u2581"
 # A constant instead of the number of cores: SentencePiece writes the number into the model, and the
 # model's hash must be the same on all machines.
@@ -54,16 +60,17 @@ class SentencePieceVocabulary(PieceVocabulary):
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet.
         verbatim: whether to skip `normalization` and `fold_accents`, and keep line ends, control
             characters and outer spaces, as Llama does.
+        special: ids of the special tokens in a model from another library. `None` means a model
+            that is trained here.
 
     Raises:
-        UserError: `proto` is not a SentencePiece model, or its special tokens have other ids.
+        UserError: `proto` is not a SentencePiece model, or lacks special tokens.
     """
 
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
     options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
     later_options = types.MappingProxyType({"verbatim": False})
-    unk_id, cls_id, sep_id = UNK, BOS, EOS
     leading_space = "^ +"
 
     def __init__(
@@ -75,6 +82,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         pair_separators: int = 1,
         cls_last: bool = False,
         verbatim: bool = False,
+        special: Special | None = None,
     ):
         self.proto = bytes(proto)
         self.normalization = normalization or NormalizationConfig()
@@ -90,15 +98,14 @@ class SentencePieceVocabulary(PieceVocabulary):
             raise UserError(
                 "the vocabulary's file is not a SentencePiece model: restore it from a copy"
             ) from error
-        controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
-        model_ids = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
-        if (*model_ids[:2], *controls) == (PAD, UNK, BOS, EOS, _MASK):
-            self.mask_id = _MASK
-        elif model_ids != (PAD, UNK, BOS, EOS):
+        controls = [n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n)]
+        ids = [model.unk_id(), *(controls or (model.bos_id(), model.eos_id()))]
+        if special is None and min(ids) < 0:
             raise UserError(
-                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {model_ids}, not "
-                f"{(PAD, UNK, BOS, EOS)}; an encoder's has control_symbols={','.join(CONTROL)}"
+                f"the SentencePiece model has UNK, BOS and EOS at ids {ids}, where -1 means none"
             )
+        pad = model.pad_id() if model.pad_id() >= 0 else self.pieces
+        self.special = special or Special(pad, *ids)
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
 
@@ -110,6 +117,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         size: int,
         *,
         masks: bool = True,
+        special: Special = SPECIAL,
         normalization: NormalizationConfig | None = None,
         languages: Sequence[str] = ("en",),
         fold_accents: bool = False,
@@ -125,6 +133,7 @@ class SentencePieceVocabulary(PieceVocabulary):
             size: number of pieces, including the special pieces.
             masks: whether to add an encoder's special pieces ([CLS], [SEP] and [MASK]) instead of
                 BOS and EOS.
+            special: ids of PAD, UNK, BOS and EOS. With `masks`, the ids are the defaults.
             normalization, languages, fold_accents: see `SentencePieceVocabulary`.
             model_type: "bpe" or "unigram".
             character_coverage: share of all characters in the text that the pieces cover. The
@@ -139,18 +148,18 @@ class SentencePieceVocabulary(PieceVocabulary):
             UserError: there is no text, or `size` is too small or too large for the text.
         """
         normalization = normalization or NormalizationConfig()
-        special = {"bos_id": BOS, "eos_id": EOS}
+        ids = {"bos_id": special.begin, "eos_id": special.end}
         if masks:
-            special = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
+            ids = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
         proto = train_pieces(
             normalized_text(lines, normalization, languages, fold_accents),
             size,
             model_type=model_type,
             character_coverage=character_coverage,
             normalization_rule_name=normalization_rule,
-            pad_id=PAD,
-            unk_id=UNK,
-            **special,
+            pad_id=special.pad,
+            unk_id=special.unk,
+            **ids,
         )
         return cls(proto, normalization, languages, fold_accents)
 
@@ -254,7 +263,7 @@ class SentencePieceVocabulary(PieceVocabulary):
             ).result()
 
     def piece_bytes(self, token_id: int) -> bytes:
-        if self.processor.is_control(token_id):
+        if self.processor.is_control(token_id) or self.processor.is_unused(token_id):
             return b""
         if self.processor.is_byte(token_id):
             return bytes([int(self.processor.id_to_piece(token_id)[1:-1], 16)])

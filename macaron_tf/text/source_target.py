@@ -8,7 +8,6 @@ from typing import Any, Self
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, parse_json
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import PieceVocabulary, Vocabulary
 from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
 from macaron_tf.text.token_rows import TokenRows
@@ -27,7 +26,7 @@ class PairVocabulary(PieceVocabulary):
         languages: codes of the source language and the target language.
 
     Raises:
-        UserError: `check_ends` refuses `source` or `target`.
+        UserError: `source` and `target` have different special tokens.
     """
 
     kind = "pair"
@@ -41,12 +40,16 @@ class PairVocabulary(PieceVocabulary):
         normalization: NormalizationConfig | None = None,
         languages: Sequence[str] = ("en", "de"),
     ):
-        for side in (source, target):
-            check_ends(side)
+        sides = (source.special, target.special)
+        if len({(special.pad, special.begin, special.end) for special in sides}) > 1:
+            raise UserError(
+                "the two vocabularies have their special tokens at different ids: train both here, "
+                "or use one vocabulary for both languages"
+            )
         self.source, self.target = source, target
         self.normalization = normalization or NormalizationConfig()
         self.languages = tuple(languages)
-        self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
+        self.special = target.special
         self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
         self.byte_fallback = target.byte_fallback
 
@@ -108,7 +111,7 @@ class TextVocabulary:
     """Vocabulary that encodes and truncates sources and targets of a text-to-text model.
 
     Args:
-        vocabulary: vocabulary whose [CLS] has the id of BOS and whose [SEP] has the id of EOS.
+        vocabulary: vocabulary of the model.
         max_source: maximum number of ids in a source, including EOS.
         max_target: maximum number of ids in a target, including EOS.
         starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
@@ -122,10 +125,10 @@ class TextVocabulary:
     def __init__(
         self, vocabulary: PieceVocabulary, max_source: int, max_target: int, starts: bool = False
     ):
-        check_ends(vocabulary)
         self.vocabulary = vocabulary
         self.limits = dict(zip(self.languages, (max_source, max_target), strict=True))
-        self.prefix = [BOS] if starts else []
+        self.special = vocabulary.special
+        self.prefix = [self.special.begin] if starts else []
         self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
         self.decode_lines = vocabulary.decode_lines
 
@@ -143,12 +146,3 @@ class TextVocabulary:
     def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
         """Encodes lines like `encode_lines`, but returns the ids in one flat array."""
         return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
-
-
-def check_ends(vocabulary: PieceVocabulary) -> None:
-    """Raises a UserError unless [CLS] has the id of BOS and [SEP] has the id of EOS."""
-    if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
-        raise UserError(
-            f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}"
-        )

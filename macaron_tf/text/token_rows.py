@@ -78,18 +78,19 @@ class TokenRows:
         yield self.offsets
         yield self.ids
 
-    def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows into an int32 batch `(B, L)`, padded with zeros or truncated to L.
+    def padded(self, rows: np.ndarray, length: int, pad: int = 0) -> np.ndarray:
+        """Gathers rows into an int32 batch `(B, L)`, padded with `pad` or truncated to L.
 
         Args:
             rows: `(B,)` row indices. The index -1 gives a row of padding.
             length: L, the length of the batch.
+            pad: id of padding.
         """
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])
         columns = starts[:, None] + np.arange(length)  # (B, L)
         real = columns < ends[:, None]
-        result = np.zeros(real.shape, np.int32)
+        result = np.full(real.shape, pad, np.int32)
         result[real] = self.ids[columns[real]]
         return result
 
@@ -135,13 +136,14 @@ class JoinedRows:
         for part in self.parts:
             yield part.ids
 
-    def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
+    def padded(self, rows: np.ndarray, length: int, pad: int = 0) -> np.ndarray:
         """Gathers rows into a batch, like `TokenRows.padded`."""
-        result = np.zeros((len(rows), length), np.int32)
+        result = np.full((len(rows), length), pad, np.int32)
         owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 for padding
         for owner in np.unique(owners):
             part, in_part = self.parts[owner], owners == owner
-            result[in_part] = part.padded(rows[in_part] - (self._ends[owner] - len(part)), length)
+            in_shard = rows[in_part] - (self._ends[owner] - len(part))
+            result[in_part] = part.padded(in_shard, length, pad)
             _unmap(part)
         return result
 

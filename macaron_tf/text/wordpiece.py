@@ -16,8 +16,15 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
-from macaron_tf.special_ids import PAD, SPECIAL_PIECES
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import (
+    NO_TEXT,
+    SPECIAL_PIECES,
+    PieceVocabulary,
+    Special,
+    reports_unknown,
+    too_large,
+    too_small,
+)
 from macaron_tf.text.normalization import IDEOGRAPHS, PUNCTUATION, map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
@@ -119,9 +126,10 @@ class WordPieceVocabulary(PieceVocabulary):
         words: pieces in the order of their ids. A piece that continues a word begins with "##". An
             empty string marks an unused id, which is never produced and decodes to "".
         lower_case: whether to lower-case text and strip accents, as for BERT's "uncased" models.
+        special: ids of the special tokens; `None` means the ids of "[PAD]" and so on in `words`.
 
     Raises:
-        UserError: a special piece such as "[CLS]" is missing, or "[PAD]" does not have the id 0.
+        UserError: a special piece such as "[CLS]" is missing.
 
     References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
     Language Understanding"; Schuster and Nakajima 2012 for WordPiece.
@@ -131,7 +139,9 @@ class WordPieceVocabulary(PieceVocabulary):
     contents_name = "vocabulary.txt"
     options = ("lower_case",)
 
-    def __init__(self, words: Sequence[str], lower_case: bool = True):
+    def __init__(
+        self, words: Sequence[str], lower_case: bool = True, special: Special | None = None
+    ):
         self.lower_case = lower_case
         ids_by_piece = {word: token_id for token_id, word in enumerate(words)}
         # The last id of a repeated piece counts, as in Hugging Face's tokenizers.
@@ -139,22 +149,14 @@ class WordPieceVocabulary(PieceVocabulary):
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids_by_piece]
         if missing:
             raise UserError(f"the vocabulary has no token {missing[0]}: give a BERT vocabulary")
-        if ids_by_piece["[PAD]"] != PAD:
-            raise UserError(
-                f"[PAD] is on line {ids_by_piece['[PAD]'] + 1} of the vocabulary, but must be on "
-                "line 1, because id 0 marks padding"
-            )
-        self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            ids_by_piece[piece] for piece in SPECIAL_PIECES[1:]
-        )
+        self.special = special or Special(*(ids_by_piece[piece] for piece in SPECIAL_PIECES))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
         """Reads a BERT `vocab.txt`, which contains one piece per line.
 
         Raises:
-            UserError: the file cannot be read, is not UTF-8 or lacks a special piece, or "[PAD]" is
-                not on its first line.
+            UserError: the file cannot be read, is not UTF-8 or lacks a special piece.
         """
         contents = storage.read_bytes(path)
         try:
@@ -235,7 +237,7 @@ class WordPieceVocabulary(PieceVocabulary):
         except UnicodeDecodeError as error:
             line = contents[: error.start].count(b"\n") + 1
             raise UserError(f"line {line} is not UTF-8: give a vocabulary in UTF-8") from error
-        return cls([word.removesuffix("\r") for word in words], settings["lower_case"])
+        return cls([word.removesuffix("\r") for word in words], **settings)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         return clean(strings, self.lower_case)

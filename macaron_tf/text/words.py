@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.base import PieceVocabulary, Vocabulary
 from macaron_tf.text.normalization import in_chunks
 
@@ -68,7 +67,7 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
     column = tf.range(width)[None]  # (1, C)
     ids = tf.pad(ids, [[0, 0], [1, 1]])  # (N, C - 2) -> (N, C)
     ids = tf.where(column == 0, _WORD_START, tf.where(column == length + 1, _WORD_END, ids))
-    ids = tf.where((column <= length + 1) & (flat != "")[:, None], ids, PAD)
+    ids = tf.where((column <= length + 1) & (flat != "")[:, None], ids, 0)
     return tf.reshape(ids, tf.concat([tf.shape(words), [width]], axis=0))
 
 
@@ -272,7 +271,6 @@ class CharacterWords(PieceVocabulary):
     kind = "character_words"
     contents_name = "characters.txt"
     options = ("max_characters",)
-    unk_id, cls_id, sep_id = UNK, BOS, EOS
     pieces = size = 2**31 - 1
 
     def __init__(self, max_characters: int):

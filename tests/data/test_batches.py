@@ -16,7 +16,6 @@ from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.objectives import ClassificationObjective
-from macaron_tf.special_ids import EOS
 from macaron_tf.text.words import CharacterWords
 from tests.harness import refuses
 
@@ -238,7 +237,7 @@ def expected(examples, vocabulary, toy_pairs, toy_vocabulary):
     labels = {"label": examples.labels, "weight": weight}
     sentences = [encoded(texts)["token_ids"] for texts in (examples.first, examples.second)]
     ids = [
-        [[*row, EOS] for row in toy_vocabulary.encode_lines(side)]
+        [[*row, toy_vocabulary.special.end] for row in toy_vocabulary.encode_lines(side)]
         for side in zip(*toy_pairs, strict=True)
     ]
     return {

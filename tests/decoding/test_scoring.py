@@ -36,14 +36,14 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
     found = TextScorer(network, vocabulary, window=12, batch_tokens=24).score(pairs)
     for place, (context, continuation) in enumerate(pairs):
         kept = context[max(0, len(context) + len(continuation) - 11) :]
-        row = [vocabulary.cls_id, *kept, *continuation]
+        row = [vocabulary.special.begin, *kept, *continuation]
         table = log_softmax(network, row)[len(kept) : len(row) - 1]
         each = [table[i, token] for i, token in enumerate(continuation)]
         np.testing.assert_allclose(found.log_probs[place], sum(each), rtol=1e-4)
         assert found.lengths[place] == len(continuation)
         assert found.greedy[place] == (table.argmax(-1) == continuation).all()
     # The most likely token counts as greedy.
-    best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[4].argmax())
+    best = int(log_softmax(network, [vocabulary.special.begin, *ids[:4]])[4].argmax())
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 
 
@@ -58,7 +58,7 @@ def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
     step, expected, done, begin = stride or 5, 0.0, 0, 0
     while done < len(ids):
         shown = ids[begin : begin + 11]
-        table = log_softmax(network, [vocabulary.cls_id, *shown])
+        table = log_softmax(network, [vocabulary.special.begin, *shown])
         for place in range(done - begin, len(shown)):
             expected += table[place, shown[place]]
         done, begin = begin + len(shown), begin + step
@@ -123,15 +123,15 @@ def test_line_ends_are_kept_for_models_that_were_trained_with_them(kind, network
     assert TextScorer(network, vocabulary, 12, line_ends=True).text_ids(text) == whole
     model = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=vocabulary.size))
     for generator, row in (
-        (TextGenerator(None, vocabulary, line_ends=True), [vocabulary.cls_id, *whole]),
-        (SequenceGenerator(model, vocabulary, line_ends=True), [*whole, vocabulary.sep_id]),
+        (TextGenerator(None, vocabulary, line_ends=True), [vocabulary.special.begin, *whole]),
+        (SequenceGenerator(model, vocabulary, line_ends=True), [*whole, vocabulary.special.end]),
     ):
         assert generator.row(f"{text}  ") == row
         assert generator.rows(tf.constant([text, f"{text} "])).to_list() == [row, row]
         assert generator.options()["line_ends"]
     plain = TextGenerator(None, vocabulary)
     [in_one_line] = vocabulary.encode_lines([" the cat sat\tParis Paris"])
-    assert plain.row(text) == [vocabulary.cls_id, *in_one_line]
+    assert plain.row(text) == [vocabulary.special.begin, *in_one_line]
 
 
 def test_only_models_from_other_libraries_read_line_ends(network):

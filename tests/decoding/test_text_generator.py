@@ -43,7 +43,7 @@ def model(vocabulary):
 def test_gaps_become_sentinels_or_masks(model, vocabulary):
     cat, mat = vocabulary.encode_lines(["cat", "the mat"])
     texts = ["cat [MASK] the mat", "[MASK]", "", "[MASK] [MASK] [MASK] [MASK] cat\n"]
-    size, end = vocabulary.size, vocabulary.sep_id
+    size, end = vocabulary.size, vocabulary.special.end
     with_sentinels = SequenceGenerator(model, vocabulary, sentinels=SENTINELS)
     expected = [
         [*cat, size, *mat, end],
@@ -53,7 +53,7 @@ def test_gaps_become_sentinels_or_masks(model, vocabulary):
     ]
     assert [with_sentinels.row(text) for text in texts] == expected
     assert with_sentinels.rows(tf.constant(texts)).to_list() == expected
-    mask = vocabulary.mask_id
+    mask = vocabulary.special.mask
     assert SequenceGenerator(model, vocabulary).row(texts[0]) == [*cat, mask, *mat, end]
 
 

@@ -1,5 +1,7 @@
 """Tests of translation by beam search and by sampling, with fixed and growing caches."""
 
+import types
+
 import numpy as np
 import pytest
 import scipy.special
@@ -9,6 +11,7 @@ from macaron_tf import decoding
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
+from macaron_tf.text.base import Special
 from tests.toys.decoding import check_greedy, shaken
 
 SIZE = 24
@@ -39,7 +42,7 @@ def sources(batch, length, seed=0):
 def test_limits_follow_the_real_length():
     config = decoding.BeamSearchConfig(max_length_ratio=1.5, max_length_offset=2, max_length=9)
     source = tf.constant([[5, 5, 3, 0, 0], [5, 5, 5, 5, 3], [3, 0, 0, 0, 0]])
-    greatest, limits = target_limits(source, config)
+    greatest, limits = target_limits(source, config, 0)
     assert greatest == 9  # ceil(7.5) + 2 = 10, capped at 9
     np.testing.assert_array_equal(limits, [7, 9, 4])
 
@@ -64,8 +67,8 @@ def test_limits_do_not_overflow(settings, expected):
     config = decoding.BeamSearchConfig(**settings)
     source = tf.constant([[5, 6, 7, 3], [5, 3, 0, 0]])
     signature = [tf.TensorSpec((None, None), tf.int32)]
-    unknown = tf.function(lambda rows: target_limits(rows, config), input_signature=signature)
-    np.testing.assert_array_equal(target_limits(source, config)[1], expected)
+    unknown = tf.function(lambda rows: target_limits(rows, config, 0), input_signature=signature)
+    np.testing.assert_array_equal(target_limits(source, config, 0)[1], expected)
     greatest, limits = unknown(source)
     assert greatest == max(expected)
     np.testing.assert_array_equal(limits, expected)
@@ -130,6 +133,7 @@ def test_scores_leave_padding_out():
         np.testing.assert_array_equal(inputs["target"], [[2, 4, 3], [2, 1, 4]])
         return tf.constant(logits)
 
+    model.config = types.SimpleNamespace(special=Special())
     scored = decoding.score_ids(model, tf.constant([[3], [3]]), tf.constant(target))
     log_probs = scipy.special.log_softmax(logits, axis=-1)
     expected = np.take_along_axis(log_probs, target[..., None], -1)[..., 0] * (target != 0)

@@ -79,7 +79,7 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatc
     # Counts exclude indentation, empty lines and the last line's end.
     assert usual["words"] == 9 * 11 and usual["bytes"] == 9 * 22 - 1
     assert 1 < usual["token_perplexity"] < odd["token_perplexity"]
-    monkeypatch.setattr(TextScorer, "text_ids", lambda self, _: [self.vocabulary.unk_id, 9])
+    monkeypatch.setattr(TextScorer, "text_ids", lambda self, _: [self.vocabulary.special.unk, 9])
     said = ran(main, "score", language_run, *files[:1]).err
     assert "a.txt: 1 of 2 tokens are unknown to the vocabulary" in said
 

@@ -24,7 +24,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_encoder_decoder, read_language_model
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.starts import read_start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
@@ -52,7 +51,7 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
     init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}")
     assert recipe.model_config(init.vocabulary.size) == read.network.config
     assert init.vocabulary.hash == read.vocabulary.hash
-    inputs = ours_of(read, batch(theirs, family))
+    inputs = ours_of(batch(theirs, family))
     np.testing.assert_array_equal(
         numpy_of(network.encoder(inputs, training=False)),
         numpy_of(read.network.hidden_states(inputs, training=False)),
@@ -164,12 +163,12 @@ def models(tmp_path_factory):
 def their_ids(read, text):
     """Encodes a text as Hugging Face ids, which begin with an end-of-text token for GPT-2."""
     [row] = read.vocabulary.encode_lines([text])
-    row = [3, *row] if read.starts else row
-    return torch.tensor([[int(read.ids[number]) for number in row]])
+    row = [read.special.begin, *row] if read.starts else row
+    return torch.tensor([row])
 
 
 def their_continuation(theirs, read):
-    """Returns Hugging Face's greedy continuation of `TEXT`, converted to our ids.
+    """Returns the ids of Hugging Face's greedy continuation of `TEXT`.
 
     For GPT, [UNK] is suppressed.
     """
@@ -181,15 +180,14 @@ def their_continuation(theirs, read):
         pad_token_id=0,
         suppress_tokens=[] if read.starts else [0],
     )
-    ours = {int(theirs): own for own, theirs in enumerate(read.ids) if own > 2}
-    return [ours[number] for number in found[0, asked.shape[1] :].tolist()]
+    return found[0, asked.shape[1] :].tolist()
 
 
 @pytest.mark.parametrize("system", ["gpt2", "gpt"])
 def test_it_goes_on_as_theirs(system, models, ran):
     theirs, read, given = models[system]
     new = their_continuation(theirs, read)
-    assert len(set(new)) > 3 and 3 not in new
+    assert len(set(new)) > 3 and read.special.end not in new
     expected = read.vocabulary.detokenizer(new)
     assert expected.startswith(" ") or system == "gpt2"
     command = ["complete", given, TEXT, "--temperature", 0, "--max-tokens", TOKENS]
@@ -291,9 +289,10 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     found = read_encoder_decoder(folder)
     asked = tokenizer(LINES, text_target=TARGETS)
     for name, expected in (("source", asked["input_ids"]), ("target", asked["labels"])):
-        rows = [found.ids[row[row != 0]].tolist() for row in batch[name] if row.any()]
+        pad = found.special.pad
+        rows = [row[row != pad].tolist() for row in batch[name] if (row != pad).any()]
         assert sorted(rows) == sorted(expected)
-    objective = TranslationObjective(0.0, first=recipe.answer_start[0])
+    objective = TranslationObjective(0.0, starts=recipe.starts)
     sums = objective(found.network, {n: tf.constant(v) for n, v in batch.items()}, training=False)
     padded = tokenizer(LINES, text_target=TARGETS, padding=True, return_tensors="pt")
     labels = padded["labels"].masked_fill(padded["labels"] == tokenizer.pad_token_id, -100)
@@ -302,8 +301,10 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     real = labels != -100
     assert float(sums["weight"]) == int(real.sum())
     loss = float(sums["loss_sum"] / sums["weight"])
-    # Rows that pad our table to a multiple of 8 must not be scored.
-    total = answer.logits[..., found.ids].logsumexp(-1)[real]
+    # Rows that pad our table to a multiple of 8 are copies of the padding.
+    count = found.config.vocab_size - found.special.rows
+    copies = answer.logits[..., [tokenizer.pad_token_id] * count]
+    total = torch.cat([answer.logits, copies], -1).logsumexp(-1)[real]
     chosen = answer.logits[real].gather(-1, labels[real][:, None])[:, 0]
     assert loss == pytest.approx(float((total - chosen).mean()), rel=1e-5)
     assert loss == pytest.approx(float(answer.loss), rel=1e-3)
@@ -356,8 +357,9 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
     assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
     for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)
-    rows = [[*row, EOS] for row in opened.text_vocabulary.encode_lines(LINES)]
-    source = tf.ragged.constant(rows, tf.int32).to_tensor()
+    special = read.special
+    rows = [[*row, special.end] for row in opened.text_vocabulary.encode_lines(LINES)]
+    source = tf.ragged.constant(rows, tf.int32).to_tensor(special.pad)
     spec = tf.TensorSpec(source.shape if static else (None, None), tf.int32)
     search = dataclasses.replace(
         opened.line_translator(network).config, beam_size=3, n_best=2, length_penalty=0.0
@@ -365,15 +367,16 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
     greedy = SamplingConfig(temperature=0.0, max_length=6)
 
     def both(source):
-        found = translate_ids(network, source, search, opened.vocabulary.pieces, (EOS,))
-        drawn = translate_ids(network, source, greedy, opened.vocabulary.pieces, (EOS,), seed=1)
+        options = {"vocabulary_size": opened.vocabulary.pieces, "prefix": (special.end,)}
+        found = translate_ids(network, source, search, **options)
+        drawn = translate_ids(network, source, greedy, **options, seed=1)
         return found["ids"][:, 0], found["log_probs"][:, 0], drawn["ids"][:, 0], drawn["log_probs"]
 
     ids, log_probs, drawn, drawn_log_probs = tf.function(both, input_signature=[spec])(source)
     for target, expected in ((ids, log_probs), (drawn, drawn_log_probs[:, 0])):
-        before = tf.repeat([[EOS, BOS]], len(LINES), axis=0)
+        before = tf.repeat([[special.end, special.begin]], len(LINES), axis=0)
         decoder = tf.concat([before, target[:, :-1]], axis=1)
         logits = network({"source": source, "target": decoder})[:, 1:]
         chosen = tf.gather(tf.nn.log_softmax(logits), target, batch_dims=2)
-        total = tf.reduce_sum(tf.where(target != 0, chosen, 0.0), axis=1)
+        total = tf.reduce_sum(tf.where(target != special.pad, chosen, 0.0), axis=1)
         np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4)

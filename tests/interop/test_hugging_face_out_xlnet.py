@@ -64,7 +64,7 @@ def test_an_xlnet_is_read_back(kind, options, tmp_path):
     assert read.network.memory_length == 6
     assert read.config.summary == made.config.summary
     pieces = made.vocabulary.pieces if made.vocabulary else made.config.vocab_size
-    assert read.ids.tolist() == [*range(pieces)]
+    assert read.special.rows == pieces
     if made.vocabulary:
         assert read.vocabulary.encode_lines(LINES[:4]) == made.vocabulary.encode_lines(LINES[:4])
     rows = batch(pieces)

@@ -364,8 +364,8 @@ def test_two_texts_are_put_together_with_the_vocabulary_s_separators():
         row = preprocessor((["a"], ["bc"]), y=None)
         row = (row[0] if options else row)["token_ids"]
         [a], [b, c] = BYTES.encode_lines(["a", "bc"])
-        end = BYTES.sep_id
-        assert np.asarray(row).tolist() == [[BYTES.cls_id, a, end, end, b, c, end, 0, 0]]
+        end = BYTES.special.end
+        assert np.asarray(row).tolist() == [[BYTES.special.begin, a, end, end, b, c, end, 0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["task", "part"])

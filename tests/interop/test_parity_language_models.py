@@ -24,6 +24,7 @@ from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
+from macaron_tf.text.base import Special
 from tests.harness import built, numpy_of, refuses
 from tests.toys.hugging_face import check_equal, copy_linear, noise, save_random
 from tests.toys.peer_language_models import (
@@ -49,19 +50,15 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
     read = read_language_model(tmp_path)
     assert read.unread == ()
     rng = np.random.default_rng(0)
-    known = np.flatnonzero(read.ids >= 0)
-    ours = rng.choice(known, (4, 13)).astype("int32")
+    size = theirs.config.vocab_size
+    ours = rng.integers(size, size=(4, 13)).astype("int32")
     with torch.no_grad():
-        expected = theirs(torch.tensor(read.ids[ours])).logits
+        expected = theirs(torch.tensor(ours)).logits
     logits = numpy_of(read.network({"token_ids": ours}))
-    predicted = known[known != 2]  # [CLS] begins a text and is never predicted
-    check_equal(logits[..., predicted], expected.numpy()[..., read.ids[predicted]])
-    # Each Hugging Face id occurs once, and our other ids have no probability.
-    assert sorted(read.ids[predicted]) == list(range(theirs.config.vocab_size))
-    others = np.setdiff1d(np.arange(logits.shape[-1]), predicted)
-    assert (logits[..., others] < -9_000).all()
-    nll = torch.log_softmax(expected, -1).numpy()[..., read.ids[predicted]]
-    found = torch.log_softmax(torch.tensor(logits), -1).numpy()[..., predicted]
+    check_equal(logits[..., :size], expected.numpy())
+    assert (logits[..., size:] < -9_000).all()  # ids that they lack have no probability
+    nll = torch.log_softmax(expected, -1).numpy()
+    found = torch.log_softmax(torch.tensor(logits), -1).numpy()[..., :size]
     check_equal(found, nll)
 
 
@@ -129,11 +126,11 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
     read = read_language_model(tmp_path)
     ours = np.random.default_rng(1).integers(5, 200, (2, 6)).astype("int32")
     with torch.no_grad():
-        expected = theirs(torch.tensor(read.ids[ours])).logits.numpy()
+        expected = theirs(torch.tensor(ours)).logits.numpy()
     context, cache = read.network.init_decode(2, 1)
     for index in range(6):
         logits, cache = read.network.decode_step(ours[:, index : index + 1], index, context, cache)
-        check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
+        check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, 5:200])
 
 
 # GPT-Neo alternates full and local attention layers, as GPT-3. Scores are not scaled, and queries,
@@ -211,10 +208,8 @@ def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
     tokenizer = getattr(transformers, name).from_pretrained(tmp_path)
     for text in texts:
         theirs = tokenizer(text)["input_ids"]
-        ours = read.vocabulary.encode_lines([text])[0]
-        if family == "gpt2":
-            ours = read.vocabulary.encode_rows([text]).ids
-        assert read.ids[ours].tolist() == theirs
+        [ours] = read.vocabulary.encode_lines([text])
+        assert ours == theirs
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         assert read.vocabulary.decode_lines([ours]) == [tokenizer.decode(theirs, **options)]
     # Recent versions save a tokenizer as one file, which is read like the older two files.
@@ -225,18 +220,18 @@ def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
         (tmp_path / "fast" / file).write_bytes((tmp_path / file).read_bytes())
     again = read_language_model(tmp_path / "fast")
     assert again.vocabulary.hash == read.vocabulary.hash
-    np.testing.assert_array_equal(again.ids, read.ids)
 
 
 def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
     folder = shared_data / "vocabularies/gpt2"
     for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         (tmp_path / ours).write_bytes((folder / theirs).read_bytes())
-    vocabulary, ids = read_gpt2_vocabulary(tmp_path)
-    assert vocabulary.pieces == 50_261 and vocabulary.size == 50_264
-    assert list(ids[:5]) == [-1, -1, 50_256, 50_256, -1]
-    found = ids[vocabulary.encode_rows(["Hello world, it's 2019!"]).ids]
-    assert list(found) == [15496, 995, 11, 340, 338, 13130, 0]
+    vocabulary = read_gpt2_vocabulary(tmp_path)
+    assert vocabulary.pieces == 50_257 and vocabulary.size == 50_264
+    special = Special(50_257, None, 50_256, 50_256, 50_258, rows=50_257)
+    assert vocabulary.special == special
+    found = vocabulary.encode_lines(["Hello world, it's 2019!"])
+    assert found == [[15496, 995, 11, 340, 338, 13130, 0]]
 
 
 @pytest.mark.parametrize("family", WITH_TOKENIZERS)
@@ -247,7 +242,7 @@ def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
     theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
     model = macaron_tf.load(f"hugging-face:{tmp_path}")
     texts = ["hello well", "we", "hell he well hello"]
-    ids = [model.ids[None, row] for row in model.vocabulary.encode_lines(texts)]
+    ids = [[row] for row in model.vocabulary.encode_lines(texts)]
     with torch.no_grad():
         expected = [theirs(torch.tensor(row)).logits.softmax(-1)[0] for row in ids]
     found = model.predict(texts)
@@ -260,7 +255,7 @@ def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
         written = [again(torch.tensor(row)).logits.softmax(-1)[0] for row in ids]
     check_equal(np.stack(written), np.stack(expected))
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer(texts)["input_ids"] == [row[0].tolist() for row in ids]
+    assert tokenizer(texts)["input_ids"] == [row[0] for row in ids]
     back = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     assert back.predict(texts)[0]["probabilities"] == pytest.approx(found[0]["probabilities"])
 
@@ -270,9 +265,9 @@ def test_a_llama_classifier_has_no_output_matrix(tmp_path):
     theirs = make("llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0)
     read = read_language_model(tmp_path)
     assert read.unread == () and read.missing_head == ""
-    ours = np.random.default_rng(0).integers(6, len(read.ids), (4, 13)).astype("int32")
+    ours = np.random.default_rng(0).integers(6, 36, (4, 13)).astype("int32")
     with torch.no_grad():
-        expected = theirs(torch.tensor(read.ids[ours])).logits
+        expected = theirs(torch.tensor(ours)).logits
     check_equal(numpy_of(read.network({"token_ids": ours})), expected)
 
 
@@ -300,7 +295,7 @@ def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
     ours = np.random.default_rng(0).integers(6, 36, (2, 13)).astype("int32")
     body = getattr(theirs, theirs.base_model_prefix, theirs)
     with torch.no_grad():
-        expected = body(torch.tensor(read.ids[ours])).last_hidden_state
+        expected = body(torch.tensor(ours)).last_hidden_state
     check_equal(numpy_of(read.encoder({"token_ids": ours})), expected)
 
 
@@ -343,7 +338,7 @@ def drawn(seed=0):
 def hidden_states(theirs, read, batch, **more):
     with torch.no_grad():
         return theirs(
-            input_ids=torch.tensor(read.ids[batch["token_ids"]]),
+            input_ids=torch.tensor(batch["token_ids"]),
             token_type_ids=torch.tensor(batch["segment_ids"]),
             **more,
         )
@@ -353,8 +348,8 @@ def hidden_states(theirs, read, batch, **more):
 def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, options, padded):
     theirs = make("xlnet", tmp_path, "Model", **options)
     read, batch = read_xlnet(tmp_path), drawn()
-    batch["token_ids"][1, L - padded :] = 0
-    real = batch["token_ids"] != 0
+    batch["token_ids"][1, L - padded :] = read.special.pad
+    real = batch["token_ids"] != read.special.pad
     mask = torch.tensor(real.astype("float32"))
     expected = hidden_states(theirs, read, batch, attention_mask=mask).last_hidden_state.numpy()
     inputs = {name: batch[name] for name in ("token_ids", "segment_ids")}
@@ -444,10 +439,9 @@ def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
         content, query = found.hidden_states[-2:]  # of the last layer
         np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)
         np.testing.assert_allclose(numpy_of(outputs["query"]), query.numpy(), atol=2e-5)
-        logits = numpy_of(outputs["masked_language"])[..., : len(read.ids)]
-        np.testing.assert_allclose(logits, found.logits.numpy()[..., read.ids], atol=5e-5)
-        scores = numpy_of(outputs["masked_language"])
-        assert (scores[..., len(read.ids) :] < -1e3).all()
+        logits = numpy_of(outputs["masked_language"])
+        np.testing.assert_allclose(logits[..., :V], found.logits.numpy(), atol=5e-5)
+        assert (logits[..., V:] < -1e3).all()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama of one table"])
@@ -455,9 +449,9 @@ def test_several_ends_are_theirs_and_are_written_again(family, tmp_path):
     theirs = make(family, tmp_path)
     file = tmp_path / "generation_config.json"
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
-    row = read.ids[read.task.generator.row("he will")].tolist()
+    row = read.task.generator.row("he will")
     [plain] = theirs.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12).tolist()
-    ends = [int(read.ids[read.vocabulary.sep_id]), plain[len(row) + 3]]
+    ends = [read.special.end, plain[len(row) + 3]]
     fields = {**json.loads(file.read_text()), "eos_token_id": ends, "temperature": 0.5}
     file.write_text(json.dumps(fields))
     theirs = type(theirs).from_pretrained(tmp_path)
@@ -470,7 +464,7 @@ def test_several_ends_are_theirs_and_are_written_again(family, tmp_path):
     assert found["tokens"] == len(answer) - len(row)
     assert "".join(read.stream("he will", **greedy)) == found["completion"]
     [[completion]] = read.task.generator.complete(["he will"], GenerationConfig(**greedy))
-    assert read.ids[[*completion.ids]].tolist() == answer[len(row) :] and completion.ended
+    assert [*completion.ids] == answer[len(row) :] and completion.ended
     read.save_pretrained(tmp_path / "out", format="hugging-face")
     written = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert written.items() <= fields.items() and written["eos_token_id"] == ends

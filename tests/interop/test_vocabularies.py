@@ -37,6 +37,7 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.normalization import moses_words
 from tests.harness import refuses
+from tests.toys.hard_texts import hard_texts
 from tests.toys.vocabularies import (
     TRAINING,
     XLNET,
@@ -66,22 +67,21 @@ def check(directory: pathlib.Path, tokenizer) -> None:
 
     The ids include the special ids and pairs of texts.
     """
-    vocabulary, ids = read_vocabulary(directory)
+    vocabulary = read_vocabulary(directory)
     special = ("pad", "unk", "cls", "sep", "mask")
-    theirs = [getattr(tokenizer, f"{name}_token_id") for name in special]
-    assert [ids[getattr(vocabulary, f"{name}_id")] for name in special] == theirs
-    assert vocabulary.special_ids == (0, 1, 2, 3, 4)
-    assert len(ids) == vocabulary.pieces == len(tokenizer)
+    theirs = tuple(getattr(tokenizer, f"{name}_token_id") for name in special)
+    assert vocabulary.special.ids == theirs
+    assert vocabulary.pieces == vocabulary.special.rows == len(tokenizer)
     # Hugging Face parses special tokens in a text; our vocabulary treats their names as text.
     texts = [text for text in TEXTS if "[MASK]" not in text]
     expected = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    assert [ids[row].tolist() for row in vocabulary.encode_lines(texts)] == expected
+    assert vocabulary.encode_lines(texts) == expected
     # A pair row has as many separators as Hugging Face's pair row.
     a, b = texts[0], texts[1]
     row = encode_pairs(vocabulary, tf.constant([a]), tf.constant([b]), 512)["token_ids"][0]
-    assert ids[row.numpy()].tolist() == tokenizer(a, b)["input_ids"]
+    assert row.numpy().tolist() == tokenizer(a, b)["input_ids"]
     forged = vocabulary.encode_lines(["[MASK] </s> <mask> [SEP] <s>"])[0]
-    assert not {0, 2, 3, 4} & set(forged)
+    assert not {*vocabulary.special.ids} - {vocabulary.special.unk} & set(forged)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,14 @@ def test_byte_pairs(system, files, options, tmp_path):
     kind = getattr(transformers, f"{system}Tokenizer")
     tokenizer = byte_pair_tokenizer(kind, files, tmp_path, **options)
     check(tmp_path, tokenizer)
-    vocabulary, ids = read_vocabulary(tmp_path)
-    [row] = vocabulary.encode_lines([TEXTS[0]])
-    assert [ids[2], *ids[row], ids[3]] == tokenizer(TEXTS[0])["input_ids"]
+    vocabulary = read_vocabulary(tmp_path)
+    [row], special = vocabulary.encode_lines([TEXTS[0]]), vocabulary.special
+    assert [special.begin, *row, special.end] == tokenizer(TEXTS[0])["input_ids"]
+    names = tokenizer.all_special_tokens
+    hard = [text for text in hard_texts() if not any(name in text for name in names)]
+    hard = [*vocabulary.normalized_lines(hard)]  # which replaces U+0000 and removes U+10FFFF
+    expected = tokenizer(hard, add_special_tokens=False)["input_ids"]
+    assert vocabulary.encode_lines(hard) == expected and len(hard) > 180
 
 
 def write_xlm(lines: list[list[str]], directory: pathlib.Path, **options) -> None:
@@ -150,20 +155,20 @@ def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
     words = [moses_words(text, code, lower_case) for code in texts for text in texts[code]]
     write_xlm(words, tmp_path, do_lowercase_and_remove_accent=lower_case)
     theirs = transformers.XLMTokenizer.from_pretrained(tmp_path)
-    vocabulary, ids = read_xlm_vocabulary(tmp_path, tuple(texts))
+    vocabulary = read_xlm_vocabulary(tmp_path, tuple(texts))
     names = ("pad", "unk", "bos", "sep", "mask")
-    assert ids[:5].tolist() == [getattr(theirs, f"{name}_token_id") for name in names]
-    assert sorted(ids) == [*range(len(theirs))]
+    special = tuple(getattr(theirs, f"{name}_token_id") for name in names)
+    assert vocabulary.special.ids == special and vocabulary.pieces == len(theirs)
     unknown = 0
     for code, lines in texts.items():
         # Their public method applies English rules to every text.
         cut = [theirs._tokenize(line, lang=code) for line in lines]
         rows = vocabulary.encode_lines(lines, code)
-        assert [ids[row].tolist() for row in rows] == [*map(theirs.convert_tokens_to_ids, cut)]
-        unknown += sum(row.count(vocabulary.unk_id) for row in rows)
+        assert rows == [*map(theirs.convert_tokens_to_ids, cut)]
+        unknown += sum(row.count(vocabulary.special.unk) for row in rows)
         back = zip(vocabulary.decode_lines(rows), rows, cut, strict=True)
         for line, row, tokens in back:
-            assert vocabulary.unk_id in row or line == theirs.convert_tokens_to_string(tokens)
+            assert vocabulary.special.unk in row or line == theirs.convert_tokens_to_string(tokens)
     assert unknown
     assert vocabulary.encode_lines([texts["en"][0]]) == vocabulary.encode_lines(
         texts["en"][:1], "en"
@@ -200,7 +205,7 @@ def test_xlnets_segments(tmp_path):
     (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
     small = transformers.XLNetTokenizer.from_pretrained(tmp_path, do_lower_case=True)
     small.save_pretrained(tmp_path / "small")
-    vocabulary, _ = read_vocabulary(tmp_path / "small")
+    vocabulary = read_vocabulary(tmp_path / "small")
     a, b = TEXTS[:2]
     for texts, rows in (((a,), (a, None)), ((a, b), (a, b))):
         first, second = (None if text is None else tf.constant([text]) for text in rows)
@@ -218,8 +223,8 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
         if text not in {piece.piece for piece in proto.pieces}:
             proto.pieces.add(piece=text, score=-0.5, type=normal)
     (tmp_path / "spiece.model").write_bytes(proto.SerializeToString())
-    vocabulary, ids = read_vocabulary(tmp_path)
-    names = [proto.pieces[ids[number]].piece for number in vocabulary.encode_lines(["1,234"])[0]]
+    vocabulary = read_vocabulary(tmp_path)
+    names = [proto.pieces[number].piece for number in vocabulary.encode_lines(["1,234"])[0]]
     assert names == ["\u25811", ",", "234"]
 
 
@@ -238,8 +243,7 @@ def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     text = ["the dog (and the €-fox) sprang", "(€ ("]
     for directory in (tmp_path, tmp_path / "saved"):
-        vocabulary, ids = read_vocabulary(directory)
-        assert [ids[row].tolist() for row in vocabulary.encode_lines(text)] == model.encode(text)
+        assert read_vocabulary(directory).encode_lines(text) == model.encode(text)
 
 
 def test_t5s(tmp_path):
@@ -253,16 +257,18 @@ def test_t5s(tmp_path):
     texts = [text for text in TEXTS if "</s>" not in text]
     expected = tokenizer(texts)["input_ids"]
     for directory in (tmp_path, tmp_path / "saved"):
-        vocabulary, ids, sentinels = read_t5_vocabulary(directory)
-        assert ids[:5].tolist() == [0, 2, 0, 1, -1]
-        assert len(ids) == vocabulary.pieces == 75 + 2
+        vocabulary = read_t5_vocabulary(directory)
+        special = vocabulary.special
+        assert (special.pad, special.unk, special.begin, special.end) == (0, 2, 0, 1)
+        assert special.mask == vocabulary.pieces == len(tokenizer)  # it has no [MASK]
         rows = vocabulary.encode_lines(texts)
-        assert [[*ids[row], ids[vocabulary.sep_id]] for row in rows] == expected
+        assert [[*row, special.end] for row in rows] == expected
         graph = tf.function(vocabulary.encode)(tf.constant(texts))
         assert graph.to_list() == rows
         names = [f"<extra_id_{number}>" for number in range(100)]
-        assert sentinels.tolist() == tokenizer.convert_tokens_to_ids(names)
-        assert not {0, 2, 3, 4} & set(vocabulary.encode_lines(["<pad> </s> [MASK] [SEP]"])[0])
+        assert list(special.sentinels) == tokenizer.convert_tokens_to_ids(names)
+        [forged] = vocabulary.encode_lines(["<pad> </s> <extra_id_0>"])
+        assert not {special.pad, special.end, *special.sentinels} & set(forged)
 
 
 def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
@@ -280,9 +286,9 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
         str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")
     )
     theirs.add_tokens([*added])
-    vocabulary, ids = read_vocabulary(tmp_path)
+    vocabulary = read_vocabulary(tmp_path)
     rows = vocabulary.encode_lines(texts)
-    assert [ids[row].tolist() for row in rows] == [theirs.encode(text).ids for text in texts]
+    assert rows == [theirs.encode(text).ids for text in texts]
     assert vocabulary.decode_lines(rows) == texts
     located = vocabulary.encode_with_offsets(tf.constant(texts))
     places = zip(located.starts.to_list()[0], located.ends.to_list()[0], strict=True)
@@ -291,19 +297,17 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
         (tmp_path / file).unlink()
     (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**ALBERT))
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 75, "<é>": 76}))
-    vocabulary, ids = read_vocabulary(tmp_path)
-    assert len(ids) == 77
+    vocabulary = read_vocabulary(tmp_path)
+    assert vocabulary.pieces == 77
     rows = vocabulary.encode_lines(texts)
     assert tf.function(vocabulary.encode)(tf.constant(texts)).to_list() == rows
     [the], [dog] = vocabulary.encode_lines(["the"]), vocabulary.encode_lines(["dog"])
     # The second token's accent is folded, like the text's.
     assert rows == [[*the, 75, *dog, 76, *the], [75], [76, 75, *the]]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 99}))
-    refuses(
-        "adds the token '<e1>' with id 99, but a smaller id has no token",
-        read_vocabulary,
-        tmp_path,
-    )
+    vocabulary = read_vocabulary(tmp_path)
+    assert vocabulary.encode_lines(["<e1>the"]) == [[99, *the]] and vocabulary.pieces == 100
+    assert vocabulary.decode_lines([[99, *the, 80]]) == ["<e1> the"]  # no token has id 80
 
 
 def written(kind: str, directory: pathlib.Path, *added: AddedToken) -> Tokenizer:
@@ -351,12 +355,11 @@ def test_added_tokens_of_white_space_or_of_marks(kind, name, normalized, tmp_pat
     if normalized and removed.get(kind):
         refuses("but normalization leaves only .*: set normalized", READERS[kind], tmp_path)
         return
-    vocabulary, ids, *_ = READERS[kind](tmp_path)
-    ids = np.arange(vocabulary.pieces) if ids is None else ids
+    vocabulary = READERS[kind](tmp_path)
     expected = [theirs.encode(text, add_special_tokens=False).ids for text in WHITE]
     assert theirs.token_to_id(name) in np.concatenate(expected)
     rows = vocabulary.encode_lines(WHITE)
-    assert [ids[row].tolist() for row in rows] == expected
+    assert rows == expected
     assert vocabulary.encode_with_offsets(tf.constant(WHITE)).ids.to_list() == rows
     vocabulary.save(tmp_path / "saved")
     assert PieceVocabulary.load(tmp_path / "saved").encode_lines(WHITE) == rows
@@ -377,11 +380,8 @@ def test_an_added_token_without_a_name_is_never_found(kind, tmp_path):
     )
     (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    vocabulary, ids, *_ = READERS[kind](tmp_path)
-    rows = vocabulary.encode_lines(WHITE)
-    ids = np.arange(vocabulary.pieces) if ids is None else ids
     expected = [theirs.encode(text, add_special_tokens=False).ids for text in WHITE]
-    assert [ids[row].tolist() for row in rows] == expected
+    assert READERS[kind](tmp_path).encode_lines(WHITE) == expected
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -394,11 +394,9 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(proto.SerializeToString())
     texts = ["5 ☃ cost 日本 🙂", "the dog"]
     plain = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    vocabulary, ids = read_vocabulary(tmp_path)
+    vocabulary = read_vocabulary(tmp_path)
     rows = vocabulary.encode_lines(texts)
-    assert [ids[row].tolist() for row in rows] == [
-        [i + 1 for i in row] for row in plain.encode(texts)
-    ]
+    assert rows == [[i + 1 for i in row] for row in plain.encode(texts)]
     assert vocabulary.decode_lines(rows) == texts
     if model_type == "bpe":
         return
@@ -421,9 +419,9 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     (tmp_path / "sentencepiece.bpe.model").unlink()
     theirs.save(str(tmp_path / "tokenizer.json"))
-    vocabulary, ids = read_vocabulary(tmp_path)
+    vocabulary = read_vocabulary(tmp_path)
     rows = vocabulary.encode_lines(texts)
-    assert [ids[row].tolist() for row in rows] == [theirs.encode(text).ids for text in texts]
+    assert rows == [theirs.encode(text).ids for text in texts]
     assert vocabulary.decode_lines(rows) == texts
     whole = json.loads((tmp_path / "tokenizer.json").read_text())
     whole["model"]["vocab"][5][0] = "no byte"
@@ -434,8 +432,8 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
 def test_the_real_albert_vocabulary(shared_data):
     """ALBERT's ids agree with SentencePiece on text that ALBERT's normalization keeps."""
     directory = shared_data / "vocabularies" / "albert-base-v2"
-    vocabulary, ids = read_vocabulary(directory)
-    np.testing.assert_array_equal(ids, np.arange(30_000))
+    vocabulary = read_vocabulary(directory)
+    assert vocabulary.pieces == 30_000 and vocabulary.special.ids == (0, 1, 2, 3, 4)
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spiece.model"))
     texts = ["the quick brown fox jumped over the lazy dog.", "1,234 unaffable (words)"]
     assert vocabulary.encode_lines(texts) == model.encode(texts)
@@ -478,17 +476,17 @@ def byte_level(pattern: str, directory: pathlib.Path):
 
 def test_modern_berts_text_is_composed(tmp_path):
     theirs = byte_level("gpt2", tmp_path)
-    vocabulary, ids = read_vocabulary(tmp_path)
+    vocabulary = read_vocabulary(tmp_path)
     assert vocabulary.composed and vocabulary.pieces == theirs.get_vocab_size()
     rows = vocabulary.encode_lines(WORDS)
     texts = [text for text in WORDS if "[MASK]" not in text]
     for text, row in zip(WORDS, rows, strict=True):
         if text in texts:
-            assert ids[row].tolist() == theirs.encode(text).ids
+            assert row == theirs.encode(text).ids
     located = vocabulary.encode_with_offsets(tf.constant(["a bé", "u\u0307x"]))
     assert located.ids.to_list()[0] == vocabulary.encode_lines(["a bé"])[0]
     assert [row[-1] for row in located.ends.to_list()] == [4, 3]
-    files = tokenizer_files(vocabulary, ids)
+    files = tokenizer_files(vocabulary)
     (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])
     written = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in texts:
@@ -515,15 +513,14 @@ def test_the_space_before_a_mask_is_part_of_the_mask_and_the_space_behind_is_not
     theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     theirs.add_special_tokens([AddedToken("[MASK]", lstrip=lstrip, special=True)])
     theirs.save(str(tmp_path / "tokenizer.json"))
-    for mask in ("[MASK]", "<mask>"):  # the tokenizer itself, then the tokenizer as we write it
-        vocabulary, ids = read_vocabulary(tmp_path)
+    for _ in range(2):  # the tokenizer itself, then the tokenizer as we write it
+        vocabulary = read_vocabulary(tmp_path)
         assert vocabulary.mask_takes_space is lstrip
         prepare = tf.function(Filling(None, vocabulary, 512).prepare, autograph=False)
         for text in GAPS:
             row = prepare(tf.constant([text]))[0]["token_ids"][0].numpy()
-            expected = theirs.encode(text.replace("[MASK]", mask), add_special_tokens=False).ids
-            assert ids[row[1:-1]].tolist() == expected
-        for name, contents in tokenizer_files(vocabulary, ids).items():
+            assert row[1:-1].tolist() == theirs.encode(text, add_special_tokens=False).ids
+        for name, contents in tokenizer_files(vocabulary).items():
             (tmp_path / name).write_bytes(contents)
         theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     vocabulary.save(tmp_path / "own")
@@ -534,22 +531,22 @@ def test_llama_3s_words(tmp_path):
     theirs = byte_level("llama3", tmp_path)
     options = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-    vocabulary, ids, starts = read_language_vocabulary(tmp_path, True)
-    assert starts and ids[vocabulary.cls_id] == theirs.token_to_id("<|begin_of_text|>")
-    assert vocabulary.pieces == theirs.get_vocab_size() + 3  # PAD, UNK and [MASK]
-    found = [ids[row].tolist() for row in vocabulary.encode_lines(WORDS)]
+    vocabulary, starts = read_language_vocabulary(tmp_path, True)
+    special, size = vocabulary.special, theirs.get_vocab_size()
+    assert starts and special.begin == theirs.token_to_id("<|begin_of_text|>")
+    assert special.end == theirs.token_to_id("<|eot_id|>")
+    assert (special.pad, special.mask, vocabulary.pieces) == (size, size + 1, size)
+    found = vocabulary.encode_lines(WORDS)
     assert found == [theirs.encode(text).ids for text in WORDS]
-    assert ids[vocabulary.encode_lines([" texts"])[0]].tolist() == [theirs.token_to_id("Ġtexts")]
-    files = language_tokenizer(vocabulary, ids, None, starts)
+    assert vocabulary.encode_lines([" texts"]) == [[theirs.token_to_id("Ġtexts")]]
+    files = language_tokenizer(vocabulary, None, starts)
     (tmp_path / "out").mkdir()
     for name, contents in files.items():
         (tmp_path / "out" / name).write_bytes(contents)
     written = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
-    start = [int(ids[vocabulary.cls_id])]
-    assert [written.encode(text).ids for text in WORDS] == [start + row for row in found]
-    again, numbers, _ = read_language_vocabulary(tmp_path / "out", True)
-    assert again.encode_lines(WORDS) == vocabulary.encode_lines(WORDS)
-    np.testing.assert_array_equal(numbers, ids)
+    assert [written.encode(text).ids for text in WORDS] == [[special.begin, *row] for row in found]
+    again, _ = read_language_vocabulary(tmp_path / "out", True)
+    assert again.encode_lines(WORDS) == found and again.special == special
 
 
 def test_llama_2s_pieces(tmp_path):
@@ -558,18 +555,17 @@ def test_llama_2s_pieces(tmp_path):
     proto = train_sentencepiece(**options)
     theirs = sentencepiece.SentencePieceProcessor(model_proto=proto)
     (tmp_path / "tokenizer.model").write_bytes(proto)
-    vocabulary, ids, starts = read_language_vocabulary(tmp_path, True)
-    assert starts and ids[:5].tolist() == [-1, 0, 1, 2, -1]
-    found = [ids[row].tolist() for row in vocabulary.encode_lines(WORDS)]
+    vocabulary, starts = read_language_vocabulary(tmp_path, True)
+    assert starts and vocabulary.special.ids == (340, 0, 1, 2, 341)
+    found = vocabulary.encode_lines(WORDS)
     assert found == theirs.encode(WORDS)
     assert vocabulary.decode_lines(vocabulary.encode_lines(WORDS[:3])) == WORDS[:3]
-    files = language_tokenizer(vocabulary, ids, None, starts)
+    files = language_tokenizer(vocabulary, None, starts)
     (tmp_path / "out").mkdir()
     for name, contents in files.items():
         (tmp_path / "out" / name).write_bytes(contents)
-    again, numbers, _ = read_language_vocabulary(tmp_path / "out", True)
-    assert again.encode_lines(WORDS) == vocabulary.encode_lines(WORDS)
-    np.testing.assert_array_equal(numbers, ids)
+    again, _ = read_language_vocabulary(tmp_path / "out", True)
+    assert again.encode_lines(WORDS) == found and again.special == vocabulary.special
     written = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
     texts = [text for text in WORDS if text and "</s>" not in text]
     assert [written.encode(text).ids[1:] for text in texts] == theirs.encode(texts)

@@ -50,7 +50,7 @@ def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, 
 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
     rows = np.concatenate(list(work.macaron_tf_rows()))
-    ordinary = (~np.isin(rows, vocabulary.special_ids)).sum()
+    ordinary = (~np.isin(rows, vocabulary.special.ids)).sum()
     ours = work.text_dataset(), work.masked(work.shard_rows(1))
     shares = [_shares(*_asked(_stacked(dataset.as_numpy_iterator()))) for dataset in ours]
     theirs = _stacked(work.hugging_face_batches())
@@ -81,14 +81,14 @@ def _shares(labels, found) -> tuple[int, float, float]:
 def test_the_peer_masks_no_special_token_and_draws_none(vocabulary):
     rng = np.random.default_rng(0)
     rows = rng.integers(0, vocabulary.pieces, (400, 64), np.int32)
-    special = np.isin(rows, vocabulary.special_ids)
+    special = np.isin(rows, vocabulary.special.ids)
     found = mask_rows(rows, vocabulary, rng)
     asked = found["labels"] != IGNORED_LABEL
     assert not asked[special].any()
     np.testing.assert_array_equal(found["labels"][asked], rows[asked])
     np.testing.assert_array_equal(found["token_ids"][~asked], rows[~asked])
-    drawn = np.setdiff1d(found["token_ids"][asked], vocabulary.mask_id)
-    assert not np.isin(drawn, vocabulary.special_ids).any() and drawn.max() < vocabulary.pieces
+    drawn = np.setdiff1d(found["token_ids"][asked], vocabulary.special.mask)
+    assert not np.isin(drawn, vocabulary.special.ids).any() and drawn.max() < vocabulary.pieces
 
 
 def test_blocks_of_any_size_become_batches():

@@ -11,6 +11,7 @@ from macaron_tf.data.corpus.rows import Rows
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective, MaskingConfig
 from macaron_tf.settings import SettingError
+from macaron_tf.text.base import Special
 from macaron_tf.text.token_rows import TokenRows
 from tests.harness import built, ids, numpy_of, rejects
 from tests.toys.objectives import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
@@ -43,7 +44,7 @@ def batches(cross_documents: bool) -> dict:
     Otherwise, each document has its own row.
     """
     documents = [TokenRows.from_lists([document], V) for document in DOCUMENTS]
-    rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, CLS, SEP).token_ids
+    rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, Special()).token_ids
     assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     dataset = with_documents(dataset, SEP) if cross_documents else dataset

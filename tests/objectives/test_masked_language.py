@@ -28,6 +28,8 @@ class ToyNetwork:
     `projected` is the number of positions for which logits were last computed.
     """
 
+    config = toy.CONFIG
+
     def __init__(self, rows, length):
         self.hidden = tf.Variable(normal(rows, length, D))
         self.table = tf.constant(normal(D, toy.V, seed=1))

@@ -11,6 +11,7 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
+from macaron_tf.text.base import Special
 from tests.toys import objectives as toy
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
@@ -106,12 +107,20 @@ def test_the_number_masked_may_be_rounded_up():
     assert counts.tolist() == [-(-15 * n // 100) for n in range(1, 41)]
 
 
-def test_padding_and_the_mask_are_special_even_if_the_vocabulary_forgets_them():
+def test_special_tokens_have_the_ids_of_the_vocabulary():
     original = toy.ragged_rows([10, 20], 30)
-    original[1, 5] = toy.MASK
-    vocabulary = toy.ToyVocabulary(special_ids=(2, 3))
-    where = toy.masked_at(toy.masked(original, MaskingConfig(rate=1.0), vocabulary=vocabulary))
-    np.testing.assert_array_equal(where, ~np.isin(original, (0, 2, 3, toy.MASK)))
+    special = Special(pad=59, unk=None, begin=0, end=7, mask=30)
+    theirs = np.arange(60)
+    theirs[[0, toy.CLS, toy.SEP]] = special.pad, special.begin, special.end
+    original = theirs[original]
+    original[1, 5] = special.mask
+    vocabulary = toy.ToyVocabulary(special=special)
+    masked = toy.masked(
+        original, MaskingConfig(rate=1.0, mask=0.0, random=1.0), vocabulary=vocabulary
+    )
+    where = toy.masked_at(masked)
+    np.testing.assert_array_equal(where, ~np.isin(original, special.ids))
+    assert not np.isin(masked["token_ids"][where], special.ids).any()
 
 
 def test_in_a_graph_as_outside_it():
@@ -321,6 +330,6 @@ def test_words_of_scripts_with_spaces_begin_where_their_pieces_say():
         BytePairVocabulary.train(lines, 300),
         WordPieceVocabulary.train(lines, 150, lower_case=False),
     ):
-        ids = sorted({*vocabulary.encode_lines(lines)[0]} - {*vocabulary.special_ids})
+        ids = sorted({*vocabulary.encode_lines(lines)[0]} - {*vocabulary.special.ids})
         expected = [vocabulary.starts_word(i) for i in ids]
         assert vocabulary.word_starts()[ids].tolist() == expected

@@ -17,7 +17,7 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.base import cross_entropy
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, ids, normal, numpy_of, rejects
-from tests.toys.objectives import floats, nll_of
+from tests.toys.objectives import CONFIG, floats, nll_of
 
 
 def answering(logits):
@@ -27,6 +27,7 @@ def answering(logits):
         assert set(inputs) == {"token_ids", "segment_ids"}
         return tf.convert_to_tensor(logits)
 
+    network.config = CONFIG
     return network
 
 
@@ -133,7 +134,7 @@ def test_tags_count_once_a_word():
 class Vectors:
     """A Siamese network that always returns the vectors given to its constructor."""
 
-    num_classes = 3
+    num_classes, config = 3, CONFIG
 
     def __init__(self, vectors, kernel=None):
         self.vectors, self.kernel = tf.constant(vectors), kernel

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.tokenizer_files import tokenizer_files
-from macaron_tf.special_ids import PAD
 from macaron_tf.text import (
     BytePairVocabulary,
     CharacterPairVocabulary,
@@ -84,24 +83,24 @@ def test_no_text_gives_no_ids(vocabulary):
     assert vocabulary.encode_lines([]) == [] and vocabulary.decode_lines([]) == []
     assert vocabulary.decode(tf.zeros([0, 4], tf.int32)).shape == [0]
     (ids,) = vocabulary.encode_lines(["[MASK] [CLS] <pad> </s> [PAD] [SEP]x"])
-    assert not set(ids) & (set(vocabulary.special_ids) - {vocabulary.unk_id})
+    assert not set(ids) & (set(vocabulary.special.ids) - {vocabulary.special.unk})
 
 
 def test_a_row_ends_at_its_first_sep_and_special_ids_add_nothing(vocabulary):
     line = {"character_bpe": "hello"}.get(vocabulary.kind, "the cat")
     (ids,) = vocabulary.encode_lines([line])
-    begin, end, beyond = vocabulary.cls_id, vocabulary.sep_id, vocabulary.size
-    unknown, first = vocabulary.unk_id, ids[0]
+    begin, end, beyond = vocabulary.special.begin, vocabulary.special.end, vocabulary.size
+    unknown, first = vocabulary.special.unk, ids[0]
     rows = [
         [begin, *ids, end, first, first],
-        [*ids[:1], unknown, PAD, *ids[1:], end],
+        [*ids[:1], unknown, 0, *ids[1:], end],
         [*ids[:1], beyond - 1, 10**6, -1, *ids[1:]],  # a padding row, and out of range
         [end, *ids],
-        [PAD],
+        [0],
     ]
     if vocabulary.pieces == vocabulary.size:
         rows[2].remove(beyond - 1)
-    rows = tf.ragged.constant(rows, dtype=tf.int32).to_tensor(PAD)
+    rows = tf.ragged.constant(rows, dtype=tf.int32).to_tensor(0)
     expected = [line, line, line, "", ""]
     assert vocabulary.decode_lines(rows.numpy()) == expected
     assert [text.decode() for text in vocabulary.decode(rows).numpy()] == expected
@@ -220,7 +219,7 @@ def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
     with pytest.raises(UserError, match="'sentencepiece', but must be of kind wordpiece"):
         WordPieceVocabulary.load(tmp_path)
-    assert load_encoder_vocabulary(tmp_path).mask_id == 4
+    assert load_encoder_vocabulary(tmp_path).special.mask == 4
     MAKERS["translation"]().save(tmp_path)
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
         load_encoder_vocabulary(tmp_path)
@@ -257,7 +256,7 @@ def test_training_errors_are_sentences(train, units):
 def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsys):
     lines = ["ab c"] * 60 + ["ab \u2603 c"] * (not knows)
     vocabulary = train(lines, size)
-    share = np.mean(vocabulary.encode_rows(lines).ids == vocabulary.unk_id)
+    share = np.mean(vocabulary.encode_rows(lines).ids == vocabulary.special.unk)
     assert (share == 0) == knows
     said = f"unknown to the vocabulary: {share:.3%} of the tokens in {len(lines)} lines\n"
     assert capsys.readouterr().out == said
@@ -272,9 +271,9 @@ def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsy
 def test_bytes_joined_are_the_decoded_line(vocabulary):
     detokenizer = vocabulary.detokenizer
     assert len(detokenizer.token_bytes) == vocabulary.size
-    assert not any(detokenizer.token_bytes[i] for i in vocabulary.special_ids)
+    assert not any(detokenizer.token_bytes[i] for i in vocabulary.special.ids)
     for ids in vocabulary.encode_lines(LINES[:4]):
-        whole = detokenizer([vocabulary.cls_id, *ids, vocabulary.sep_id])
+        whole = detokenizer([vocabulary.special.begin, *ids, vocabulary.special.end])
         assert whole.removeprefix(" ") == vocabulary.decode_lines([ids])[0]
         # In two halves; the second half continues the first half.
         halves = [detokenizer(part) for part in (ids[:3], ids[3:])]
@@ -332,13 +331,11 @@ def test_the_hash_of_a_pair_covers_its_settings(pair):
     assert len(hashes) == 4
 
 
-def test_special_ids_of_another_library_are_refused(pair):
-    words = ["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    for make in (lambda it: PairVocabulary(pair.source, it), lambda it: TextVocabulary(it, 9, 9)):
-        with pytest.raises(
-            UserError, match="at ids 3 and 4, but an encoder-decoder needs them at ids 2 and 3"
-        ):
-            make(WordPieceVocabulary(words))
+def test_two_sides_have_their_special_tokens_at_the_same_ids(pair):
+    words = WordPieceVocabulary(["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    refuses("special tokens at different ids", PairVocabulary, pair.source, words)
+    assert PairVocabulary(words, words).special.end == 4
+    assert TextVocabulary(words, 9, 9, starts=True).encode_lines(["a"]) == [[3, 1]]
 
 
 def test_lines_of_a_text_vocabulary_leave_room_for_eos(pair):
@@ -388,7 +385,7 @@ def test_wordpieces_lie_on_the_text_they_were_made_of(wordpiece):
     assert [[i for i, _ in row] for row in rows] == ids
     for row in rows:
         for i, text in row:
-            if i != wordpiece.unk_id:
+            if i != wordpiece.special.unk:
                 cleaned = clean(tf.constant([text]), True).numpy()[0].decode()
                 assert cleaned == wordpiece.words[i].removeprefix("##")
     pieces = [text for _, text in rows[1]]

@@ -93,7 +93,7 @@ def test_invalid_text_is_repaired(vocabulary):
 
 
 def test_a_word_brings_its_space_along(lines, vocabulary):
-    assert vocabulary.special_ids == (0, 1, 2, 3, 4)
+    assert vocabulary.special.ids == (0, 1, 2, 3, 4)
     assert (vocabulary.pieces, vocabulary.size) == (300, 304)
     starts = vocabulary.word_starts()
     assert starts.shape == (304,) and starts[:5].all()

@@ -10,6 +10,7 @@ import sentencepiece
 import tensorflow as tf
 
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
+from macaron_tf.text.base import Special
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST
 from tests.toys.vocabularies import train_bytes, train_joint
@@ -28,9 +29,9 @@ def encoders(lines) -> SentencePieceVocabulary:
 
 
 def test_special_ids_and_padded_size(toy_vocabulary, encoders):
-    assert toy_vocabulary.special_ids == (0, 1, 2, 3) and toy_vocabulary.mask_id is None
-    assert encoders.special_ids == (0, 1, 2, 3, 4)
-    assert (encoders.cls_id, encoders.sep_id, encoders.mask_id) == (2, 3, 4)
+    assert toy_vocabulary.special.ids == (0, 1, 2, 3) and toy_vocabulary.special.mask is None
+    assert encoders.special.ids == (0, 1, 2, 3, 4)
+    assert (encoders.special.begin, encoders.special.end, encoders.special.mask) == (2, 3, 4)
     assert [encoders.processor.id_to_piece(i) for i in (2, 3, 4)] == ["[CLS]", "[SEP]", "[MASK]"]
     for vocabulary in (toy_vocabulary, encoders):
         assert (vocabulary.pieces, vocabulary.size) == (60, 64)
@@ -87,7 +88,7 @@ def test_bytes_of_unknown_characters_are_decoded_as_sentencepiece_does(lines, mo
     model = vocabulary.processor
     texts = ["5 € today", "日本 🙂\u200c ½", "the man"]
     rows = vocabulary.encode_lines(texts)
-    assert vocabulary.unk_id not in np.concatenate(rows)
+    assert vocabulary.special.unk not in np.concatenate(rows)
     # Bytes in an order that forms no text: broken characters, surrogates, overlong and too large
     # codes.
     some = bytes.fromhex("E282ACC3A9F09F9982EDA0E080F490C0FF41000A")
@@ -139,13 +140,17 @@ def test_equally_likely_cuts_are_the_same_in_and_outside_a_graph():
 
 
 @pytest.mark.parametrize("options", [{}, {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}])
-def test_a_model_with_other_special_ids_is_refused(lines, options):
+def test_a_model_keeps_its_special_ids(lines, options):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, vocab_size=50, model_type="bpe",
         minloglevel=2, **options,
     )  # fmt: skip
-    refuses("has PAD, UNK, BOS and EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
+    if options:
+        refuses("has UNK, BOS and EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
+    else:  # SentencePiece's defaults; padding follows the pieces
+        special = SentencePieceVocabulary(model.getvalue()).special
+        assert special == Special(pad=50, unk=0, begin=1, end=2)
 
 
 def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):

@@ -21,6 +21,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, TranslationObjective
+from macaron_tf.text.base import Special
 from macaron_tf.training import FitModel, build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
@@ -32,7 +33,7 @@ SHAPES = ((7, 9), (4, 12), (1, 6), (10, 7))
 
 
 class _Pieces:
-    pieces, mask_id, special_ids = VOCABULARY, 4, (0, 1, 2, 3, 4)
+    pieces, special = VOCABULARY, Special(mask=4)
 
 
 def main() -> None:

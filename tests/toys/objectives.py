@@ -1,14 +1,17 @@
 """Toy vocabularies, rows, models and losses in NumPy, for tests of the objectives."""
 
 import dataclasses
+import types
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig
 from macaron_tf.objectives import MaskingConfig, mask_tokens
+from macaron_tf.text.base import Special
 
 UNK, CLS, SEP, MASK = 1, 2, 3, 4
+CONFIG = types.SimpleNamespace(pad_id=0)  # of a toy network
 CHOICES = ("tokens", "whole_words", "ngrams", "spans")
 SPECIAL = (0, UNK, CLS, SEP, MASK)
 
@@ -25,10 +28,7 @@ class ToyVocabulary:
 
     pieces: int = 60
     continuing: int = 0
-    mask_id: int = MASK
-    cls_id: int = CLS
-    sep_id: int = SEP
-    special_ids: tuple[int, ...] = SPECIAL
+    special: Special = Special(mask=MASK)
 
     @property
     def size(self) -> int:

@@ -133,15 +133,11 @@ def batch(model, family):
     return inputs
 
 
-def ours_of(read, theirs):
-    """Converts a batch of Hugging Face ids to our ids and feature names."""
+def ours_of(theirs):
+    """Returns a batch of Hugging Face ids with our feature names."""
     names = {"token_type_ids": "segment_ids", "langs": "language_ids"}
     found = {names[name]: rows.astype("int32") for name, rows in theirs.items() if name in names}
-    ids = theirs["input_ids"]
-    if read.ids is not None:
-        assert sorted(read.ids) == list(range(len(read.ids)))
-        ids = np.argsort(read.ids)[ids]
-    return {**found, "token_ids": ids.astype("int32")}
+    return {**found, "token_ids": theirs["input_ids"].astype("int32")}
 
 
 def call(model, inputs):

@@ -32,7 +32,6 @@ from macaron_tf.engines.lite_decoding import convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
-from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
 # Function from a batch size to the expected tokens `(B, N)`, and to a dict that maps the name of an
 # implementation to a function that decodes a batch. All tokens are ids of Hugging Face.
@@ -186,7 +185,6 @@ def continuations(options: argparse.Namespace) -> Batches:
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ids = pretrained.ids  # (V,) array from an id in this library to the id in Hugging Face
     ctranslate2_peers = {
         f"CTranslate2, {weight_type}": peers.CTranslate2GPT2(peer, options.threads, weight_type)
         for weight_type in options.ctranslate2
@@ -201,19 +199,18 @@ def continuations(options: argparse.Namespace) -> Batches:
 
     def batch(batch_size: int):
         rng = np.random.default_rng(batch_size)
-        # (B, P) ids of this library
-        rows = rng.integers(SPECIAL, len(ids), (batch_size, options.source_length))
-        rows[:, 0] = CLS
-        prompts, lists = ids[rows], rows.tolist()
+        # The last id is the end of a text, with which a text also begins.
+        prompts = rng.integers(config.vocab_size - 1, size=(batch_size, options.source_length))
+        prompts[:, 0] = pretrained.special.begin
+        lists = prompts.tolist()
         functions = {
             REFERENCE: lambda: peer.generate(prompts, count, pad_token_id=config.vocab_size - 1)
         }
         for name, ctranslate2_peer in ctranslate2_peers.items():
             functions[name] = functools.partial(ctranslate2_peer.generate, prompts, count)
         for name, generator in generators.items():
-            functions[name] = lambda generator=generator: ids[completed(generator, lists, greedy)]
-        loop = compiled(generators["ours"], rows, greedy)
-        functions["ours, XLA"] = lambda: ids[loop()]
+            functions[name] = lambda generator=generator: completed(generator, lists, greedy)
+        functions["ours, XLA"] = compiled(generators["ours"], prompts, greedy)
         return functions[REFERENCE](), functions
 
     return batch

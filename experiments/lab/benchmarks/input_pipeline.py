@@ -99,10 +99,10 @@ def mask_rows(
         not predicted is -100.
     """
     ordinary = np.ones(vocabulary.size, bool)
-    ordinary[[*vocabulary.special_ids, *range(vocabulary.pieces, vocabulary.size)]] = False
+    ordinary[[*vocabulary.special.ids, *range(vocabulary.pieces, vocabulary.size)]] = False
     draws = rng.random(token_ids.shape, np.float32) / RATE
     selected = (draws < 1) & ordinary[token_ids]
-    masked = np.where(selected & (draws < MASK), vocabulary.mask_id, token_ids)
+    masked = np.where(selected & (draws < MASK), vocabulary.special.mask, token_ids)
     randomized = selected & (draws >= MASK) & (draws < MASK + RANDOM)
     ordinary_ids = np.flatnonzero(ordinary)
     masked[randomized] = ordinary_ids[
@@ -156,12 +156,12 @@ class Work:
             ids = np.concatenate([np.array(encoding.ids, np.int32) for encoding in encoded])
             count = -(-len(ids) // capacity)
             rows = np.zeros((count, self.length), np.int32)
-            rows[:, 0] = self.vocabulary.cls_id
-            rows[:, -1] = self.vocabulary.sep_id
+            rows[:, 0] = self.vocabulary.special.begin
+            rows[:, -1] = self.vocabulary.special.end
             rows[:, 1:-1] = np.pad(ids, (0, count * capacity - len(ids))).reshape(count, capacity)
             if len(ids) % capacity:
                 rows[-1, -1] = 0
-                rows[-1, len(ids) % capacity + 1] = self.vocabulary.sep_id
+                rows[-1, len(ids) % capacity + 1] = self.vocabulary.special.end
             yield rows
 
     def hugging_face_batches(self) -> Iterator[dict[str, np.ndarray]]:
@@ -172,10 +172,9 @@ class Work:
 
     def macaron_tf_rows(self) -> Iterator[np.ndarray]:
         """Yields the rows `(N, L)` of each document, as `pretrain prepare` makes them."""
-        special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         for document in tokenized_documents(self.texts, self.vocabulary, None):
             rows = pack_rows([document], self.length, cross_documents=False)
-            yield Rows.of(rows, self.length, *special).token_ids
+            yield Rows.of(rows, self.length, self.vocabulary.special).token_ids
 
     def check(self) -> None:
         """Checks that all compared implementations make equal unmasked rows, and sets `tokens`.

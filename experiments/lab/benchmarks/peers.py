@@ -16,7 +16,7 @@ from macaron_tf.interop import Pretrained, import_encoder_decoder, read_language
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.text.base import Special
 from macaron_tf.text.byte_pairs import byte_alphabet
 
 # Weight types of CTranslate2.
@@ -114,6 +114,7 @@ class MarianPeer(HuggingFacePeer):
     def __init__(self, config: EncoderDecoderConfig):
         import transformers
 
+        special = Special()
         super().__init__(
             transformers.MarianMTModel,
             vocab_size=config.vocab_size,
@@ -126,10 +127,10 @@ class MarianPeer(HuggingFacePeer):
             decoder_ffn_dim=config.feed_forward_dim,
             activation_function="relu",
             scale_embedding=True,
-            pad_token_id=PAD,
-            decoder_start_token_id=BOS,
-            eos_token_id=EOS,
-            forced_eos_token_id=EOS,
+            pad_token_id=special.pad,
+            decoder_start_token_id=special.begin,
+            eos_token_id=special.end,
+            forced_eos_token_id=special.end,
             init_std=MATRIX_STD,
         )
         with self._torch.no_grad():
@@ -186,8 +187,9 @@ class CTranslate2Peer:
         [names] = _tokens([range(config.vocab_size)])
         spec.register_source_vocabulary(names)
         spec.register_target_vocabulary(names)
-        spec.config.bos_token = spec.config.decoder_start_token = names[BOS]
-        spec.config.eos_token, spec.config.unk_token = names[EOS], names[UNK]
+        special = Special()
+        spec.config.bos_token = spec.config.decoder_start_token = names[special.begin]
+        spec.config.eos_token, spec.config.unk_token = names[special.end], names[special.unk]
         spec.config.add_source_eos = spec.config.add_source_bos = False
         self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
 

@@ -64,7 +64,6 @@ from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.tasks import labelled
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -455,8 +454,8 @@ def translators(
     @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.string)])
     def graph(lines):
         rows = vocabulary.encode(lines, "en")
-        end = tf.fill([tf.shape(lines)[0], 1], EOS)
-        source = tf.concat([rows, end], axis=1).to_tensor(PAD)
+        end = tf.fill([tf.shape(lines)[0], 1], vocabulary.special.end)
+        source = tf.concat([rows, end], axis=1).to_tensor(vocabulary.special.pad)
         ids = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
         return vocabulary.decode(ids)
 

@@ -9,7 +9,6 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import CorpusDocument, MixedDocument, corpus_documents
 from macaron_tf.data.corpus.rows import RecordFormat, Row, Rows
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -324,7 +323,8 @@ class Packer:
 
     @property
     def record_format(self) -> RecordFormat:
-        return RecordFormat.of(self.config, self.vocabulary.size)
+        vocabulary = self.vocabulary
+        return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
 
     def tokenize(self, documents: Sequence[MixedDocument]) -> list[CorpusDocument]:
         return list(corpus_documents(documents, self.vocabulary, self.config))
@@ -375,14 +375,14 @@ class Packer:
     def _make_block(
         self, documents: Sequence[CorpusDocument], rows: Sequence[Row], count: int
     ) -> PackedBlock:
-        vocabulary = self.vocabulary
-        rows = Rows.of(rows, self.config.sequence_length, vocabulary.cls_id, vocabulary.sep_id)
+        special = self.vocabulary.special
+        rows = Rows.of(rows, self.config.sequence_length, special)
         repeated = np.array([document.repeated for document in documents], bool)
         languages = np.array([document.languages for document in documents], int)
         languages = languages.reshape(-1, 2)[rows.owners]
         return PackedBlock(
             count,
-            int((rows.token_ids != PAD).sum()),
+            int((rows.token_ids != special.pad).sum()),
             self.record_format.encode(rows, languages),
             repeated[rows.owners],
             languages,

@@ -79,7 +79,8 @@ class PretrainingCorpus:
     @functools.cached_property
     def record_format(self) -> RecordFormat:
         """Binary layout of the records in the shards."""
-        return RecordFormat.of(self.config, self.vocabulary.size)
+        vocabulary = self.vocabulary
+        return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
 
     @functools.cached_property
     def fingerprint(self) -> str:

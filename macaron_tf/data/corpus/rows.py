@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import Special
 
 
 class Row(NamedTuple):
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
 
     Attributes:
-        token_ids: `(N, L)` int32, padded with PAD.
+        token_ids: `(N, L)` int32, with padding at the end.
         boundaries: `(N,)` int32, column where the second segment of a pair begins, or L for rows
             without pairs.
         pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
@@ -45,15 +45,15 @@ class Rows(NamedTuple):
     owners: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Row], length: int, cls_id: int, sep_id: int) -> "Rows":
-        token_ids = np.full((len(rows), length), PAD, np.int32)
+    def of(cls, rows: Sequence[Row], length: int, special: Special) -> "Rows":
+        token_ids = np.full((len(rows), length), special.pad, np.int32)
         for row, filled in zip(rows, token_ids, strict=True):
-            filled[0] = cls_id
+            filled[0] = special.begin
             column = 1
             for ids in row.segments:
                 filled[column : column + len(ids)] = ids
                 column += len(ids) + 1
-                filled[column - 1] = sep_id
+                filled[column - 1] = special.end
         return cls(
             token_ids,
             np.array([row.boundary for row in rows], np.int32),
@@ -72,14 +72,18 @@ class RecordFormat:
             "boundary" (position where the second segment begins), "pair_label", "language" and
             "second_language".
         wide: whether an integer takes four bytes instead of two bytes.
+        pad_id: id of padding.
     """
 
     sequence_length: int
     columns: tuple[str, ...]
     wide: bool
+    pad_id: int = Special.pad
 
     @classmethod
-    def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
+    def of(
+        cls, config: CorpusConfig, vocabulary_size: int, pad_id: int = Special.pad
+    ) -> "RecordFormat":
         """Builds the layout for a corpus, with two bytes per integer if ids and positions fit."""
         wanted = {
             "boundary": config.paired or config.has_translations,
@@ -89,7 +93,7 @@ class RecordFormat:
         }
         columns = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         wide = max(config.sequence_length + 1, vocabulary_size) > 1 << 16
-        return cls(config.sequence_length, columns, wide)
+        return cls(config.sequence_length, columns, wide, pad_id)
 
     @property
     def integer_count(self) -> int:
@@ -150,7 +154,7 @@ class RecordFormat:
         is_second = (positions >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
         batch = {
             "token_ids": token_ids,
-            "segment_ids": tf.cast(is_second & (token_ids != 0), tf.int32),
+            "segment_ids": tf.cast(is_second & (token_ids != self.pad_id), tf.int32),
         }
         if "pair_label" in column:
             batch["pair_label"] = column["pair_label"][:, 0]

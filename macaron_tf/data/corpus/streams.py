@@ -119,7 +119,8 @@ def stream_dataset(
         features = corpus.record_format.features(corpus.record_format.decode(records))
         if bidirectional:
             backward = tf.range(batch_size) >= texts
-            features |= {"token_ids": _reverse_ids(features["token_ids"], backward)}
+            pad_id = corpus.vocabulary.special.pad
+            features |= {"token_ids": _reverse_ids(features["token_ids"], backward, pad_id)}
             features["backward"] = backward
         return {**features, "starts": tf.fill([batch_size], index % length == 0)}
 
@@ -138,13 +139,13 @@ def stream_dataset(
     return prefetch(dataset, steps)
 
 
-def _reverse_ids(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
+def _reverse_ids(token_ids: tf.Tensor, backward: tf.Tensor, pad_id: int) -> tf.Tensor:
     """Reverses the ids between [CLS] and the last [SEP] in some rows.
 
     Args:
-        token_ids: `(B, L)` int32, padded with 0.
+        token_ids: `(B, L)` int32, padded with `pad_id`.
         backward: `(B,)` bool, True for each row to reverse.
     """
-    inside = tf.math.count_nonzero(token_ids, axis=1) - 2  # (B,)
+    inside = tf.math.count_nonzero(token_ids != pad_id, axis=1) - 2  # (B,)
     inside = tf.where(backward, tf.maximum(inside, 0), 0)
     return tf.concat([token_ids[:, :1], tf.reverse_sequence(token_ids[:, 1:], inside, 1)], axis=1)

@@ -14,8 +14,7 @@ from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.stored import GrowingRows
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
-from macaron_tf.special_ids import CLS_SEGMENT, PAD
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import CLS_SEGMENT, PieceVocabulary
 from macaron_tf.text.normalization import cut_texts, text_limit
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
@@ -58,7 +57,7 @@ def encode_pairs(
             ids.
 
     Returns:
-        Dict of "token_ids" `(B, L)` int32, padded with 0 (PAD), and "segment_ids" `(B, L)` int32.
+        Dict of "token_ids" `(B, L)` int32, with padding, and "segment_ids" `(B, L)` int32.
         Segment ids are 1 in `b [SEP]`, 2 at a [CLS] that ends a row, and 0 elsewhere. L is the
         length of the longest row.
 
@@ -78,9 +77,11 @@ def encode_pairs(
             for text, length in zip(texts, lengths, strict=True)
         ]
         segment_ids = [tf.ones_like(text) * segment for segment, text in enumerate(cut)]
-        rows = {"token_ids": tf.concat(cut, axis=1), "segment_ids": tf.concat(segment_ids, axis=1)}
-        return {name: ids.to_tensor(0) for name, ids in rows.items()}
-    (a, *b), sep = texts, vocabulary.sep_id
+        return {
+            "token_ids": tf.concat(cut, axis=1).to_tensor(vocabulary.special.pad),
+            "segment_ids": tf.concat(segment_ids, axis=1).to_tensor(0),
+        }
+    (a, *b), sep = texts, vocabulary.special.end
     parts = [(a, 0), (sep, 0)]
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
@@ -125,16 +126,19 @@ def rows_of(
             truncation.
 
     Returns:
-        Dict of "token_ids" and "segment_ids", `(B, L)` int32 each, padded with 0.
+        Dict of "token_ids" and "segment_ids", `(B, L)` int32 each, with padding.
     """
-    cls = vocabulary.cls_id
+    special = vocabulary.special
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
     truncated_lengths = iter(truncated_lengths or [text.row_lengths() for text in texts])
-    parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
+    if vocabulary.cls_last:
+        parts = [*parts, (special.begin, CLS_SEGMENT)]
+    elif vocabulary.cls_first:
+        parts = [(special.begin, 0), *parts]
     if causal:
-        parts[-1] = (vocabulary.mask_id, parts[-1][1])
+        parts[-1] = (special.mask, parts[-1][1])
     # The pool starts with PAD and the special ids, so that their positions are constants.
-    shared = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
+    shared = [(special.pad, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
     ones = tf.ones_like(texts[0].row_splits[1:])  # (B,)
     special_positions, begin = itertools.count(1), tf.constant(len(shared), tf.int64)
     starts, lengths = [], []
@@ -203,7 +207,8 @@ def encode_choices(
     elif questions is not None:
         choices = tf.strings.join([questions, choices], " ")
     rows = encode_pairs(vocabulary, contexts, choices, max_length, causal)
-    return {name: tf.where(has_choice[:, None], ids, 0) for name, ids in rows.items()}
+    padding = {"token_ids": vocabulary.special.pad, "segment_ids": 0}
+    return {name: tf.where(has_choice[:, None], rows[name], padding[name]) for name in padding}
 
 
 def check_length(max_length: int, min_length: int, needs: str) -> None:
@@ -226,15 +231,15 @@ def check_length(max_length: int, min_length: int, needs: str) -> None:
 def encode_parts(
     total: int,
     encode: Callable[[slice], tuple],
-    vocabulary_size: int,
+    vocabulary: PieceVocabulary,
 ) -> tuple[TokenRows, list[list]]:
     """Tokenizes a split in chunks, and shows the progress on stderr.
 
     Args:
         total: number of examples.
-        encode: function from a slice of the examples to a tuple of ids `(M, L)` int32, padded with
-            0 (PAD), and further arrays. M is the number of rows of these examples.
-        vocabulary_size: number of ids in the vocabulary.
+        encode: function from a slice of the examples to a tuple of ids `(M, L)` int32 with padding,
+            and further arrays. M is the number of rows of these examples.
+        vocabulary: vocabulary of the ids.
 
     Returns:
         All rows without padding, and a list with the further arrays of each chunk. If the ids take
@@ -244,7 +249,7 @@ def encode_parts(
         UserError: `total` is 0.
     """
     _check_any(total)
-    rows, arrays = GrowingRows(vocabulary_size), []
+    rows, arrays = GrowingRows(vocabulary.size, vocabulary.special.pad), []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
         token_ids, *others = encode(part)
@@ -297,10 +302,11 @@ def encode_examples(
         else:
             texts = first[part], second and second[part]
             encoded = encode_pairs(vocabulary, *texts, max_length, causal, language, special)
-        is_first = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
+        is_real = encoded["token_ids"] != vocabulary.special.pad  # (B, L)
+        is_first = is_real & (encoded["segment_ids"] == 0)
         return encoded["token_ids"], tf.math.count_nonzero(is_first, axis=1)
 
-    rows, boundaries = encode_parts(len(first), encode, vocabulary.size)
+    rows, boundaries = encode_parts(len(first), encode, vocabulary)
     return EncodedExamples(
         JoinedRows([rows]) if rows.is_mapped else rows,
         np.concatenate([boundary for (boundary,) in boundaries]),
@@ -308,6 +314,7 @@ def encode_examples(
         max_length,
         rows_per_example=count,
         cls_last=vocabulary.cls_last,
+        pad_id=vocabulary.special.pad,
         language_id=language_id,
     )
 
@@ -350,7 +357,7 @@ def encode_sentences(
     ends = np.cumsum(kept_lengths)
     # Start and end (exclusive) of each row in the truncated ids: (N, 2) -> (2 N,)
     positions = np.stack([ends - kept_lengths, ends], axis=1).reshape(-1)
-    special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept_lengths))
+    special = np.tile([vocabulary.special.begin, vocabulary.special.end], len(kept_lengths))
     ids = np.insert(rows.ids[index_in_row < capacity], positions, special)
     truncated_count = int(np.sum(rows.lengths > capacity))
     return TokenRows.of_lengths([ids], [kept_lengths + 2], vocabulary.size), truncated_count
@@ -366,7 +373,13 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
     return EncodedSentences(
-        rows, None, sets.labels, max_length, truncated_count, rows_per_example=len(sets.texts)
+        rows,
+        None,
+        sets.labels,
+        max_length,
+        truncated_count,
+        rows_per_example=len(sets.texts),
+        pad_id=vocabulary.special.pad,
     )
 
 

@@ -230,7 +230,7 @@ def encode_questions(
 
     Returns:
         The M windows in the order of the questions, and their positions. The windows are a dict of
-        "token_ids" `(M, L)` int32, padded with 0, and "segment_ids" `(M, L)` int32. Segment ids are
+        "token_ids" `(M, L)` int32, with padding, and "segment_ids" `(M, L)` int32. Segment ids are
         1 in the second text and its [SEP], 2 at a final [CLS], and 0 elsewhere.
 
     Raises:
@@ -252,13 +252,13 @@ def encode_questions(
         located.ids, max_length - num_special - question_ids.row_lengths(), stride
     )
     question = windows.starts.value_rowids()  # (M,)
-    question_ids, sep = tf.gather(question_ids, question), vocabulary.sep_id
+    question_ids, sep = tf.gather(question_ids, question), vocabulary.special.end
     first, second, between = question_ids, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
         boundary = tf.ones_like(question)  # `EncoderSpanReader` puts the scores of [CLS] first
     else:
-        boundary = question_ids.row_lengths() + 1 + len(between)
+        boundary = question_ids.row_lengths() + int(vocabulary.cls_first) + len(between)
     positions = WindowPositions(
         question, boundary, windows.starts.values, located.starts, located.ends
     )
@@ -312,10 +312,11 @@ def encode_question_examples(
         positions = positions._replace(
             question=positions.question + part.start, starts=starts, ends=ends
         )
-        is_first = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
+        is_real = inputs["token_ids"] != vocabulary.special.pad  # (M, L)
+        is_first = is_real & (inputs["segment_ids"] == 0)
         return inputs["token_ids"], tf.math.count_nonzero(is_first, axis=1), *positions
 
-    rows, arrays = encode_parts(len(examples), encode, vocabulary.size)
+    rows, arrays = encode_parts(len(examples), encode, vocabulary)
     boundaries, *arrays = (tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True))
     positions, last = WindowPositions(*arrays), vocabulary.cls_last
     boundaries = boundaries.numpy()
@@ -323,7 +324,8 @@ def encode_question_examples(
     # the scores of [CLS] before it, which shifts all positions by one.
     ends = boundaries if last else rows.lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
-    return EncodedQuestions(rows, boundaries, labels, max_length, positions, cls_last=last)
+    options = {"cls_last": last, "pad_id": vocabulary.special.pad}
+    return EncodedQuestions(rows, boundaries, labels, max_length, positions, **options)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:

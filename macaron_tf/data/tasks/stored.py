@@ -106,14 +106,16 @@ class Texts(Sequence):
 class GrowingRows:
     """A growing sequence of rows of token ids. Ids of 16 MB or more are stored on disk."""
 
-    def __init__(self, vocabulary_size: int):
+    def __init__(self, vocabulary_size: int, pad: int):
+        self.pad = pad
         self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
         self._pool, self._lengths = _Pool(), []
 
     def add(self, ids: np.ndarray) -> None:
-        """Appends the M rows of `ids` `(M, L)`, without padding (id 0)."""
-        self._pool.add(ids[ids != 0].astype(self._dtype).tobytes())
-        self._lengths.append((ids != 0).sum(axis=1))
+        """Appends the M rows of `ids` `(M, L)`, without padding."""
+        is_real = ids != self.pad
+        self._pool.add(ids[is_real].astype(self._dtype).tobytes())
+        self._lengths.append(is_real.sum(axis=1))
 
     def rows(self) -> TokenRows:
         """Returns all rows that were added. Ids on disk are memory-mapped."""

@@ -310,7 +310,7 @@ def encode_words(
 
     Returns:
         The windows, and the positions of all words in order. The windows are a dict of
-        "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)` int32. Segment
+        "token_ids" `(M, L)` int32, with padding, and "segment_ids" `(M, L)` int32. Segment
         ids are 2 at a [CLS] that ends a row, and 0 elsewhere.
 
     Raises:
@@ -335,9 +335,9 @@ def encode_words(
     has_piece = pieces.row_lengths() > 0
     positions = WordPositions(
         tf.where(has_piece, tf.gather(windows.starts.row_starts(), sentence_index) + window, -1),
-        tf.where(has_piece, (not vocabulary.cls_last) + first_piece - window * stride, -1),
+        tf.where(has_piece, int(vocabulary.cls_first) + first_piece - window * stride, -1),
     )
-    return rows_of(vocabulary, [(windows.ids, 0), (vocabulary.sep_id, 0)]), positions
+    return rows_of(vocabulary, [(windows.ids, 0), (vocabulary.special.end, 0)]), positions
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:
@@ -390,7 +390,7 @@ def encode_tagged(
         inputs, positions = encode_words(vocabulary, words, max_length)
         return inputs["token_ids"], len(inputs["token_ids"]), len(words.values), *positions
 
-    rows, arrays = encode_parts(len(examples), encode, vocabulary.size)
+    rows, arrays = encode_parts(len(examples), encode, vocabulary)
     window_counts, word_counts, row, column = zip(*arrays, strict=True)
     # Number of windows in the chunks before each chunk
     windows_before = np.cumsum(window_counts) - window_counts
@@ -405,6 +405,7 @@ def encode_tagged(
         labels = TokenRows(tags, rows.offsets)
     splits = np.cumsum([0, *map(len, examples.words)])
     positions = WordPositions(row, column)
+    options = {"cls_last": vocabulary.cls_last, "pad_id": vocabulary.special.pad}
     return EncodedTaggedSentences(
-        rows, rows.lengths, labels, max_length, positions, splits, cls_last=vocabulary.cls_last
+        rows, rows.lengths, labels, max_length, positions, splits, **options
     )

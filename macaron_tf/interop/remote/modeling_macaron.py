@@ -113,8 +113,9 @@ class Embeddings(nn.Module):
         x = self.tokens(ids) if vectors is None else vectors
         x = x * self.scale  # (B, L, E)
         if self.segments:
-            zeros = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
-            x = x + self.segments(zeros if segment_ids is None else segment_ids)
+            if segment_ids is None or self.segments.num_embeddings == 1:
+                segment_ids = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+            x = x + self.segments(segment_ids)
         if self.positions:
             x = x + self.positions(position_ids)
         elif self.sinusoidal:

@@ -22,7 +22,6 @@ from macaron_tf.objectives.masking.choice import (
     span_lengths,
 )
 from macaron_tf.settings import Count, Fraction, Settings
-from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
 Batch = dict[str, tf.Tensor]
@@ -166,19 +165,20 @@ def mask_tokens(
     drawn = draws.uniform(fate_seed, rows, columns)  # (B, P), in [0, 1)
     if config.fate == "span":
         drawn = tf.gather(drawn, span_ids, batch_dims=1)
-    ordinary_ids = np.setdiff1d(np.arange(vocabulary.pieces), _special_ids(vocabulary))
+    ordinary_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
     random_pieces = tf.gather(
         tf.constant(ordinary_ids, token_ids.dtype),
         draws.uniform(piece_seed, rows, columns, len(ordinary_ids)),
     )
     replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
-    replaced = tf.where(drawn < config.mask, vocabulary.mask_id, replaced)
+    replaced = tf.where(drawn < config.mask, vocabulary.special.mask, replaced)
 
     extra = {}
     if config.choice == "spans":
         extra = outer_boundaries(span_ids, masked["masked_positions"], real, length)
     if "pair_label" in batch:
-        rows = tf.cast(tf.reduce_any(token_ids != PAD, axis=-1), tf.float32)  # (B,)
+        is_real = token_ids != vocabulary.special.pad
+        rows = tf.cast(tf.reduce_any(is_real, axis=-1), tf.float32)  # (B,)
         tokens = tf.reduce_sum(tf.cast(real, tf.float32))
         extra["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
     return {
@@ -189,14 +189,10 @@ def mask_tokens(
     }
 
 
-def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
-    return sorted({PAD, vocabulary.mask_id or PAD, *vocabulary.special_ids})
-
-
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
     """Returns a `(B, L)` bool tensor that is False at special tokens such as [CLS] and [PAD]."""
-    special = _special_ids(vocabulary)
-    return functools.reduce(tf.logical_and, [token_ids != token_id for token_id in special])
+    different = [token_ids != token_id for token_id in sorted(vocabulary.special.ids)]
+    return functools.reduce(tf.logical_and, different)
 
 
 def _chosen(

@@ -148,7 +148,7 @@ def test_a_long_text_is_cut_before_it_is_tokenized_and_has_the_same_ids(kind, un
     vocabulary, length = vocabulary_of(kind), 40
     start = unit * (20_000 // len(unit))
     [ids] = vocabulary.encode_lines([start])
-    expected = [vocabulary.cls_id, *ids[: length - 2], vocabulary.sep_id]
+    expected = [vocabulary.special.begin, *ids[: length - 2], vocabulary.special.end]
     text = unit * (2_000_000 // len(unit))
     assert encoded(vocabulary, [text], None, length)[0] == [expected]
     rows, cut = encode_sentences(vocabulary, [text], length)

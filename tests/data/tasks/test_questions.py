@@ -99,7 +99,7 @@ def test_rows_and_labels(vocabulary):
     )
     room = {"max_length": 9, "stride": 2, "max_question": 2}
     encoded = encode_question_examples(vocabulary, examples, **room)
-    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    cls, sep = vocabulary.special.begin, vocabulary.special.end
 
     def ids(text):
         return [vocabulary.words.index(piece) for piece in text.split()]
@@ -138,7 +138,7 @@ def test_a_context_comes_first_where_cls_is_last(vocabulary):
     data = ExampleBatches(encode_question_examples(vocabulary, examples, **room), 4, shapes=1)
     (batch,) = data.evaluation_dataset().as_numpy_iterator()
     order = np.argsort(batch["index"])
-    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    cls, sep = vocabulary.special.begin, vocabulary.special.end
     a, b, e, f, g, h, i = (vocabulary.words.index(w) for w in ("a", "##b", *"efghi"))
     rows = [
         [e, f, g, h, sep, a, b, sep, cls], [g, h, i, sep, a, b, sep, cls, 0],

@@ -100,7 +100,7 @@ def test_noise_keeps_most_tokens_near_their_places(start, number_text):
         for text, row in zip(first[side].numpy(), first[f"noised_{side}"].numpy(), strict=True):
             words, noised = text[text > 3].tolist(), row[row > 3].tolist()
             assert len(noised) == len(words) - -(-len(words) // 10) and row[len(noised)] == 3
-            kept = [words.index(word) for word in noised if word != vocabulary.mask_id]
+            kept = [words.index(word) for word in noised if word != vocabulary.special.mask]
             assert all(abs(place - i) <= 4 for i, place in enumerate(kept))
     assert (first["noised_source"] != second["noised_source"]).numpy().any()
 

@@ -1,0 +1,164 @@
+"""A model from transformers keeps its ids: masks, logits, loss and every tensor are as there."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import macaron_tf
+from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
+from macaron_tf.text.base import Special
+from tests.harness import numpy_of
+from tests.toys.hard_texts import hard_texts
+from tests.toys.hugging_face import check_equal, written
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
+
+# Kind of the model class, and PAD, UNK, [CLS], [SEP] and [MASK].
+ENCODERS = {
+    "bert": Special(0, 1, 2, 3, 4),
+    "roberta": Special(1, 3, 0, 2, 260),
+    "xlm-roberta": Special(1, 3, 0, 2, 13),
+    "albert": Special(0, 1, 2, 3, 4),
+    "electra": Special(0, 1, 2, 3, 4),
+    "distilbert": Special(0, 1, 2, 3, 4),
+    "modernbert": Special(259, 256, 257, 258, 260),
+    "xlm with its tokenizer": Special(2, 3, 0, 1, 5),
+}
+
+
+def roles(special) -> tuple:
+    return special.pad, special.unk, special.begin, special.end, special.mask
+
+
+def check_written(model, folder, out) -> None:
+    """Asserts that a model that is read and written has the tensors and fields of `folder`."""
+    import safetensors.numpy
+
+    written(model, out)
+    ours, theirs = (safetensors.numpy.load_file(f / "model.safetensors") for f in (out, folder))
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array, name)
+    fields, expected = (json.loads((f / "config.json").read_text()) for f in (out, folder))
+    differing = {n: (fields[n], v) for n, v in expected.items() if n in fields and fields[n] != v}
+    # GPT-2's None is four times the width; ModernBERT's defaults are ids of its own vocabulary.
+    for name in ("transformers_version", "n_inner", "cls_token_id", "sep_token_id"):
+        differing.pop(name, None)
+    assert not differing and fields["vocab_size"] == expected["vocab_size"]
+    again = macaron_tf.load(f"hugging-face:{out}")
+    assert again.special == model.special
+    if model.vocabulary:
+        texts = hard_texts()
+        assert again.vocabulary.encode_lines(texts) == model.vocabulary.encode_lines(texts)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_an_encoder_keeps_its_ids(family, tmp_path):
+    (tmp_path / "in").mkdir()
+    theirs = peer_encoders.make(family, peer_encoders.masked_head(family), tmp_path / "in")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
+    special, rows = ENCODERS[family], theirs.config.vocab_size
+    assert roles(read.special) == roles(special) and read.config.pad_id == special.pad
+    assert read.special.rows == rows and read.config.vocab_size == -(-rows // 8) * 8
+    inputs = peer_encoders.batch(theirs, family)
+    expected = peer_encoders.call(theirs, inputs)
+    ids = peer_encoders.ours_of(inputs)
+    found = numpy_of(read.network.encoder(ids))  # without a mask: padding is found by its id
+    real = inputs["attention_mask"] == 1
+    check_equal(found[real], expected.hidden_states[-1].numpy()[real])
+    hidden = read.network.hidden_states(ids)
+    logits = numpy_of(read.network.masked_logits(tf.boolean_mask(hidden, real)))
+    check_equal(logits[:, :rows], expected.logits.numpy()[real])
+    assert (logits[:, rows:] < -1000).all()
+    check_written(read, tmp_path / "in", tmp_path / "out")
+
+
+WITH_TOKENIZERS = ("gpt2", "llama of one table")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama of one table", "llama", "gpt"])
+def test_a_language_model_without_padding_gets_an_id_after_its_tokens(family, tmp_path):
+    import torch
+
+    (tmp_path / "in").mkdir()
+    options = {"bos_token_id": 260, "eos_token_id": 260} if family in WITH_TOKENIZERS else {}
+    theirs = peer_language_models.make(family, tmp_path / "in", **options)
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
+    rows = theirs.config.vocab_size
+    assert read.special.pad == read.config.pad_id == rows == read.special.rows
+    if read.vocabulary:
+        assert read.special.begin == read.special.end == rows - 1  # <|endoftext|>
+    ids = np.random.default_rng(0).integers(rows - 1, size=(3, 9)).astype("int32")
+    padded = ids.copy()
+    padded[1, 6:] = read.special.pad
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids).long()).logits.numpy()
+    logits = numpy_of(read.network({"token_ids": padded}))[..., :rows]
+    real = padded < rows
+    check_equal(logits[real], expected[real])
+    sums = CausalLanguageObjective()(read.network, {"token_ids": tf.constant(padded)}, False)
+    labels = np.where(real, ids, -100)
+    logits, labels = torch.tensor(expected[:, :-1]), torch.tensor(labels[:, 1:]).long()
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, rows), labels.reshape(-1))
+    assert float(sums["weight"]) == 8 + 5 + 8 and float(sums["input_tokens"]) == 24
+    np.testing.assert_allclose(sums["loss_sum"] / sums["weight"], float(loss), rtol=1e-5)
+    check_written(read, tmp_path / "in", tmp_path / "out")
+
+
+def test_xlnet_keeps_its_ids(tmp_path):
+    import torch
+
+    (tmp_path / "in").mkdir()
+    theirs = peer_language_models.make("xlnet", tmp_path / "in")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
+    assert read.config.pad_id == 5
+    check_written(read, tmp_path / "in", tmp_path / "out")
+    ids = np.random.default_rng(0).integers(7, 29, (3, 9))
+    mask = np.ones(ids.shape)
+    ids[1, 6:], mask[1, 6:] = 5, 0
+    with torch.no_grad():
+        given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        expected = theirs.transformer(**given).last_hidden_state.numpy()
+    found = numpy_of(read.network.encoder({"token_ids": ids.astype("int32")}))
+    check_equal(found[mask == 1], expected[mask == 1])
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_an_encoder_decoder_keeps_its_ids(family, tmp_path):
+    import torch
+
+    (tmp_path / "in").mkdir()
+    options = {} if family == "t5" else {"forced_bos_token_id": 0}
+    make = getattr(peer_encoder_decoders, f"{family}_directory")
+    theirs, tokenizer = make(tmp_path / "in", **options)
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
+    special, rows = read.special, theirs.config.vocab_size
+    assert (special.pad, special.end) == (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    assert special.begin == (special.pad if family == "t5" else tokenizer.bos_token_id)
+    if family == "t5":
+        names = [f"<extra_id_{index}>" for index in range(100)]
+        assert list(special.sentinels) == tokenizer.convert_tokens_to_ids(names)
+    texts, answers = ["a cat sat on", "the mat"], ["the", "a dog ran far"]
+    given = tokenizer(texts, text_target=answers, padding=True, return_tensors="pt")
+    source, target = (given[name].numpy().astype("int32") for name in ("input_ids", "labels"))
+    assert (target == special.pad).any() and (source == special.pad).any()
+    labels = torch.tensor(np.where(target == special.pad, -100, target)).long()
+    with torch.no_grad():
+        answer = theirs(given["input_ids"], given["attention_mask"], labels=labels)
+    objective = TranslationObjective(0.0, starts=family == "bart")
+    sums = objective(read.network, {"source": source, "target": target}, False)
+    start = special.end if family == "bart" else special.begin
+    inputs = np.concatenate([np.full((2, 1), start), target[:, :-1]], 1).astype("int32")
+    logits = numpy_of(read.network({"source": source, "target": inputs}))[..., :rows]
+    real = target != special.pad
+    expected = answer.logits.numpy()[real]
+    # A T5's attention scores are unscaled, so float32 loses a digit.
+    np.testing.assert_allclose(logits[real], expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    assert float(sums["weight"]) == real.sum()
+    if family == "t5":  # a BART's table has rows that fill it up
+        np.testing.assert_allclose(sums["loss_sum"] / sums["weight"], float(answer.loss), rtol=1e-5)
+    check_written(read, tmp_path / "in", tmp_path / "out")
