@@ -209,7 +209,7 @@ def train_task(
                 "weight": tf.ones(len(rows)),
             }
             objective = data.labelled_task.objective
-            sums = objective.sums(tf.constant(logits[first]), batch, training=False, pad_id=0)
+            sums = objective.sums(tf.constant(logits[first]), batch, training=False)
             loss = float(sums["loss_sum"] / sums["weight"])
             return {"loss": loss, **measure(data.task, outputs, data.validation)}
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from annotated_types import Ge
 from keras import ops
 
-from macaron_tf.models.base import encoder_inputs
+from macaron_tf.models.base import Model, encoder_inputs
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.objectives.base import (
     Batch,
@@ -43,7 +43,8 @@ class TaskObjective(Objective):
     """Base class of the objectives that compare a network's logits with labels.
 
     Call arguments:
-        network: network that maps the `encoder_inputs` to logits.
+        network: network that maps the `encoder_inputs` to logits. Padding has id 0 if the network
+            is not a model of this library.
         batch: dict of the `encoder_inputs`, `label` and, optionally, `weight (B,)` float32. The
             default weight is 1.
         training: see `Objective`.
@@ -55,9 +56,10 @@ class TaskObjective(Objective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits = network(encoder_inputs(batch), training=training)
-        return self.sums(logits, with_weights(batch), training, network.config.pad_id)
+        pad_id = network.config.pad_id if isinstance(network, Model) else 0
+        return self.sums(logits, with_weights(batch), training, pad_id)
 
-    def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int) -> Sums:
+    def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:
         """Computes the sums that `__call__` returns, from the network's logits.
 
         Args:

@@ -84,9 +84,6 @@ class Special:
 SPECIAL = Special()
 
 
-SPECIAL = Special()
-
-
 class Vocabulary(abc.ABC):
     """Base class of vocabularies, which can be saved in a folder.
 
