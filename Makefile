@@ -68,7 +68,7 @@ walk: $(STAMP)  ## run every command of the docs on real data for a few updates 
 	.venv-$*/bin/python $(PIP) uninstall --quiet --yes protobuf 2>/dev/null
 	@touch $@
 
-PEER_TESTS := tests/interop tests/layers/test_attention.py tests/engines/test_onnx.py tests/data/corpus/test_engines.py \
+PEER_TESTS := tests/hub tests/layers/test_attention.py tests/engines/test_onnx.py tests/data/corpus/test_engines.py \
   $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py gs.py) \
   $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
 test-peers: .venv-peers/installed  ## compare with other libraries, which also read our folders; test Beam (.venv-peers)
@@ -102,7 +102,7 @@ test-notebooks: .venv-docs/installed  ## run the notebooks at tiny size (.venv-d
 NEWEST_PYTHON = $(shell for version in 3.13 3.12 3.11; do \
   for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
     $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
-NEWEST_TESTS := tests/kernels tests/layers tests/interop/test_vocabularies.py tests/training/test_fit_model.py tests/training/test_jax_engine.py
+NEWEST_TESTS := tests/kernels tests/layers tests/hub/test_vocabularies.py tests/training/test_fit_model.py tests/training/test_jax_engine.py
 test-newest: wheel  ## test the wheel with the newest Python and the newest packages (.venv-newest)
 	@python="$(NEWEST_PYTHON)"; wheel=$$(ls -t dist/*.whl | head -1); \
 	if [ -z "$$python" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ("*.md", "docs/*.*", "docs/systems/*.md", "experiments/results/**/*.*")
 REFERENCE = "docs/reference/"
 PACKAGES = ("", "layers", "models", "objectives", "training", "decoding", "text", "kernels")
-PACKAGES += ("distribution", "interop", "interop.keras_hub", "layers.mixer", "layers.watching")
+PACKAGES += ("distribution", "hub", "hub.keras_hub", "layers.mixer", "layers.watching")
 PACKAGES += ("models.catalog", "objectives.base", "tasks")
 # Modules whose import defines every class of settings.
 SETTINGS = ("experiments.registry", "experiments.finetune.run", "experiments.embed.run")

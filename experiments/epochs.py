@@ -17,7 +17,7 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.interop.vocabularies import refuse_lower_case
+from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.starts import Start, read_start

@@ -14,13 +14,13 @@ from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, first_line, parse_json
-from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
-from macaron_tf.interop.encoder_families import FAMILIES as ENCODER_FAMILIES
-from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.interop.foreign_config import ForeignConfig
-from macaron_tf.interop.keras_models import read_keras_hub, read_model_garden_bert
-from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
-from macaron_tf.interop.vocabularies import refuse_lower_case
+from macaron_tf.hub.encoder_decoders import FAMILIES, read_encoder_decoder
+from macaron_tf.hub.encoder_families import FAMILIES as ENCODER_FAMILIES
+from macaron_tf.hub.encoders import read_encoder, read_sentence_transformer
+from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.keras_models import read_keras_hub, read_model_garden_bert
+from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
+from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB, download
@@ -59,7 +59,7 @@ def load(
             - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
             - `hugging-face:DIR`, a folder that transformers or sentence-transformers saved;
             - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
-              a preset that `macaron_tf.interop.keras_hub` wrote;
+              a preset that `macaron_tf.hub.keras_hub` wrote;
             - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
             - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository with the files of one of
               the folders above except `RUN`. The package huggingface_hub downloads and caches the
@@ -328,7 +328,7 @@ def _read_library(
     config = read_json(config_path) if config_path.is_file() else {}
     if parsed.library == KERAS_HUB:
         if str(config.get("registered_name")).startswith("macaron_tf>"):
-            from macaron_tf.interop.keras_hub import read_preset  # KerasHub is optional
+            from macaron_tf.hub.keras_hub import read_preset  # KerasHub is optional
 
             return read_preset(folder, trust_code)
         return read_keras_hub(folder)

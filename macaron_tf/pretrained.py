@@ -556,8 +556,8 @@ class Pretrained:
             "weights": weight_table(self.network),
         }
         if format == HUGGING_FACE:
-            # Imported here because interop itself imports this module.
-            from macaron_tf.interop.hugging_face import writer
+            # Imported here because hub itself imports this module.
+            from macaron_tf.hub.hugging_face import writer
 
             write_files = writer(self, location.removeprefix(f"{HUB}:"))
             manifest["library"] = format

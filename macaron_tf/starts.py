@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import UserError, needs_vocabulary
-from macaron_tf.interop.arrays import assign
+from macaron_tf.hub.arrays import assign
 from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model

@@ -70,7 +70,7 @@ def seeded():
 
 # Test folders of commands, exports, processes, other libraries and hostile input. Their tests get
 # the mark `thorough` unless they are marked `quick`.
-THOROUGH = ("distribution", "engines", "experiments", "export", "fuzz", "interop")
+THOROUGH = ("distribution", "engines", "experiments", "export", "fuzz", "hub")
 # Test folders with long tests. They come first, so that the workers of xdist finish together.
 LONG = (*THOROUGH, "training")
 

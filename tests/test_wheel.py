@@ -90,7 +90,7 @@ def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
             left_out = {"results", "lab"} & {*path.relative_to(ROOT).parts}
             if path.is_file() and path.suffix != ".pyc":
                 assert (str(path.relative_to(ROOT)) in packaged) == (not left_out), path
-    required = {"py.typed", "kernels/native/ops.cc", "interop/remote/modeling_macaron.py"}
+    required = {"py.typed", "kernels/native/ops.cc", "hub/remote/modeling_macaron.py"}
     assert {f"macaron_tf/{name}" for name in required} <= {*names}
 
 

@@ -21,7 +21,7 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.interop import read_encoder, read_encoder_decoder, read_language_model
+from macaron_tf.hub import read_encoder, read_encoder_decoder, read_language_model
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.starts import read_start

@@ -47,7 +47,7 @@ def test_a_training_imports_its_own_family_alone():
     code += "registry.load('bert_tiny'); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "experiments.recipes.bert" in shown.stdout.split(), shown.stderr
-    others = r"experiments\.(elmo|tcn|translate|finetune)|macaron_tf\.(interop|tasks|decoding)"
+    others = r"experiments\.(elmo|tcn|translate|finetune)|macaron_tf\.(hub|tasks|decoding)"
     assert not re.findall(rf"\b(?:{others})\S*", shown.stdout)
 
 

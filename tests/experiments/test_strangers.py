@@ -33,7 +33,7 @@ from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
-from macaron_tf.interop.family import build_model
+from macaron_tf.hub.family import build_model
 from macaron_tf.io import paths as storage
 from macaron_tf.layers.block import Block
 from macaron_tf.models import Encoder, EncoderConfig

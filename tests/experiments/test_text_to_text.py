@@ -15,7 +15,7 @@ from experiments.text_to_text.commands import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, answers_of
 from macaron_tf.data.tasks.definitions import TASKS, Task
-from macaron_tf.interop import read_encoder_decoder
+from macaron_tf.hub import read_encoder_decoder
 from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines

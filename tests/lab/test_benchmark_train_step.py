@@ -11,7 +11,7 @@ import tf_keras
 from experiments.lab.benchmarks import encoder_step, keras_encoders, train_step
 from experiments.lab.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
+from macaron_tf.hub.arrays import Raw, TorchArrays, assign_weights
 from macaron_tf.models import PretrainingEncoder
 from tests.harness import refuses
 

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.tokenizer_files import tokenizer_files
+from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.text import (
     BytePairVocabulary,
     CharacterPairVocabulary,

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab.benchmarks.harness import set_threads
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
-from macaron_tf.interop import Pretrained, import_encoder_decoder, read_language_model
+from macaron_tf.hub import Pretrained, import_encoder_decoder, read_language_model
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder

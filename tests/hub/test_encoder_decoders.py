@@ -14,7 +14,7 @@ from macaron_tf.decoding import (
     SequenceGenerator,
     translate_ids,
 )
-from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
+from macaron_tf.hub import import_encoder_decoder, read_encoder_decoder
 from macaron_tf.models import EncoderClassifier, EncoderSpanReader
 from tests.harness import refuses
 from tests.toys.decoding import check_greedy

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.interop.arrays import Arrays, Raw, Table, transformer_layer
-from macaron_tf.interop.encoder_families import SETTINGS, EncoderFamily, head_table
-from macaron_tf.interop.encoders import import_encoder
-from macaron_tf.interop.foreign_config import ForeignConfig, check_files
-from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
-from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
+from macaron_tf.hub.arrays import Arrays, Raw, Table, transformer_layer
+from macaron_tf.hub.encoder_families import SETTINGS, EncoderFamily, head_table
+from macaron_tf.hub.encoders import import_encoder
+from macaron_tf.hub.foreign_config import ForeignConfig, check_files
+from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, import_language_model
+from macaron_tf.hub.tokenizers.reading import read_keras_hub_vocabulary
 from macaron_tf.io.paths import DAMAGE, FILE_ERRORS, read_json
 from macaron_tf.layers.dense import activation
 from macaron_tf.pretrained import Pretrained

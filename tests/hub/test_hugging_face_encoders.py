@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from macaron_tf.interop import read_encoder, read_sentence_transformer
-from macaron_tf.interop.encoder_families import FAMILIES
-from macaron_tf.interop.foreign_config import ForeignConfig
+from macaron_tf.hub import read_encoder, read_sentence_transformer
+from macaron_tf.hub.encoder_families import FAMILIES
+from macaron_tf.hub.foreign_config import ForeignConfig
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text import PieceVocabulary

@@ -9,7 +9,7 @@ import macaron_tf
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
-from macaron_tf.interop import import_encoder_decoder
+from macaron_tf.hub import import_encoder_decoder
 from macaron_tf.models import (
     CausalClassifier,
     EncoderConfig,

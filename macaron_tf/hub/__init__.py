@@ -11,12 +11,12 @@ macaron_tf has no counterpart for the model's layers or settings. The message na
 setting or weight.
 """
 
-from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder
-from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.interop.keras_models import (
+from macaron_tf.hub.encoder_decoders import import_encoder_decoder, read_encoder_decoder
+from macaron_tf.hub.encoders import read_encoder, read_sentence_transformer
+from macaron_tf.hub.keras_models import (
     import_keras_hub_encoder,
     read_keras_hub,
     read_model_garden_bert,
 )
-from macaron_tf.interop.language_models import read_language_model, read_xlnet
+from macaron_tf.hub.language_models import read_language_model, read_xlnet
 from macaron_tf.pretrained import Pretrained

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import (
+from macaron_tf.hub.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
     Raw,
@@ -23,8 +23,8 @@ from macaron_tf.interop.arrays import (
     read_state,
     transformer_layer,
 )
-from macaron_tf.interop.family import Family, TaskHead, build_model, missing_head
-from macaron_tf.interop.foreign_config import (
+from macaron_tf.hub.family import Family, TaskHead, build_model, missing_head
+from macaron_tf.hub.foreign_config import (
     ACTIVATIONS,
     ForeignConfig,
     ends_of,
@@ -32,8 +32,8 @@ from macaron_tf.interop.foreign_config import (
     rotary_fields,
     rotary_settings,
 )
-from macaron_tf.interop.task_heads import ReadHead, find_head
-from macaron_tf.interop.vocabularies import read_language_vocabulary, read_vocabulary
+from macaron_tf.hub.heads import ReadHead, find_head
+from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, read_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.language_model import LanguageModel

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import Raw
-from macaron_tf.interop.decoder_tokenizers import pad_with_start, sequence_tokenizer
-from macaron_tf.interop.encoder_decoders import BART_OFFSET, FAMILIES, t5_table
-from macaron_tf.interop.family import Family
-from macaron_tf.interop.foreign_config import json_bytes
-from macaron_tf.interop.writing import (
+from macaron_tf.hub.arrays import Raw
+from macaron_tf.hub.encoder_decoders import BART_OFFSET, FAMILIES, t5_table
+from macaron_tf.hub.family import Family
+from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.tokenizers.decoders import pad_with_start, sequence_tokenizer
+from macaron_tf.hub.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,

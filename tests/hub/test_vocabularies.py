@@ -22,16 +22,16 @@ from tokenizers import (
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.interop.decoder_tokenizers import language_tokenizer
-from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
-from macaron_tf.interop.tokenizer_files import tokenizer_files
-from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
-from macaron_tf.interop.vocabularies import (
+from macaron_tf.hub.tokenizers.decoders import language_tokenizer
+from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
+from macaron_tf.hub.tokenizers.reading import (
     read_gpt2_vocabulary,
     read_language_vocabulary,
     read_vocabulary,
     read_xlm_vocabulary,
 )
+from macaron_tf.hub.tokenizers.sentencepiece import read_t5_vocabulary
+from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.interop import read_encoder, read_sentence_transformer
+from macaron_tf.hub import read_encoder, read_sentence_transformer
 from macaron_tf.models import PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary

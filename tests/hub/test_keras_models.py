@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import ops
 
 import macaron_tf
-from macaron_tf import interop
-from macaron_tf.interop.arrays import assign_weights, transformer_layer
-from macaron_tf.interop.keras_models import KerasArrays
+from macaron_tf import hub
+from macaron_tf.hub.arrays import assign_weights, transformer_layer
+from macaron_tf.hub.keras_models import KerasArrays
 from macaron_tf.models import (
     EncoderConfig,
     EncoderDecoder,
@@ -125,7 +125,7 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
         head = keras_hub.layers.MaskedLMHead(token_embedding=backbone.token_embedding, **options)
         head.build((None, None, WIDTH))
         shake_head(head, backbone)
-    read = interop.import_keras_hub_encoder(backbone, head)
+    read = hub.import_keras_hub_encoder(backbone, head)
     check_backbone(read, backbone, head)
     if head:
         assert read.network.head_options == {"activation": name, "epsilon": epsilon}
@@ -147,7 +147,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
         head = model.masked_lm_head
         shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
-    read = interop.read_keras_hub(tmp_path)
+    read = hub.read_keras_hub(tmp_path)
     check_backbone(read, backbone, head)
     if head:
         assert read.unread == () and read.predict("a [MASK]")["words"]
@@ -185,7 +185,7 @@ def test_presets_of_encoders_agree(name, tmp_path):
     else:
         cutter = vars(kinds)[f"{name}Tokenizer"](vocabulary=pieces, lowercase=True)
     cutter.save_to_preset(str(tmp_path))
-    read = interop.read_keras_hub(tmp_path)
+    read = hub.read_keras_hub(tmp_path)
     text = "ab a fgh"
     [ours], theirs = read.vocabulary.encode_lines([text]), np.asarray(cutter(text))
     np.testing.assert_array_equal(ours, theirs)
@@ -206,7 +206,7 @@ def test_a_preset_of_gpt2_agrees(tmp_path):
     numbers = {piece: number for number, piece in enumerate(pieces)}
     cutter = keras_hub.models.GPT2Tokenizer(vocabulary=numbers, merges=["Ġ a", "a b"])
     cutter.save_to_preset(str(tmp_path))
-    read = interop.read_keras_hub(tmp_path)
+    read = hub.read_keras_hub(tmp_path)
     [ours], theirs = read.vocabulary.encode_lines(["ab a fgh"]), np.asarray(cutter("ab a fgh"))
     np.testing.assert_array_equal(ours, theirs)
     hidden = backbone({"token_ids": theirs[None], "padding_mask": np.ones_like(theirs[None])})
@@ -399,7 +399,7 @@ def test_a_model_garden_checkpoint_is_read(kind, part, tmp_path):
         "items": theirs.checkpoint_items,
     }
     write(tmp_path, tf.train.Checkpoint(**parts[part]))
-    read = interop.read_model_garden_bert(tmp_path, lower_case=True)
+    read = hub.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
     logits = None if part == "encoder" else expected["mlm_logits"]
     check_bert(read, expected["sequence_output"], expected["pooled_output"], logits)
@@ -423,7 +423,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
     head = layers.ClassificationHead(inner_dim=WIDTH, num_classes=2, name="next_sentence")
     theirs = pretrainer(heads=(head,))
     write(tmp_path, tf.train.Checkpoint(**theirs.checkpoint_items))
-    read = interop.read_model_garden_bert(tmp_path, lower_case=True)
+    read = hub.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
     pooled = read.classifier(2).pooler(expected["sequence_output"].numpy())
     check_equal(
@@ -443,12 +443,12 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
 )
 def test_another_model_garden_model_is_refused(config, reason, tmp_path):
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network), **config)
-    refuses(reason, interop.read_model_garden_bert, tmp_path, lower_case=True)
+    refuses(reason, hub.read_model_garden_bert, tmp_path, lower_case=True)
 
 
 def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
     def read(reason):
-        refuses(reason, interop.read_model_garden_bert, tmp_path, lower_case=True)
+        refuses(reason, hub.read_model_garden_bert, tmp_path, lower_case=True)
 
     read(r"has no bert_config\.json")
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.foreign_config import ForeignConfig
-from macaron_tf.interop.sentencepiece_vocabularies import read_llama_vocabulary, read_sentencepiece
-from macaron_tf.interop.tokenizer_folder import (
+from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.tokenizers.folder import (
     MEND,
     SPECIAL,
     Tokenizer,
     special_of,
     with_added,
 )
+from macaron_tf.hub.tokenizers.sentencepiece import read_llama_vocabulary, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (

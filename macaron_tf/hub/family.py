@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Arrays, Table, TorchArrays
-from macaron_tf.interop.foreign_config import ForeignConfig
+from macaron_tf.hub.arrays import Arrays, Table, TorchArrays
+from macaron_tf.hub.foreign_config import ForeignConfig
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig

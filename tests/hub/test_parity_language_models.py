@@ -12,15 +12,15 @@ import pytest
 
 import macaron_tf
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.interop import read_language_model, read_xlnet
-from macaron_tf.interop.arrays import (
+from macaron_tf.hub import read_language_model, read_xlnet
+from macaron_tf.hub.arrays import (
     Raw,
     TorchArrays,
     assign_weights,
     read_state,
     transformer_layer,
 )
-from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
+from macaron_tf.hub.tokenizers.reading import read_gpt2_vocabulary
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel

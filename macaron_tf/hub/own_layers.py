@@ -7,8 +7,8 @@ import importlib.resources
 from collections.abc import Callable
 from typing import Any
 
-from macaron_tf.interop.arrays import Raw, Table
-from macaron_tf.interop.foreign_config import ForeignConfig
+from macaron_tf.hub.arrays import Raw, Table
+from macaron_tf.hub.foreign_config import ForeignConfig
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
@@ -68,7 +68,7 @@ _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
 
 def own_code() -> dict[str, bytes]:
     """Returns a dict mapping the name of the PyTorch file to its contents."""
-    file = importlib.resources.files("macaron_tf.interop") / "remote" / f"{MODULE}.py"
+    file = importlib.resources.files("macaron_tf.hub") / "remote" / f"{MODULE}.py"
     return {file.name: file.read_bytes()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import (
+from macaron_tf.hub.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
     Raw,
@@ -18,11 +18,15 @@ from macaron_tf.interop.arrays import (
     padded_rows,
     read_state,
 )
-from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
-from macaron_tf.interop.family import build_model, missing_head
-from macaron_tf.interop.foreign_config import ForeignConfig, check_files
-from macaron_tf.interop.task_heads import ReadHead, find_head
-from macaron_tf.interop.vocabularies import read_vocabulary, read_xlm_vocabulary, refuse_lower_case
+from macaron_tf.hub.encoder_families import FAMILIES, EncoderFamily
+from macaron_tf.hub.family import build_model, missing_head
+from macaron_tf.hub.foreign_config import ForeignConfig, check_files
+from macaron_tf.hub.heads import ReadHead, find_head
+from macaron_tf.hub.tokenizers.reading import (
+    read_vocabulary,
+    read_xlm_vocabulary,
+    refuse_lower_case,
+)
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead

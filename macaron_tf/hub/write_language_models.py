@@ -7,14 +7,14 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Raw
-from macaron_tf.interop.decoder_tokenizers import language_tokenizer, refuse_moses, replace_fields
-from macaron_tf.interop.family import Family
-from macaron_tf.interop.foreign_config import json_bytes
-from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
-from macaron_tf.interop.task_heads import head_fields, head_state, unstandardized_weights
-from macaron_tf.interop.tokenizer_files import tokenizer_files
-from macaron_tf.interop.writing import (
+from macaron_tf.hub.arrays import Raw
+from macaron_tf.hub.family import Family
+from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.heads import head_fields, head_state, unstandardized_weights
+from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
+from macaron_tf.hub.tokenizers.decoders import language_tokenizer, refuse_moses, replace_fields
+from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,

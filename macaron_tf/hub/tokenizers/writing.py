@@ -8,8 +8,8 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.foreign_config import json_bytes
-from macaron_tf.interop.tokenizer_folder import LLAMA_PRE_TOKENIZER
+from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.base import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import Raw, Table, transformer_layer
-from macaron_tf.interop.family import Family, TaskHead
-from macaron_tf.interop.foreign_config import (
+from macaron_tf.hub.arrays import Raw, Table, transformer_layer
+from macaron_tf.hub.family import Family, TaskHead
+from macaron_tf.hub.foreign_config import (
     ACTIVATIONS,
     ForeignConfig,
     rotary_fields,
     rotary_settings,
     shortest_period,
 )
-from macaron_tf.interop.own_layers import OWN_TABLE, own_code, own_fields, own_settings
+from macaron_tf.hub.own_layers import OWN_TABLE, own_code, own_fields, own_settings
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import (
     EncoderChooser,

@@ -9,18 +9,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.interop.arrays import Raw, Table
-from macaron_tf.interop.encoder_families import FAMILIES, EncoderFamily
-from macaron_tf.interop.family import TaskHead
-from macaron_tf.interop.foreign_config import json_bytes
-from macaron_tf.interop.task_heads import (
+from macaron_tf.hub.arrays import Raw, Table
+from macaron_tf.hub.encoder_families import FAMILIES, EncoderFamily
+from macaron_tf.hub.family import TaskHead
+from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.heads import (
     HEAD_ACTIVATIONS,
     head_fields,
     head_state,
     pooler_activation,
 )
-from macaron_tf.interop.tokenizer_files import tokenizer_files
-from macaron_tf.interop.writing import (
+from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.writing import (
     HuggingFaceFolder,
     config_fields,
     find_family,

@@ -25,7 +25,7 @@ from tests.toys.processes import in_new_process
 
 keras_hub = pytest.importorskip("keras_hub")
 
-from macaron_tf.interop.keras_hub import (  # noqa: E402
+from macaron_tf.hub.keras_hub import (  # noqa: E402
     EncoderBackbone,
     EncoderMaskedLMPreprocessor,
     EncoderTextClassifierPreprocessor,
@@ -162,7 +162,7 @@ np.testing.assert_allclose(answers, np.load(folder + "/answers.npy"), atol=1e-5)
 assert not {"keras_hub", "macaron_tf"} & sys.modules.keys()  # TensorFlow alone
 
 import keras, keras_hub
-import macaron_tf.interop.keras_hub
+import macaron_tf.hub.keras_hub
 
 for task in (
     keras_hub.models.TextClassifier.from_preset(folder + "/preset"),

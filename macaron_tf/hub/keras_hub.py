@@ -1,7 +1,7 @@
 """KerasHub backbones, tokenizers and tasks that wrap macaron_tf networks and vocabularies.
 
     import macaron_tf
-    from macaron_tf.interop.keras_hub import EncoderBackbone, task_of
+    from macaron_tf.hub.keras_hub import EncoderBackbone, task_of
 
     backbone = EncoderBackbone(macaron_tf.models.catalog.config("macaron_bert_base"))
     masked_lm = task_of(macaron_tf.load("runs/macaron"))
@@ -23,7 +23,7 @@ from keras import ops
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.interop.task_heads import unstandardized_weights
+from macaron_tf.hub.heads import unstandardized_weights
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
@@ -41,7 +41,7 @@ from macaron_tf.settings import hints_of
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 from macaron_tf.variables import spec_of
 
-with needed("macaron_tf.interop.keras_hub"):
+with needed("macaron_tf.hub.keras_hub"):
     import keras_hub
 
 _CHUNK = 16  # number of prompt tokens that one prefill step reads

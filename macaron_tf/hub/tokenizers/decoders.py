@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.foreign_config import json_bytes
-from macaron_tf.interop.tokenizer_files import (
+from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.tokenizers.writing import (
     ANY_LENGTH,
     added_token,
     ids_of,

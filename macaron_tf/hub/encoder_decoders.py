@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import (
+from macaron_tf.hub.arrays import (
     Raw,
     Table,
     assign_weights,
@@ -17,10 +17,10 @@ from macaron_tf.interop.arrays import (
     read_state,
     transformer_layer,
 )
-from macaron_tf.interop.family import LANGUAGE_CLASSES, Family, build_model, missing_head
-from macaron_tf.interop.foreign_config import ACTIVATIONS, ForeignConfig, ends_of, id_tuple
-from macaron_tf.interop.sentencepiece_vocabularies import read_t5_vocabulary
-from macaron_tf.interop.vocabularies import read_vocabulary
+from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, build_model, missing_head
+from macaron_tf.hub.foreign_config import ACTIVATIONS, ForeignConfig, ends_of, id_tuple
+from macaron_tf.hub.tokenizers.reading import read_vocabulary
+from macaron_tf.hub.tokenizers.sentencepiece import read_t5_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained

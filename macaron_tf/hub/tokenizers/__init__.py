@@ -1,0 +1,1 @@
+"""Tokenizers in Hugging Face folders and KerasHub presets: readers and writers."""
