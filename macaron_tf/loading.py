@@ -14,12 +14,8 @@ from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, first_line, parse_json
-from macaron_tf.hub.encoder_decoders import FAMILIES, read_encoder_decoder
-from macaron_tf.hub.encoder_families import FAMILIES as ENCODER_FAMILIES
-from macaron_tf.hub.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.hub.foreign_config import ForeignConfig
 from macaron_tf.hub.keras_models import read_keras_hub, read_model_garden_bert
-from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
+from macaron_tf.hub.reading import read_hugging_face
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
@@ -324,9 +320,9 @@ def _read_library(
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")
-    config_path = folder / "config.json"
-    config = read_json(config_path) if config_path.is_file() else {}
     if parsed.library == KERAS_HUB:
+        file = folder / "config.json"
+        config = read_json(file) if file.is_file() else {}
         if str(config.get("registered_name")).startswith("macaron_tf>"):
             from macaron_tf.hub.keras_hub import read_preset  # KerasHub is optional
 
@@ -334,21 +330,7 @@ def _read_library(
         return read_keras_hub(folder)
     if parsed.library == MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    has_modules = (folder / "modules.json").is_file()
-    if has_modules and pooling:
-        return read_sentence_transformer(folder, lower_case)
-    readers = {
-        **dict.fromkeys(LANGUAGE_FAMILIES, read_language_model),
-        "xlnet": read_xlnet,
-        **dict.fromkeys(FAMILIES, read_encoder_decoder),
-    }
-    if config and not has_modules:  # another folder may contain the modules' `config.json`
-        source = ForeignConfig(config, str(config_path))
-        source.choice("model_type", {name: name for name in (*ENCODER_FAMILIES, *readers)})
-    if reader := readers.get(str(config.get("model_type"))):
-        refuse_lower_case(lower_case, parsed.argument)
-        return reader(folder)
-    return read_encoder(folder, lower_case)
+    return read_hugging_face(folder, lower_case, pooling)
 
 
 def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:

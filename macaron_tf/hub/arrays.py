@@ -24,7 +24,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.io.paths import read_json
 from macaron_tf.text import PieceVocabulary
 

@@ -1,11 +1,11 @@
-"""Readers for Hugging Face's BERT and related encoders, and sentence-transformers models.
+"""Rules for the encoders of another library, and the reader of their folders.
 
 `keras_models` also uses `import_encoder`, for encoders from KerasHub and Model Garden.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -13,27 +13,128 @@ from macaron_tf.hub.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
     Raw,
+    Table,
     assign_weights,
     check_pieces,
     padded_rows,
     read_state,
 )
-from macaron_tf.hub.encoder_families import FAMILIES, EncoderFamily
-from macaron_tf.hub.family import build_model, missing_head
-from macaron_tf.hub.foreign_config import ForeignConfig, check_files
+from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.family import Family, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, find_head
-from macaron_tf.hub.tokenizers.reading import (
-    read_vocabulary,
-    read_xlm_vocabulary,
-    refuse_lower_case,
-)
-from macaron_tf.io.paths import read_json
+from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.base import Special
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderFamily(Family):
+    """Conversion rules for one type of encoder, such as Hugging Face's "bert".
+
+    Some encoders lack a part, such as segment embeddings. An attribute that names this part is then
+    `None` or empty.
+
+    Attributes:
+        heads: mapping of weight names for the pre-training heads. A model may lack any of these
+            heads, and also the pooler in `table`.
+        code: function that returns a dict mapping file name to contents. An exported folder
+            includes these Python files, so that transformers can load the folder with
+            `trust_remote_code=True`.
+        masked_class_suffix: suffix of the class name for masked language modelling, such as
+            "ForMaskedLM".
+        positions, segments: names of the position and the segment embeddings, whose values
+            `read` may change. `table` has no entries for embeddings that are named here.
+        bias: possible names of the masked language head's bias.
+        head_options: constructor arguments of the masked language head that differ from the
+            encoder's settings, such as `activation`.
+        vocabulary_class: class of the vocabularies of released models. An encoder with such a
+            vocabulary is written as this family rather than as another.
+        padding_id: id of the padding token if `config.json` lacks the field `pad_token_id`.
+        positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
+            table, as in RoBERTa.
+    """
+
+    catalog: str = "bert_base"
+    heads: Table = dataclasses.field(default_factory=dict)
+    code: Callable[[], dict[str, bytes]] = dict
+    masked_class_suffix: str = "ForMaskedLM"
+    positions: str = ""
+    segments: str | None = None
+    bias: tuple[str, ...] = ()
+    head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vocabulary_class: type[PieceVocabulary] | None = None
+    padding_id: int = 0
+    positions_from_padding: bool = False
+
+    def is_tried(self, model: Pretrained) -> bool:
+        """Returns whether `model` may be written as this family."""
+        return True
+
+    def languages(self, config: ForeignConfig) -> tuple[str, ...]:
+        """Returns the languages of the language embeddings, in the order of their ids."""
+        return ()
+
+    def read_vocabulary(
+        self, directory: pathlib.Path, config: ForeignConfig, lower_case: bool | None
+    ) -> PieceVocabulary | None:
+        """Reads the tokenizer in a folder. `None` means that the folder lacks its files."""
+        return read_vocabulary(directory, lower_case)
+
+    def model_fields(self, model: Pretrained) -> dict[str, Any]:
+        """Returns fields of `config.json` that do not depend on the network's configuration."""
+        return {}
+
+    def read(
+        self,
+        directory: pathlib.Path,
+        config: ForeignConfig,
+        lower_case: bool | None = None,
+        has_task: bool = True,
+    ) -> Pretrained:
+        """Reads an encoder with its heads from a folder. `has_task=False` ignores a task head."""
+        settings = self.read_settings(config)
+        padding = config.number("pad_token_id", self.padding_id)
+        languages = self.languages(config)
+        vocabulary = self.read_vocabulary(directory, config, lower_case)
+        if vocabulary and self.positions_from_padding and vocabulary.special.pad != padding:
+            raise UserError(
+                f"{config.where} has pad_token_id={padding}, but the padding token has id "
+                f"{vocabulary.special.pad} in the vocabulary: use the tokenizer files that belong "
+                "to the model"
+            )
+        arrays = self.arrays(read_state(directory))
+        if self.positions_from_padding:
+            settings["position_offset"] = padding + 1
+            settings["max_length"] -= padding + 1
+        table = dict(self.table)
+        if self.segments:
+            table["embeddings/segments"] = Raw(self.segments)
+        if settings.get("positions", "learned") == "learned":
+            table["embeddings/positions/table"] = Raw(self.positions)
+        # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
+        ignored = (*self.bias, "position_ids", "token_type_ids")
+        family = dataclasses.replace(self, table=table, ignored_suffixes=ignored)
+        head = find_head(self, config, arrays, settings) if has_task else None
+        encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
+        model_languages = languages if settings.get("num_languages") else ()
+        missing = "" if head or not has_task else missing_head(config, encoder.unread)
+        return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)
+
+
+def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
+    """Builds the mapping of weight names for a masked language head.
+
+    The mapping covers the head's dense layer and norm, but not its output layer.
+
+    Args:
+        prefix: prefix that the names of the dense layer and the norm share in the other library.
+        norm: name of the norm in the other library, without the prefix.
+    """
+    return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
 
 def import_encoder(
@@ -72,7 +173,7 @@ def import_encoder(
         assign_weights(network, arrays, {**table, **task_head.head.table})
         unread = family.check_unread(arrays)
         fields = {"special": special, "unread": unread, **task_head.fields}
-        return Pretrained(network, "bert_base", None, vocabulary, **fields)
+        return Pretrained(network, family.catalog, None, vocabulary, **fields)
     bias = next(filter(arrays.has, family.bias), None)
     if bias:
         table["masked_language/bias"] = Raw(bias, transform=padded_rows(size, UNUSED_TOKEN_BIAS))
@@ -94,176 +195,4 @@ def import_encoder(
         assign_weights(head, arrays, table)
     objective, unread = "masked_language" if bias else None, family.check_unread(arrays)
     fields = {"has_masked_language": bias is not None, "unread": unread, **heads}
-    return Pretrained(network, "bert_base", objective, vocabulary, special, **fields)
-
-
-def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
-    """Reads a Hugging Face encoder with its heads.
-
-    The supported models are BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or
-    discriminator), ModernBERT, XLM, and encoders that macaron_tf exported. A model for sequence or
-    token classification, multiple choice or question answering is converted to the macaron_tf model
-    for the same task. If macaron_tf has no counterpart for a task head, the encoder is read without
-    this head. The folder of an XLM may lack the tokenizer files. The result then has no vocabulary.
-
-    Args:
-        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
-            with the tokenizer files. A sentence-transformers folder that contains such a model is
-            also accepted, but task heads are then not read.
-        lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
-            whose files lack this setting, and must be `None` otherwise.
-
-    Raises:
-        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
-            PyTorch) is not installed, `lower_case` is required or must be `None`, or macaron_tf has
-            no counterpart for a layer or setting of the model.
-    """
-    directory = pathlib.Path(directory)
-    is_sentence_transformer = (directory / "modules.json").is_file()
-    if is_sentence_transformer:  # early versions saved the encoder in the subfolder 0_Transformer
-        directory /= _modules(directory)[0]["path"]
-    config = ForeignConfig.of_directory(directory, FAMILIES)
-    family = FAMILIES[config.get("model_type")]
-    settings = family.read_settings(config)
-    padding = config.number("pad_token_id", family.padding_id)
-    vocabulary = None
-    languages = _languages(config)
-    if not family.uses_moses or (directory / "vocab.json").is_file():
-        if family.uses_moses:
-            refuse_lower_case(lower_case, directory)
-            vocabulary = read_xlm_vocabulary(directory, languages)
-        else:
-            vocabulary = read_vocabulary(directory, lower_case)
-        pad_id = vocabulary.special.pad
-        if family.positions_from_padding and pad_id != padding:
-            raise UserError(
-                f"{config.where} has pad_token_id={padding}, but the padding token has id {pad_id} "
-                "in the vocabulary: use the tokenizer files that belong to the model"
-            )
-    arrays = family.arrays(read_state(directory))
-    if family.positions_from_padding:
-        settings["position_offset"] = padding + 1
-        settings["max_length"] -= padding + 1
-    table = dict(family.table)
-    if family.segments:
-        table["embeddings/segments"] = Raw(family.segments)
-    if settings.get("positions", "learned") == "learned":
-        table["embeddings/positions/table"] = Raw(family.positions)
-    # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
-    ignored = (*family.bias, "position_ids", "token_type_ids")
-    family = dataclasses.replace(family, table=table, ignored_suffixes=ignored)
-    head = None if is_sentence_transformer else find_head(family, config, arrays, settings)
-    encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
-    model_languages = languages if settings.get("num_languages") else ()
-    missing = "" if head or is_sentence_transformer else missing_head(config, encoder.unread)
-    return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)
-
-
-def _languages(config: ForeignConfig) -> tuple[str, ...]:
-    """Returns the languages of an XLM in the order of their ids.
-
-    The tuple is empty if the configuration names no languages.
-
-    Raises:
-        UserError: `lang2id` does not number the languages from 0, or `n_langs` is another number of
-            languages.
-    """
-    language_ids = config.get("lang2id") or {}
-    count = config.number("n_langs", 1)
-    # Compared as text, because values of a damaged file may have any type.
-    ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
-    if ids is None or ids != {*map(repr, range(len(language_ids)))}:
-        raise UserError(
-            f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
-            "languages from 0 without gaps: correct this field"
-        )
-    if language_ids and len(language_ids) != count:
-        raise UserError(
-            f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} languages: "
-            "use the configuration that belongs to the weights"
-        )
-    return tuple(sorted(language_ids, key=language_ids.get))
-
-
-def _modules(directory: pathlib.Path) -> list[dict]:
-    """Reads `modules.json` in a sentence-transformers folder.
-
-    The result describes each module, such as the pooling, by a dict with the key `path`.
-    """
-    file = directory / "modules.json"
-    check_files(directory, "sentence-transformers directory", file.name)
-    modules = read_json(file, list)
-    paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        raise UserError(
-            f"{file} must list one or more modules, each with a path: download or copy the file "
-            "again"
-        )
-    return modules
-
-
-# Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
-# pooling in later versions and in macaron_tf.
-_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-_FLAG = "pooling_mode_"
-
-
-def read_sentence_transformer(
-    directory: str | pathlib.Path, lower_case: bool | None = None
-) -> Pretrained:
-    """Reads a sentence-transformers model: an encoder whose outputs are pooled to one vector.
-
-    Args:
-        directory: folder with `modules.json`, which names the folders of the encoder, the pooling
-            and an optional normalization.
-        lower_case: see `read_encoder`.
-
-    Raises:
-        UserError: a file is missing or damaged, the encoder cannot be read (see `read_encoder`),
-            the model contains another module or an unsupported pooling, or
-            `sentence_bert_config.json` has `do_lower_case=true`.
-
-    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
-    """
-    directory = pathlib.Path(directory)
-    modules = _modules(directory)
-    module_types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UserError(
-            f"{directory / 'modules.json'} lists the modules {', '.join(module_types)}, but only "
-            "Transformer, Pooling and optionally Normalize can be read: give another model"
-        )
-    encoder = read_encoder(directory, lower_case)
-    transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
-    file = transformer_folder / "sentence_bert_config.json"
-    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
-    if config.get("do_lower_case"):
-        config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
-    max_length = encoder.config.max_length
-    if config.get("max_seq_length") is not None:
-        max_length = min(max_length, config.number("max_seq_length"))
-    return dataclasses.replace(
-        encoder,
-        pooling=_pooling(pooling_folder / "config.json"),
-        normalize="Normalize" in module_types,
-        max_length=max_length,
-    )
-
-
-def _pooling(file: pathlib.Path) -> str:
-    if not file.is_file():
-        raise UserError(
-            f"{file}, which sets the pooling, is missing: download or copy the file again"
-        )
-    config = read_json(file)
-    flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
-    # If there are several poolings, the model concatenates their vectors.
-    poolings = config.get("pooling_mode") or flags
-    poolings = [*map(str, poolings if isinstance(poolings, list) else [poolings])]
-    names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
-    if len(poolings) != 1 or poolings[0] not in names:
-        raise UserError(
-            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but must set it to "
-            f"exactly one of {', '.join(_POOLINGS)}: give another model"
-        )
-    return names[poolings[0]]
+    return Pretrained(network, family.catalog, objective, vocabulary, special, **fields)

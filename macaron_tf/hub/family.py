@@ -1,6 +1,8 @@
 """Conversion rules for a model type of another library and for the heads of its task models."""
 
+import abc
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +11,11 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, TorchArrays
-from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
+from macaron_tf.pretrained import Pretrained
 
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
@@ -42,13 +45,15 @@ class TaskHead:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(abc.ABC):
     """Conversion rules for one model type of another library, such as Hugging Face's "gpt2".
 
     A field is a setting in the other library's configuration file.
 
     Attributes:
+        model_type: the field `model_type` of the other library's configuration file.
         name: name of the model type in error messages.
+        catalog: name of a model of the same type in macaron_tf's catalog.
         tokens: possible names of the token embedding array.
         table: mapping of weight names for the model without its token embeddings and heads.
         settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
@@ -70,14 +75,15 @@ class Family:
         body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
             model is rejected.
         ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
-        starts: whether texts of a language model begin with a special token.
         class_prefix: prefix of the model class names, such as "Bert".
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: name of the field that sets the dropout rate of a task head.
     """
 
+    model_type: str = ""
     name: str
+    catalog: str
     tokens: tuple[str, ...]
     table: Table
     settings: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
@@ -90,10 +96,26 @@ class Family:
     output_kernel: str = ""
     body_prefixes: tuple[str, ...] = ()
     ignored_suffixes: tuple[str, ...] = ()
-    starts: bool = True
     class_prefix: str = ""
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     head_dropout: str = "classifier_dropout"
+
+    @abc.abstractmethod
+    def read(
+        self,
+        directory: pathlib.Path,
+        config: ForeignConfig,
+        lower_case: bool | None = None,
+        has_task: bool = True,
+    ) -> Pretrained:
+        """Reads a model from a Hugging Face folder.
+
+        Args:
+            directory: folder of the model.
+            config: settings in its `config.json`.
+            lower_case: see `read_hugging_face`.
+            has_task: whether to read a task head.
+        """
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Converts the other library's settings to a dict of macaron_tf settings.

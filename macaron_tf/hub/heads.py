@@ -15,8 +15,8 @@ import numpy as np
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.hub.arrays import Arrays, Table, find_entry
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.family import Family, TaskHead
-from macaron_tf.hub.foreign_config import ForeignConfig
 from macaron_tf.hub.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.layers.heads import ClassificationHead

@@ -7,15 +7,11 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.hub.foreign_config import json_bytes
-from macaron_tf.hub.language_models import XLNET
+from macaron_tf.hub.config import json_bytes
+from macaron_tf.hub.families.xlnet import XLNET, two_stream_folder
 from macaron_tf.hub.write_encoder_decoders import sequence_folder
 from macaron_tf.hub.write_encoders import ENCODERS, encoder_folder
-from macaron_tf.hub.write_language_models import (
-    LANGUAGE_MODELS,
-    language_folder,
-    two_stream_folder,
-)
+from macaron_tf.hub.write_language_models import LANGUAGE_MODELS, language_folder
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig

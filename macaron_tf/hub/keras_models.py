@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.hub.arrays import Arrays, Raw, Table, transformer_layer
-from macaron_tf.hub.encoder_families import SETTINGS, EncoderFamily, head_table
-from macaron_tf.hub.encoders import import_encoder
-from macaron_tf.hub.foreign_config import ForeignConfig, check_files
-from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, import_language_model
+from macaron_tf.hub.config import ForeignConfig, check_files
+from macaron_tf.hub.encoders import EncoderFamily, head_table, import_encoder
+from macaron_tf.hub.families.bert import BERT
+from macaron_tf.hub.families.gpt import GPT2
+from macaron_tf.hub.language_models import import_language_model
 from macaron_tf.hub.tokenizers.reading import read_keras_hub_vocabulary
 from macaron_tf.io.paths import DAMAGE, FILE_ERRORS, read_json
 from macaron_tf.layers.dense import activation
@@ -157,7 +158,7 @@ _VOCABULARY_FILES = {
     "RobertaBackbone": "vocabulary.json",
 }
 _KERAS_HUB_GPT2 = dataclasses.replace(
-    LANGUAGE_FAMILIES["gpt2"],
+    GPT2,
     name="KerasHub's GPT-2",
     tokens=("token_embedding/embeddings",),
     table={
@@ -325,7 +326,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     config = ForeignConfig(read_json(file), str(file))
     settings = {
         setting: config.number(field, value_type=type(default))
-        for setting, (field, default, *_) in SETTINGS.items()
+        for setting, (field, default, *_) in BERT.settings.items()
         if setting not in ("epsilon", "activation")
     }
     if config.get("embedding_size") is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from macaron_tf.hub.arrays import Raw, Table
-from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from macaron_tf.hub.arrays import Raw
-from macaron_tf.hub.encoder_decoders import BART_OFFSET, FAMILIES, t5_table
-from macaron_tf.hub.family import Family
-from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.config import json_bytes
+from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
+from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.tokenizers.decoders import pad_with_start, sequence_tokenizer
 from macaron_tf.hub.writing import (
     HuggingFaceFolder,
@@ -25,12 +25,6 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
 
-_CLASSES = {
-    "t5": "T5ForConditionalGeneration",
-    "bart": "BartForConditionalGeneration",
-    "marian": "MarianMTModel",
-    "pegasus": "PegasusForConditionalGeneration",
-}
 _MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit
 
 
@@ -48,21 +42,20 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     """
     model.require_head()
     config = model.config
-    model_types = {family.name: name for name, family in FAMILIES.items()}
+    families = [family for family in FAMILIES.values() if isinstance(family, SequenceFamily)]
     family = find_family(
-        [*FAMILIES.values()],
+        families,
         _with_supported_values(config),
         lambda family: _unsupported_setting(family, config),
     )
-    model_type = model_types[family.name]
     rows, special = kept_rows(model), model.special
     answer_start = _answer_start(model)
     pad_id = special.pad
-    is_own = special.rows is None and model_type in ("marian", "pegasus")
+    is_own = special.rows is None and family.starts_with_padding
     # Only these tokenizers can add MarianMT's padding after all pieces.
     pad_last = (
         is_own
-        and model_type == "marian"
+        and family.appends_padding
         and isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None)
     )
     if pad_last:
@@ -83,8 +76,8 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     fields = {
         **config_fields(family, config),
         **token_ids,
-        "model_type": model_type,
-        "architectures": [_CLASSES[model_type]],
+        "model_type": family.model_type,
+        "architectures": [family.class_name],
         "vocab_size": len(rows),
         "dtype": "float32",
         "is_encoder_decoder": True,
@@ -117,7 +110,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         )
         if is_own and not pad_last:
             tokenizer = pad_with_start(tokenizer)
-        if model_type in ("marian", "pegasus") and "spiece.model" in tokenizer:
+        if family.starts_with_padding and "spiece.model" in tokenizer:
             # MarianMT's tokenizer reads two files, for source and target.
             model_file = tokenizer.pop("spiece.model")
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
@@ -143,12 +136,12 @@ def _with_supported_values(config: EncoderDecoderConfig) -> EncoderDecoderConfig
     return dataclasses.replace(config, **changes)
 
 
-def _unsupported_setting(family: Family, config: EncoderDecoderConfig) -> str:
+def _unsupported_setting(family: SequenceFamily, config: EncoderDecoderConfig) -> str:
     """Returns the setting of `config` that a family does not support, or "" if it supports all.
 
     The result is "logits_bias=True" or "tied=False".
     """
-    if family is FAMILIES["t5"]:
+    if family.output_kernel:  # T5
         return "logits_bias=True" if config.logits_bias else ""
     return "" if config.tied else "tied=False"
 
@@ -182,24 +175,26 @@ def _shift_start_to_zero(state: dict[str, np.ndarray], config: EncoderDecoderCon
             state[name] = (state[name] + addition).astype("float32")
 
 
-def _state(model: Pretrained, family: Family, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _state(model: Pretrained, family: SequenceFamily, rows: np.ndarray) -> dict[str, np.ndarray]:
     network, config = model.network, model.config
     table = {
-        **(t5_table(config.gated) if family is FAMILIES["t5"] else family.table),
+        **family.table,
+        **(family.gated_table if config.gated else {}),
         "embedding/table": Raw(family.tokens[0], inverse=lambda table: table[rows]),
         "output_projection/kernel": Raw(
             family.output_kernel, inverse=lambda kernel: kernel.T[rows]
         ),
         "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
     }
-    if family is FAMILIES["bart"]:
-        padding = ((BART_OFFSET - config.position_offset, 0), (0, 0))
-        for side, stack in (("source", "encoder"), ("target", "decoder")):
-            table[f"{side}_embeddings/positions/table"] = Raw(
+    if "position_offset" in family.fixed_settings:
+        offset = family.fixed_settings["position_offset"] - config.position_offset
+        padding = ((offset, 0), (0, 0))
+        for stack, embeddings in STACKS.items():
+            table[f"{embeddings}/positions/table"] = Raw(
                 f"{stack}.embed_positions.weight", inverse=lambda rows: np.pad(rows, padding)
             )
     state, width = {}, config.hidden_dim
-    if family is FAMILIES["pegasus"]:  # only Pegasus saves the sinusoidal positions
+    if family.saves_positions:
         zeros = np.zeros((1, config.max_length, width), "float32")
         sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
         names = (f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))

@@ -1,6 +1,7 @@
 """Export of encoders and their task heads as Hugging Face's BERT and related models.
 
-An encoder is exported as the first model type in `_ORDERS` that can express the whole encoder.
+An encoder is exported as the first family that can express the whole encoder. Families whose
+released models have the same kind of vocabulary come first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,15 +11,16 @@ import keras
 import numpy as np
 
 from macaron_tf.hub.arrays import Raw, Table
-from macaron_tf.hub.encoder_families import FAMILIES, EncoderFamily
+from macaron_tf.hub.encoders import EncoderFamily
+from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.family import TaskHead
-from macaron_tf.hub.foreign_config import json_bytes
 from macaron_tf.hub.heads import (
     HEAD_ACTIVATIONS,
     head_fields,
     head_state,
     pooler_activation,
 )
+from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.hub.writing import (
     HuggingFaceFolder,
@@ -39,33 +41,9 @@ from macaron_tf.models.tasks import (
     SiameseEncoder,
 )
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text import WordPieceVocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
-from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# Dict mapping the vocabulary's class to the model types to try, in order. Model types whose
-# released tokenizers have the same class come first.
-_ORDERS = {
-    WordPieceVocabulary: (
-        *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
-    ),
-    BytePairVocabulary: ("roberta", "bert", "electra", "albert", "xlm", "modernbert", "macaron"),
-    SentencePieceVocabulary: (
-        "xlm-roberta",
-        "albert",
-        "bert",
-        "electra",
-        "xlm",
-        "modernbert",
-        "macaron",
-    ),
-    MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "modernbert", "macaron"),
-    type(None): ("bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
-}
-# Dict mapping macaron_tf's name of a pooling to NAME in sentence-transformers' `pooling_mode_NAME`.
-_POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -92,7 +70,6 @@ class _Encoder:
         replaced_token_head: head for replaced token detection, as in ELECTRA. `None` means that the
             model has no such head.
         family: conversion rules for the Hugging Face model type.
-        model_type: name of the Hugging Face model type.
         head: Hugging Face model class for the network, with or without a head.
         rows: indices of the embedding rows to write.
     """
@@ -106,16 +83,12 @@ class _Encoder:
         self.replaced_token_head = model.replaced_token
         if isinstance(network, GeneratorDiscriminator):
             self.replaced_token_head = network.replaced_token
-        orders = (order for cls, order in _ORDERS.items() if isinstance(vocabulary, cls))
-        names = [*next(orders, _ORDERS[type(None)])]
-        if self._pooler and type(network) not in TASKS and "distilbert" in names:
-            names.remove("distilbert")  # DistilBERT has no pooler
-        families = {FAMILIES[name].name: name for name in names}
-        family = find_family(
-            [FAMILIES[name] for name in families.values()], self.config, self._describe_missing
-        )
-        self.family, self.model_type = family, families[family.name]
-        self.head = self._head_of(family)
+        families = [family for family in FAMILIES.values() if isinstance(family, EncoderFamily)]
+        families = [family for family in families if family.is_tried(model)]
+        kind = type(vocabulary)
+        families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
+        self.family = find_family(families, self.config, self._describe_missing)
+        self.head = self._head_of(self.family)
         self.rows = kept_rows(model)
 
     def _describe_missing(self, family: EncoderFamily) -> str:
@@ -176,10 +149,11 @@ class _Encoder:
                 max_length=self.config.longest,
                 has_segments=self.config.num_segments > 1,
             )
-        pooling = self.model.pooling
-        if isinstance(self.network, SiameseEncoder):
-            pooling = self.network.pooling
-        files = self._sentence_files(pooling) if pooling and self.has_no_head else {}
+        pooled = self.network if isinstance(self.network, SiameseEncoder) else self.model
+        files = {}
+        if pooled.pooling and self.has_no_head:
+            length = self.model.max_length or self.config.longest
+            files = sentence_files(pooled.pooling, pooled.normalize, self.config.hidden_dim, length)
         return HuggingFaceFolder(
             config=config,
             state=self._state(),
@@ -217,7 +191,7 @@ class _Encoder:
         if family.positions_from_padding:
             fields["max_position_embeddings"] += special.pad + 1
         fields |= {
-            "model_type": self.model_type,
+            "model_type": family.model_type,
             "architectures": [family.class_prefix + self.head.class_suffix],
             "vocab_size": len(self.rows),
             "pad_token_id": special.pad,
@@ -225,11 +199,7 @@ class _Encoder:
         }
         if self.model.vocabulary and special.rows is None:
             fields |= {"bos_token_id": special.begin, "eos_token_id": special.end}
-        if family.uses_moses:
-            fields |= {"pad_index": special.pad}
-            if language_ids := {name: n for n, name in enumerate(self.model.languages)}:
-                fields["lang2id"] = language_ids
-                fields["id2lang"] = {n: name for name, n in language_ids.items()}
+        fields |= family.model_fields(self.model)
         if isinstance(self.network, TASKS):
             fields |= head_fields(self.model, family, type(self.network))
         return fields
@@ -278,34 +248,6 @@ class _Encoder:
         if family.segments:
             table["embeddings/segments"] = Raw(family.segments)
         return table
-
-    def _sentence_files(self, pooling: str) -> dict[str, bytes]:
-        """Builds the files that sentence-transformers needs in addition to the encoder's files."""
-        normalize = self.model.normalize
-        if isinstance(self.network, SiameseEncoder):
-            normalize = self.network.normalize
-        module_types = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
-        folders = ["", "1_Pooling", "2_Normalize"]
-        modules = [
-            {
-                "idx": index,
-                "name": str(index),
-                "path": folders[index],
-                "type": f"sentence_transformers.models.{module_type}",
-            }
-            for index, module_type in enumerate(module_types)
-        ]
-        flags = {f"pooling_mode_{flag}": name == pooling for name, flag in _POOLINGS.items()}
-        length = self.model.max_length or self.config.longest
-        return {
-            "modules.json": json_bytes(modules),
-            "1_Pooling/config.json": json_bytes(
-                {"word_embedding_dimension": self.config.hidden_dim, **flags}
-            ),
-            "sentence_bert_config.json": json_bytes(
-                {"max_seq_length": length, "do_lower_case": False}
-            ),
-        }
 
 
 def _options(config: EncoderConfig, options: Mapping[str, Any]) -> dict[str, Any]:

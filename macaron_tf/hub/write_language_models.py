@@ -1,4 +1,4 @@
-"""Export of macaron_tf language models as Hugging Face's GPT, GPT-2, Llama and XLNet."""
+"""Export of language models as Hugging Face's."""
 
 import dataclasses
 from typing import Any
@@ -8,12 +8,11 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw
-from macaron_tf.hub.family import Family
-from macaron_tf.hub.foreign_config import json_bytes
-from macaron_tf.hub.heads import head_fields, head_state, unstandardized_weights
-from macaron_tf.hub.language_models import LANGUAGE_FAMILIES, XLNET, xlnet_attention
-from macaron_tf.hub.tokenizers.decoders import language_tokenizer, refuse_moses, replace_fields
-from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.config import json_bytes
+from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.heads import head_fields, unstandardized_weights
+from macaron_tf.hub.language_models import LanguageFamily
+from macaron_tf.hub.tokenizers.decoders import language_tokenizer
 from macaron_tf.hub.writing import (
     HuggingFaceFolder,
     config_fields,
@@ -26,12 +25,6 @@ from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.pretrained import Pretrained
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# Dict mapping a family's name to (`model_type`, name of the last norm, suffix of the class name).
-_MODEL_TYPES = {
-    "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
-    "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),
-    "Llama": ("llama", "norm", "ForCausalLM"),
-}
 
 
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
@@ -45,15 +38,15 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         model: model whose network is a `LanguageModel` or a `CausalClassifier`.
 
     Raises:
-        UserError: neither GPT, GPT-2 nor Llama supports all parts and settings of the model, or the
+        UserError: no family supports all parts and settings of the model, or the
             vocabulary cannot be converted (see `language_tokenizer`).
     """
     model.require_head()
     network, config = model.network, model.config
     # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
     config_with_bias = dataclasses.replace(config, output_bias=True)
-    family = find_family([*LANGUAGE_FAMILIES.values()], config_with_bias)
-    model_type, _, class_suffix = _MODEL_TYPES[family.name]
+    families = [family for family in FAMILIES.values() if isinstance(family, LanguageFamily)]
+    family = find_family(families, config_with_bias)
     rows, special = kept_rows(model), model.special
     if _is_framed(model):  # the classifier reads special tokens, even if the checkpoint lacked them
         rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
@@ -66,7 +59,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     fields = {
         **config_fields(family, config),
         **token_ids,
-        "model_type": model_type,
+        "model_type": family.model_type,
         "vocab_size": len(rows),
         "dtype": "float32",
     }
@@ -87,7 +80,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         if network.language_head.output_table:
             output_table = network.language_head.output_table.matrix("float32")
             state[family.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
-        fields["architectures"] = [family.class_prefix + class_suffix]
+        fields["architectures"] = [family.class_prefix + family.language_class]
         pipeline = "text-generation"
         default = {**token_ids, **_suppressed_tokens(model, rows)}
         files["generation_config.json"] = json_bytes(model.generation or default)
@@ -111,68 +104,6 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
-def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
-    """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
-
-    A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
-
-    Args:
-        model: model whose network is a `TwoStreamModel` or an instance of a class in `XLNET.tasks`.
-
-    Raises:
-        UserError: Hugging Face's XLNet has no counterpart for a setting, or the vocabulary cannot
-            be converted (see `tokenizer_files` and `refuse_moses`).
-    """
-    network, config, vocabulary = model.network, model.config, model.vocabulary
-    find_family([XLNET], config)
-    rows = kept_rows(model)
-    task = XLNET.tasks.get(type(network))
-    has_head = not task and (model.has_masked_language or bool(model.recipe))
-    class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
-    fields = {
-        **config_fields(XLNET, config),
-        "model_type": "xlnet",
-        "architectures": [XLNET.class_prefix + class_suffix],
-        "vocab_size": len(rows),
-        "mem_len": None if task else network.memory_length,
-        "pad_token_id": model.special.pad,
-        "dtype": "float32",
-    }
-    table = {
-        **XLNET.table,
-        **xlnet_attention(config.num_heads),
-        "tokens/table": Raw(XLNET.tokens[0], inverse=lambda table: table[rows]),
-        "language_head/bias": Raw("lm_loss.bias", inverse=lambda bias: bias[rows]),
-    }
-    prefix = XLNET.prefix if task or has_head else ""
-    state = layer_state(network.encoder, table, prefix)
-    vector = np.zeros(config.hidden_dim, "float32")
-    if task:
-        fields |= head_fields(model, XLNET, type(network))
-        state |= head_state(model, task.table)
-    else:
-        vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
-    state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
-    if has_head:
-        state |= layer_state(network.language_head, table)
-    notes, tokenizer = [], {}
-    if model.pooler:
-        notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
-    if vocabulary:
-        refuse_moses(vocabulary)
-        # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
-        tokenizer = replace_fields(tokenizer_files(vocabulary), {}, {"padding_side": "left"})
-    else:
-        notes.append("the tokenizer is missing, because the model has no vocabulary")
-    return HuggingFaceFolder(
-        config=fields,
-        state=state,
-        tokenizer=tokenizer,
-        pipeline=task.pipeline if task else "",
-        notes=tuple(notes),
-    )
-
-
 def _is_framed(model: Pretrained) -> bool:
     """Returns whether a model is a classifier that reads special tokens around each text."""
     special = model.labelled.get("limits", {}).get("special", True)
@@ -191,7 +122,7 @@ def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
     return {"suppress_tokens": ids} if ids else {}
 
 
-def _check_bias(model: Pretrained, rows: np.ndarray, family: Family) -> None:
+def _check_bias(model: Pretrained, rows: np.ndarray, family: LanguageFamily) -> None:
     """Raises a UserError if the output bias of a language model is not zero.
 
     The function ignores the bias of [CLS].
@@ -207,7 +138,7 @@ def _check_bias(model: Pretrained, rows: np.ndarray, family: Family) -> None:
         )
 
 
-def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) -> None:
+def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: LanguageFamily) -> None:
     """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
 
     Raises:
@@ -222,7 +153,7 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
             "reads two texts in one order: save the model in macaron_tf's own format"
         )
     kernel, bias = (value.astype("float64") for value in unstandardized_weights(model))
-    norm = _MODEL_TYPES[family.name][1].format(model.config.num_layers - 1)
+    norm = family.last_norm.format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
     if name not in state and np.any(bias):
         raise UserError(

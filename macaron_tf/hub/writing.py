@@ -9,8 +9,8 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table, find_entry
+from macaron_tf.hub.config import ForeignConfig, shortest_period
 from macaron_tf.hub.family import Family
-from macaron_tf.hub.foreign_config import ForeignConfig, shortest_period
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of

@@ -21,7 +21,7 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.hub import read_encoder, read_encoder_decoder, read_language_model
+from macaron_tf.hub import read_hugging_face
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.starts import read_start
@@ -47,7 +47,7 @@ from tests.toys.vocabularies import XLNET, train_sentencepiece
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert", "electra"])
 def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
     theirs = make(family, "Model", tmp_path)
-    read = read_encoder(tmp_path)
+    read = read_hugging_face(tmp_path)
     init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}")
     assert recipe.model_config(init.vocabulary.size) == read.network.config
     assert init.vocabulary.hash == read.vocabulary.hash
@@ -66,7 +66,7 @@ def test_pre_training_goes_on_with_it_and_asks_it(tmp_path, ran):
     (tmp_path / "bert").mkdir()
     make("bert", "ForMaskedLM", tmp_path / "bert")
     given, run = f"hugging-face:{tmp_path}/bert", tmp_path / "run"
-    length = min(16, read_encoder(tmp_path / "bert").network.config.max_length)
+    length = min(16, read_hugging_face(tmp_path / "bert").network.config.max_length)
     changes = [f"corpus.sources={write_documents(tmp_path)}", f"corpus.sequence_length={length}"]
     changes += ["training.max_steps=1", "training.learning_rate=1e-9", "batch_size=8"]
     changes += ["model.dropout=0", "validation_batches=1", "training.save_every_steps=1"]
@@ -77,7 +77,7 @@ def test_pre_training_goes_on_with_it_and_asks_it(tmp_path, ran):
 
 def test_a_language_models_scores_come_along(tmp_path):
     language_models.make("gpt2", tmp_path)
-    read = read_language_model(tmp_path)
+    read = read_hugging_face(tmp_path)
     init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "mrpc", name="gpt")
     assert recipe.model_config(init.vocabulary.size) == read.network.config
     assert recipe.limits.causal
@@ -156,7 +156,7 @@ def models(tmp_path_factory):
             with torch.no_grad():  # scaled so that the text varies
                 theirs.transformer.positions_embed.weight.mul_(10)
             theirs.save_pretrained(folder)
-        found[system] = theirs, read_language_model(folder), f"hugging-face:{folder}"
+        found[system] = theirs, read_hugging_face(folder), f"hugging-face:{folder}"
     return found
 
 
@@ -286,7 +286,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
         {name: batch[name].numpy() for name in ("source", "target")}
         for batch in data.evaluation_dataset()
     ]
-    found = read_encoder_decoder(folder)
+    found = read_hugging_face(folder)
     asked = tokenizer(LINES, text_target=TARGETS)
     for name, expected in (("source", asked["input_ids"]), ("target", asked["labels"])):
         pad = found.special.pad
@@ -353,7 +353,7 @@ def test_what_a_run_answers_is_theirs_everywhere(bart, answered):
 def test_a_search_s_scores_are_the_model_s_own(static, bart):
     _, _, folder = bart
     opened = TextRun.open(folder / "run")
-    network, read = opened.load_network("last"), read_encoder_decoder(folder)
+    network, read = opened.load_network("last"), read_hugging_face(folder)
     assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
     for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)

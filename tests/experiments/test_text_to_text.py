@@ -15,7 +15,7 @@ from experiments.text_to_text.commands import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, answers_of
 from macaron_tf.data.tasks.definitions import TASKS, Task
-from macaron_tf.hub import read_encoder_decoder
+from macaron_tf.hub import read_hugging_face
 from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines
@@ -243,7 +243,7 @@ def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
 
     (tmp_path / "t5").mkdir()
     t5_directory(tmp_path / "t5")
-    found = read_encoder_decoder(tmp_path / "t5")
+    found = read_hugging_face(tmp_path / "t5")
     run, settings = tmp_path / "run", ["max_steps=2", "validate_every=2", "learning_rate=1e-9"]
     settings = flags([f"training.{one}" for one in settings] + ["max_target=16"])
     command = ["train", "sst2", str(run), "--source", tables, *settings, "--init"]

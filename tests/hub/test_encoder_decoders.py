@@ -14,7 +14,7 @@ from macaron_tf.decoding import (
     SequenceGenerator,
     translate_ids,
 )
-from macaron_tf.hub import import_encoder_decoder, read_encoder_decoder
+from macaron_tf.hub import import_encoder_decoder, read_hugging_face
 from macaron_tf.models import EncoderClassifier, EncoderSpanReader
 from tests.harness import refuses
 from tests.toys.decoding import check_greedy
@@ -125,7 +125,7 @@ def test_logits_and_greedy_decoding_agree(system, saved, tmp_path):
         if saved == "pickle":
             (tmp_path / "model.safetensors").unlink()
             torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-        read = read_encoder_decoder(tmp_path)
+        read = read_hugging_face(tmp_path)
     ours = read.network
     assert ours.config.tied == (system != "t5_1_1")
     assert ours.config.scaled_logits == (system == "t5")
@@ -237,7 +237,7 @@ FORCED = functools.partial(bart_directory, forced_bos_token_id=0)
 def test_greedy_answers_are_theirs(system, tmp_path):
     directories = {"t5": t5_directory, "bart": bart_directory, "forced bart": FORCED}
     theirs, tokenizer = directories[system](tmp_path)
-    read = read_encoder_decoder(tmp_path)
+    read = read_hugging_face(tmp_path)
     generator = SequenceGenerator(
         read.network, read.vocabulary, read.config.longest, read.sentinels, **read.ends
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.hub import read_encoder, read_sentence_transformer
+from macaron_tf.hub import read_hugging_face
 from macaron_tf.models import PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
@@ -67,7 +67,7 @@ def compare(read, inputs, expected):
 )
 def test_every_part_agrees(family, kind, tmp_path):
     theirs = make(family, kind, tmp_path)
-    read = read_encoder(tmp_path)
+    read = read_hugging_face(tmp_path)
     inputs = batch(theirs, family)
     expected = call(theirs, inputs)
     hidden, real = compare(read, inputs, expected)
@@ -102,7 +102,7 @@ def test_other_files_are_read_too(layout, tmp_path):
     else:
         (tmp_path / "model.safetensors").unlink()
         torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
+    read, inputs = read_hugging_face(tmp_path), batch(theirs, "bert")
     compare(read, inputs, call(theirs, inputs))
     assert read.has_masked_language
     assert read.network.sentence_pair is None and read.pooler is None
@@ -129,7 +129,7 @@ HEADS = {
 )
 def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     theirs = make(family, f"For{head}", tmp_path, **HEADS[head])
-    read, inputs = read_encoder(tmp_path), batch(theirs, family)
+    read, inputs = read_hugging_face(tmp_path), batch(theirs, family)
     if head == "MultipleChoice":
         inputs = {name: rows.reshape(2, 2, 13) for name, rows in inputs.items()}
     expected = call(theirs, inputs)
@@ -179,7 +179,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     expected = call(theirs.eval(), inputs).logits.numpy()
     found = numpy_of(network({"token_ids": ids})["masked_language"])[..., : len(WORDS)]
     check_equal(found[ids > 0], expected[ids > 0])
-    again = read_encoder(tmp_path / "out")
+    again = read_hugging_face(tmp_path / "out")
     assert again.config == dataclasses.replace(
         config, max_length=8192, local_rotary_base=10_000.0 if any(windows) else None
     )
@@ -196,7 +196,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
 )
 def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsys):
     make("bert", "ForSequenceClassification", tmp_path, num_labels=3, **options)
-    read = read_encoder(tmp_path)
+    read = read_hugging_face(tmp_path)
     assert read.unread == ("classifier.bias", "classifier.weight") and read.pooler
     assert reason in capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
     )
     tokenizer.save_pretrained(tmp_path)
     text = "AB, Ébc h abd"
-    vocabulary = read_encoder(tmp_path).vocabulary
+    vocabulary = read_hugging_face(tmp_path).vocabulary
     expected = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert vocabulary.encode_lines([text]) == [expected]
     assert vocabulary.lower_case == lower_case
@@ -245,12 +245,15 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
     make(family, "Model", tmp_path, **options)
-    refuses(reason, read_encoder, tmp_path)
+    refuses(reason, read_hugging_face, tmp_path)
 
 
 def test_an_xlm_reads_text_as_theirs(tmp_path):
     theirs = make("xlm with its tokenizer", "Model", tmp_path)
-    read, tokenizer = read_encoder(tmp_path), transformers.XLMTokenizer.from_pretrained(tmp_path)
+    read, tokenizer = (
+        read_hugging_face(tmp_path),
+        transformers.XLMTokenizer.from_pretrained(tmp_path),
+    )
     assert read.languages == read.vocabulary.languages == ("en", "fr")
     text = "« Bâd », l'été"
     given = tokenizer.build_inputs_with_special_tokens(
@@ -269,7 +272,7 @@ def test_an_xlm_reads_text_as_theirs(tmp_path):
 def test_an_import_is_saved_and_loaded(tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = make("xlm", "WithLMHeadModel", tmp_path / "theirs")
-    read = read_encoder(tmp_path / "theirs")
+    read = read_hugging_face(tmp_path / "theirs")
     check_saved(read.network, ours_of(batch(theirs, "xlm")), tmp_path)
 
 
@@ -301,7 +304,7 @@ def test_vectors_of_sentences_agree(kind, tmp_path):
             "Café naïve — 東京 is unaffable!",
             "Short",
         ]
-    read = read_sentence_transformer(directory)
+    read = read_hugging_face(directory)
     assert (read.pooling, read.normalize, read.max_length) == ("mean", True, length)
     vocabulary = read.vocabulary
     rows = [

@@ -12,7 +12,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.hub import read_language_model, read_xlnet
+from macaron_tf.hub import read_hugging_face
 from macaron_tf.hub.arrays import (
     Raw,
     TorchArrays,
@@ -47,7 +47,7 @@ GPTS = [family for family in FAMILIES if family != "xlnet"]
 @pytest.mark.parametrize("family", GPTS)
 def test_logits_and_log_probabilities_agree(family, tmp_path):
     theirs = make(family, tmp_path)
-    read = read_language_model(tmp_path)
+    read = read_hugging_face(tmp_path)
     assert read.unread == ()
     rng = np.random.default_rng(0)
     size = theirs.config.vocab_size
@@ -123,7 +123,7 @@ def test_linear_biases_are_blooms(heads):
 
 def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
     theirs = make("gpt2", tmp_path)
-    read = read_language_model(tmp_path)
+    read = read_hugging_face(tmp_path)
     ours = np.random.default_rng(1).integers(5, 200, (2, 6)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ours)).logits.numpy()
@@ -202,7 +202,7 @@ TOKENIZERS = {
 def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
     options = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family == "gpt" else {}
     make(family, tmp_path, **options)
-    read = read_language_model(tmp_path)
+    read = read_hugging_face(tmp_path)
     assert read.starts == (family == "gpt2")
     name, texts = TOKENIZERS[family]
     tokenizer = getattr(transformers, name).from_pretrained(tmp_path)
@@ -218,7 +218,7 @@ def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
         (tmp_path / "fast" / file).unlink(missing_ok=True)
     for file in ("config.json", "model.safetensors"):
         (tmp_path / "fast" / file).write_bytes((tmp_path / file).read_bytes())
-    again = read_language_model(tmp_path / "fast")
+    again = read_hugging_face(tmp_path / "fast")
     assert again.vocabulary.hash == read.vocabulary.hash
 
 
@@ -263,7 +263,7 @@ def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
 def test_a_llama_classifier_has_no_output_matrix(tmp_path):
     """With untied embeddings, the classifier's file lacks lm_head.weight."""
     theirs = make("llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0)
-    read = read_language_model(tmp_path)
+    read = read_hugging_face(tmp_path)
     assert read.unread == () and read.missing_head == ""
     ours = np.random.default_rng(0).integers(6, 36, (4, 13)).astype("int32")
     with torch.no_grad():
@@ -273,7 +273,7 @@ def test_a_llama_classifier_has_no_output_matrix(tmp_path):
 
 def test_heads_that_ours_has_not_are_named(tmp_path):
     make("gpt2", tmp_path, "DoubleHeadsModel")
-    head, read = "multiple_choice_head.summary", read_language_model(tmp_path)
+    head, read = "multiple_choice_head.summary", read_hugging_face(tmp_path)
     assert read.unread == (f"{head}.bias", f"{head}.weight")
     assert read.missing_head == ""  # the language head is read
 
@@ -309,14 +309,14 @@ def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
     make(family, tmp_path, **options)
-    refuses(reason, read_xlnet if family == "xlnet" else read_language_model, tmp_path)
+    refuses(reason, read_hugging_face, tmp_path)
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    refuses("use the tokenizer files and config.json", read_language_model, tmp_path)
+    refuses("use the tokenizer files and config.json", read_hugging_face, tmp_path)
 
 
 def drawn(seed=0):
@@ -347,7 +347,7 @@ def hidden_states(theirs, read, batch, **more):
 @pytest.mark.parametrize(("options", "padded"), [({}, 0), ({"clamp_len": 4}, 0), ({}, 3)])
 def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, options, padded):
     theirs = make("xlnet", tmp_path, "Model", **options)
-    read, batch = read_xlnet(tmp_path), drawn()
+    read, batch = read_hugging_face(tmp_path), drawn()
     batch["token_ids"][1, L - padded :] = read.special.pad
     real = batch["token_ids"] != read.special.pad
     mask = torch.tensor(real.astype("float32"))
@@ -374,7 +374,7 @@ def task_rows(padded=2):
 def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     theirs = make("xlnet", tmp_path, f"For{head}", num_labels=3)
     # Hugging Face summarizes the last column, so its rows are padded on the left.
-    read, rows = read_xlnet(tmp_path), task_rows(2 if head.startswith("Token") else 0)
+    read, rows = read_hugging_face(tmp_path), task_rows(2 if head.startswith("Token") else 0)
     real = rows["token_ids"] != 0
     more = {"attention_mask": torch.tensor(real.astype("float32"))}
     given, read_rows = rows, rows
@@ -395,7 +395,7 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
 
 def test_the_answers_of_an_xlnet_agree(tmp_path):
     theirs = make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
-    read, rows = read_xlnet(tmp_path), task_rows()
+    read, rows = read_hugging_face(tmp_path), task_rows()
     real = torch.tensor((rows["token_ids"] != 0).astype("float32"))
     answers = hidden_states(theirs, read, rows, attention_mask=real)
     expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
@@ -413,7 +413,7 @@ def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
     If `both` is True, half of the batch is read backward.
     """
     theirs = make("xlnet", tmp_path)
-    read = read_xlnet(tmp_path)
+    read = read_hugging_face(tmp_path)
     theirs.transformer.bi_data = both
     backward = {"backward": np.arange(B) >= B // 2} if both else {}
     mems, past = None, read.network.init_memory(B)

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab.benchmarks.harness import set_threads
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
-from macaron_tf.hub import Pretrained, import_encoder_decoder, read_language_model
+from macaron_tf.hub import Pretrained, import_encoder_decoder, read_hugging_face
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -247,7 +247,7 @@ class GPT2Peer(HuggingFacePeer):
         (directory / "vocab.json").write_text(json.dumps(token_ids), encoding="utf-8")
         merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
         (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
-        return read_language_model(directory)
+        return read_hugging_face(directory)
 
 
 class CTranslate2GPT2:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.tokenizers.writing import (
     ANY_LENGTH,
     added_token,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.tokenizers.folder import (
     MEND,
     SPECIAL,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.foreign_config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, Tokenizer, special_of, with_added
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.text import NormalizationConfig, PieceVocabulary

@@ -8,7 +8,7 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.foreign_config import json_bytes
+from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.base import CLS_SEGMENT, SPECIAL_PIECES

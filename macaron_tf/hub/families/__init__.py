@@ -1,0 +1,23 @@
+"""Families of models in Hugging Face's format, one file each: names, settings, weights, heads."""
+
+from macaron_tf.hub.families.albert import ALBERT
+from macaron_tf.hub.families.bart import BART
+from macaron_tf.hub.families.bert import BERT
+from macaron_tf.hub.families.distilbert import DISTILBERT
+from macaron_tf.hub.families.electra import ELECTRA
+from macaron_tf.hub.families.gpt import GPT, GPT2
+from macaron_tf.hub.families.llama import LLAMA
+from macaron_tf.hub.families.macaron import MACARON
+from macaron_tf.hub.families.marian import MARIAN, PEGASUS
+from macaron_tf.hub.families.modernbert import MODERNBERT
+from macaron_tf.hub.families.roberta import ROBERTA, XLM_ROBERTA
+from macaron_tf.hub.families.t5 import T5
+from macaron_tf.hub.families.xlm import XLM
+from macaron_tf.hub.families.xlnet import XLNET
+from macaron_tf.hub.family import Family
+
+_ENCODERS = (DISTILBERT, BERT, ROBERTA, XLM_ROBERTA, ALBERT, ELECTRA, XLM, MODERNBERT, MACARON)
+_OTHERS = (GPT, GPT2, LLAMA, XLNET, T5, BART, MARIAN, PEGASUS)
+# Dict mapping Hugging Face's `model_type` to the family. A model is written as the first family
+# that has all its parts and settings.
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (*_ENCODERS, *_OTHERS)}

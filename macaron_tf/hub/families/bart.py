@@ -1,0 +1,124 @@
+"""BART: a Transformer whose encoder and decoder have learned positions, trained by denoising."""
+
+from typing import Any
+
+from macaron_tf.errors import UserError
+from macaron_tf.hub.arrays import Raw, Table, transformer_layer
+from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
+from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
+from macaron_tf.hub.tokenizers.reading import read_vocabulary
+from macaron_tf.models.config import EncoderDecoderConfig
+
+
+def equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """Returns BART's fields for the vocabulary size and for the sizes of the decoder.
+
+    The decoder has the same number of heads and the same feed-forward size as the encoder.
+    """
+    return {
+        "vocab_size": config.vocab_size,
+        "decoder_attention_heads": config.num_heads,
+        "decoder_ffn_dim": config.feed_forward_dim,
+    }
+
+
+def check_equal_sizes(config: ForeignConfig) -> None:
+    for encoder_field, decoder_field in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+        ("vocab_size", "decoder_vocab_size"),
+    ):
+        expected = config.number(encoder_field)
+        actual = config.get(decoder_field, expected)
+        if actual != expected:
+            raise UserError(
+                f"{config.where} has {encoder_field}={expected} and {decoder_field}={actual!r}, "
+                "but only equal values can be read: give another model"
+            )
+
+
+def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
+    check_equal_sizes(config)
+    return {
+        "max_length": config.number("max_position_embeddings"),
+        "embedding_scale": bool(config.get("scale_embedding", False)),
+    }
+
+
+def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """Computes the BART settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_bart_settings`.
+    """
+    return {
+        **equal_sizes(config),
+        "max_position_embeddings": config.max_length,
+        "scale_embedding": config.embedding_scale,
+    }
+
+
+def _bart_table() -> Table:
+    """Builds the mapping of weight names for BART, MarianMT and Pegasus.
+
+    Only BART uses the entries for learned positions and for the embedding norm.
+    """
+    table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
+    for stack, embeddings in STACKS.items():
+        positions = f"{stack}.embed_positions.weight"
+        table |= {
+            f"{embeddings}/positions/table": Raw(positions),
+            f"{embeddings}/norm": f"{stack}.layernorm_embedding",
+            **transformer_layer(
+                f"{stack}.layers.{{}}.",
+                [f"self_attn.{part}" for part in parts],
+                "self_attn_layer_norm",
+                ["fc1", "fc2"],
+                "final_layer_norm",
+                [f"encoder_attn.{part}" for part in parts],
+                "encoder_attn_layer_norm",
+                path_prefix=f"{stack}/block_{{}}",
+            ),
+            f"{stack}/final_norm": f"{stack}.layer_norm",
+        }
+    return table
+
+
+POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
+BART = SequenceFamily(
+    model_type="bart",
+    name="BART",
+    catalog="bart_base",
+    objective="denoising",
+    class_name="BartForConditionalGeneration",
+    read_tokenizer=read_vocabulary,
+    starts=True,
+    # `save_pretrained` saves a tied array under only one of these names.
+    tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
+    table=_bart_table(),
+    settings={
+        "hidden_dim": ("d_model", None),
+        "feed_forward_dim": ("encoder_ffn_dim", None),
+        "num_heads": ("encoder_attention_heads", None),
+        "num_encoder_layers": ("encoder_layers", None),
+        "num_decoder_layers": ("decoder_layers", None),
+        "activation": ("activation_function", None, ACTIVATIONS),
+    },
+    fixed_settings={
+        **POST,
+        "positions": "learned",
+        "embedding_norm": True,
+        "position_offset": 2,  # unused rows at the beginning of the tables
+    },
+    derive_settings=_bart_settings,
+    derive_fields=_bart_fields,
+    required_fields={
+        "normalize_before": False,
+        "add_final_layer_norm": False,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+    },
+    prefix="model.",
+    body_prefixes=("encoder.", "decoder."),
+    # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.
+    ignored_suffixes=("tokens.weight", "lm_head.weight", "positions.weight", "final_logits_bias"),
+)

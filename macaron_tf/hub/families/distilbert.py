@@ -1,0 +1,80 @@
+"""DistilBERT: BERT without segments and without a pooler."""
+
+import dataclasses
+
+from macaron_tf.hub.arrays import transformer_layer
+from macaron_tf.hub.config import ACTIVATIONS
+from macaron_tf.hub.encoders import EncoderFamily
+from macaron_tf.hub.families.bert import BERT, LINEAR, READER, TAGGER
+from macaron_tf.models.tasks import (
+    EncoderChooser,
+    EncoderClassifier,
+    EncoderSpanReader,
+    EncoderTagger,
+)
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
+
+
+class DistilBertFamily(EncoderFamily):
+    """Rules for DistilBERT."""
+
+    def is_tried(self, model: Pretrained) -> bool:
+        has_task = type(model.network) in self.tasks
+        has_pooler = model.network.pooler or model.pooler
+        return isinstance(model.vocabulary, WordPieceVocabulary) and (has_task or not has_pooler)
+
+
+DISTILBERT = DistilBertFamily(
+    model_type="distilbert",
+    name="DistilBERT",
+    class_prefix="DistilBert",
+    vocabulary_class=WordPieceVocabulary,
+    prefix="distilbert.",
+    body_prefixes=("embeddings.", "transformer."),
+    tokens=("embeddings.word_embeddings.weight",),
+    table={
+        "embeddings/norm": "embeddings.LayerNorm",
+        **transformer_layer(
+            "transformer.layer.{}.",
+            [f"attention.{part}_lin" for part in ("q", "k", "v", "out")],
+            "sa_layer_norm",
+            ["ffn.lin1", "ffn.lin2"],
+            "output_layer_norm",
+        ),
+    },
+    heads={
+        "masked_language/dense": "vocab_transform",
+        "masked_language/norm": "vocab_layer_norm",
+    },
+    tasks={
+        **{
+            network_class: dataclasses.replace(
+                BERT.tasks[network_class],
+                table={"pooler/dense": "pre_classifier", **LINEAR},
+                has_pooler=False,
+                activation="relu",
+            )
+            for network_class in (EncoderClassifier, EncoderChooser)
+        },
+        EncoderTagger: TAGGER,
+        EncoderSpanReader: READER,
+    },
+    bias=("vocab_projector.bias",),
+    positions="embeddings.position_embeddings.weight",
+    head_dropout="seq_classif_dropout",
+    output_kernel="vocab_projector.weight",
+    settings={
+        "hidden_dim": ("dim", 768),
+        "feed_forward_dim": ("hidden_dim", 3072),
+        "num_heads": ("n_heads", 12),
+        "num_layers": ("n_layers", 6),
+        "max_length": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("activation", "gelu", ACTIVATIONS),
+    },
+    fixed_settings={"num_segments": 0},
+    required_fields={"tie_word_embeddings": True},
+)

@@ -1,0 +1,78 @@
+"""OpenAI's GPT and GPT-2."""
+
+import dataclasses
+
+from macaron_tf.hub.arrays import transformer_layer
+from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
+from macaron_tf.hub.family import TaskHead
+from macaron_tf.hub.language_models import CAUSAL, SCORE, LanguageFamily
+from macaron_tf.models.tasks import CausalClassifier
+
+
+def _gpt2_settings(config: ForeignConfig) -> dict:
+    if config.get("n_inner") is not None:
+        return {"feed_forward_dim": config.number("n_inner")}
+    return {"feed_forward_dim": 4 * config.number("n_embd", 768)}
+
+
+_LAYERS = transformer_layer(
+    "h.{}.", ["attn.c_attn", "attn.c_proj"], "ln_1", ["mlp.c_fc", "mlp.c_proj"], "ln_2"
+)
+# In GPT, "gelu" means the tanh approximation.
+_GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+GPT2 = LanguageFamily(
+    model_type="gpt2",
+    name="GPT-2",
+    catalog="gpt2_base",
+    last_norm="ln_f",
+    language_class="LMHeadModel",
+    class_prefix="GPT2",
+    tokens=("wte.weight",),
+    table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
+    settings={
+        "hidden_dim": ("n_embd", 768),
+        "num_heads": ("n_head", 12),
+        "num_layers": ("n_layer", 12),
+        "max_length": ("n_positions", 1024),
+        "dropout": ("resid_pdrop", 0.1),
+        "attention_dropout": ("attn_pdrop", 0.1),
+        "epsilon": ("layer_norm_epsilon", 1e-5),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("activation_function", "gelu_new", ACTIVATIONS),
+    },
+    fixed_settings={**CAUSAL, "norm": "pre", "scaled_outputs": True},
+    derive_settings=_gpt2_settings,
+    derive_fields=lambda config: {"n_inner": config.feed_forward_dim},
+    required_fields={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    prefix="transformer.",
+    # The kernel of Conv1D is (inputs, outputs), with queries, keys and values concatenated.
+    transpose_kernels=False,
+    output_kernel="lm_head.weight",
+    body_prefixes=("h.",),
+    # Some versions also save two buffers: the causal mask and the score of masked positions.
+    ignored_suffixes=(".attn.bias", ".attn.masked_bias"),
+    tasks={
+        CausalClassifier: TaskHead(
+            "ForSequenceClassification", "text-classification", {"head/dense/kernel": SCORE}
+        )
+    },
+)
+GPT = dataclasses.replace(
+    GPT2,
+    model_type="openai-gpt",
+    name="GPT",
+    last_norm="h.{}.ln_2",
+    tokenizer="optional",
+    class_prefix="OpenAIGPT",
+    tokens=("tokens_embed.weight",),
+    table={"embeddings/positions": "positions_embed", **_LAYERS},
+    settings={**GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
+    fixed_settings={**CAUSAL, "norm": "post"},
+    derive_fields=lambda config: {},  # the feed-forward layer is always four times as wide
+    starts=False,
+)

@@ -1,0 +1,89 @@
+"""Llama: pre-norm with RMSNorm, RoPE, grouped-query attention and a gated feed-forward layer."""
+
+from typing import Any
+
+from macaron_tf.hub.arrays import transformer_layer
+from macaron_tf.hub.config import (
+    ACTIVATIONS,
+    ForeignConfig,
+    rotary_fields,
+    rotary_settings,
+)
+from macaron_tf.hub.families.gpt import GPT2
+from macaron_tf.hub.language_models import CAUSAL, LanguageFamily
+from macaron_tf.models.config import EncoderConfig
+
+
+def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
+    """Converts Llama's settings for RoPE, attention heads and tied embeddings.
+
+    The fields for RoPE may have the names of older or of newer transformers versions. The result is
+    a dict of macaron_tf settings.
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {
+        **rotary_settings(config, rope, "rope_theta", 10_000.0),
+        "num_kv_heads": config.get("num_key_value_heads"),
+        "head_dim": config.get("head_dim"),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+    }
+
+
+def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
+    """Computes the Llama settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_llama_settings`.
+    """
+    return {
+        "rope_theta": config.rotary_base,
+        "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
+        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "head_dim": config.head_dim or config.hidden_dim // config.num_heads,
+        "tie_word_embeddings": config.tied,
+    }
+
+
+LLAMA = LanguageFamily(
+    model_type="llama",
+    name="Llama",
+    catalog="llama_base",
+    last_norm="norm",
+    language_class="ForCausalLM",
+    tokenizer="tried",
+    class_prefix="Llama",
+    tokens=("embed_tokens.weight",),
+    table={
+        "stack/final_norm": "norm",
+        **transformer_layer(
+            "layers.{}.",
+            [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")],
+            "input_layernorm",
+            [f"mlp.{name}_proj" for name in ("gate", "up", "down")],
+            "post_attention_layernorm",
+        ),
+    },
+    settings={
+        "hidden_dim": ("hidden_size", 4096),
+        "feed_forward_dim": ("intermediate_size", 11_008),
+        "num_heads": ("num_attention_heads", 32),
+        "num_layers": ("num_hidden_layers", 32),
+        "max_length": ("max_position_embeddings", 2048),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "epsilon": ("rms_norm_eps", 1e-6),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("hidden_act", "silu", {"silu": "silu", **ACTIVATIONS}),
+    },
+    fixed_settings={
+        **CAUSAL,
+        **{"norm": "pre", "norm_type": "rms", "positions": "rotary", "gated": True},
+        **{"use_bias": False, "dropout": 0.0},
+    },
+    derive_settings=_llama_settings,
+    derive_fields=_llama_fields,
+    required_fields={"attention_bias": False, "mlp_bias": False},
+    prefix="model.",
+    output_kernel="lm_head.weight",
+    body_prefixes=("layers.",),
+    ignored_suffixes=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
+    tasks=GPT2.tasks,
+)

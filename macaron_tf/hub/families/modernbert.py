@@ -1,0 +1,139 @@
+"""ModernBERT: pre-norm, gated, with RoPE and local attention."""
+
+import dataclasses
+from typing import Any
+
+from macaron_tf.errors import UserError
+from macaron_tf.hub.arrays import transformer_layer
+from macaron_tf.hub.config import (
+    ACTIVATIONS,
+    ForeignConfig,
+    rotary_fields,
+    rotary_settings,
+    shortest_period,
+)
+from macaron_tf.hub.encoders import EncoderFamily, head_table
+from macaron_tf.hub.families.bert import BERT, LINEAR
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.tasks import EncoderChooser, EncoderClassifier
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+
+
+def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
+    """Converts ModernBERT's settings for local attention and RoPE to a dict of macaron_tf settings.
+
+    The fields may have the names of older or of newer transformers versions.
+    """
+    num_layers, global_every = (
+        config.number(*names)
+        for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
+    )
+    window = config.number("local_attention", 128)
+    defaults = [_LOCAL if index % max(global_every, 1) else _GLOBAL for index in range(num_layers)]
+    layer_types = config.get("layer_types") or defaults
+    if len(layer_types) != num_layers or not {*layer_types} <= {_LOCAL, _GLOBAL}:
+        raise UserError(
+            f"{config.where} has layer_types={layer_types!r:.60}, but must list {_LOCAL} or "
+            f"{_GLOBAL} for each of {num_layers} layers: correct this field"
+        )
+    windows = shortest_period([window if name == _LOCAL else 0 for name in layer_types])
+    rope = config.get("rope_parameters") or {}
+    bases = {
+        layer_type: rotary_settings(config, rope.get(layer_type) or {}, field, default)
+        for layer_type, field, default in (
+            (_GLOBAL, "global_rope_theta", 160_000.0),
+            (_LOCAL, "local_rope_theta", 10_000.0),
+        )
+    }
+    if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
+        raise UserError(
+            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}, but must have "
+            "the same scaling in all layers: give another model"
+        )
+    return {
+        "attention_windows": windows,
+        **bases[_GLOBAL],
+        "local_rotary_base": bases[_LOCAL]["rotary_base"] if any(windows) else None,
+    }
+
+
+def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
+    """Computes the ModernBERT settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_modern_settings`. The result contains older and newer field
+    names.
+    """
+    windows = [config.layer(index)[2] for index in range(config.num_layers)]
+    first, *others = shortest_period(windows)
+    bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
+    return {
+        "local_attention": next(filter(None, windows), 128),
+        "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
+        "rope_parameters": {
+            layer_type: rotary_fields(base, config.rotary_scaling)
+            for layer_type, base in bases.items()
+        },
+        # `None` replaces transformers' defaults, which are ids of the released vocabulary.
+        **dict.fromkeys(("cls_token_id", "sep_token_id")),
+        # Field names of transformers before version 5.
+        "global_rope_theta": bases[_GLOBAL],
+        "local_rope_theta": bases[_LOCAL],
+        **({} if first or not all(others) else {"global_attn_every_n_layers": 1 + len(others)}),
+    }
+
+
+MODERNBERT = EncoderFamily(
+    model_type="modernbert",
+    name="ModernBERT",
+    class_prefix="ModernBert",
+    vocabulary_class=BytePairVocabulary,
+    prefix="model.",
+    body_prefixes=("embeddings.", "layers", "final_norm."),
+    tokens=("embeddings.tok_embeddings.weight",),
+    table={
+        "embeddings/norm": "embeddings.norm",
+        "stack/final_norm": "final_norm",
+        **transformer_layer(
+            "layers.{}.", ["attn.Wqkv", "attn.Wo"], "attn_norm", ["mlp.Wi", "mlp.Wo"], "mlp_norm"
+        ),
+    },
+    heads=head_table("head.", "norm"),
+    tasks={
+        network_class: dataclasses.replace(
+            BERT.tasks[network_class],
+            table={"pooler/dense": "head.dense", "pooler/norm": "head.norm", **LINEAR},
+            has_pooler=False,
+            activation="gelu",
+        )
+        for network_class in (EncoderClassifier, EncoderChooser)
+    },
+    bias=("decoder.bias",),
+    head_options={"activation": "gelu"},
+    output_kernel="decoder.weight",
+    settings={
+        "hidden_dim": ("hidden_size", 768),
+        "feed_forward_dim": ("intermediate_size", 1152),
+        "num_heads": ("num_attention_heads", 12),
+        "num_layers": ("num_hidden_layers", 22),
+        "max_length": ("max_position_embeddings", 8192),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "activation_dropout": ("mlp_dropout", 0.0),
+        "epsilon": ("norm_eps", 1e-5),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("hidden_activation", "gelu", ACTIVATIONS),
+    },
+    fixed_settings={
+        **{"num_segments": 0, "dropout": 0.0, "positions": "rotary", "use_bias": False},
+        **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "gated": True},
+        "scaled_outputs": True,
+    },
+    derive_settings=_modern_settings,
+    derive_fields=_modern_fields,
+    required_fields={
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+        **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
+    },
+    padding_id=50_283,
+)

@@ -1,0 +1,139 @@
+"""XLM: an encoder with language embeddings, whose tokenizer splits words by Moses' rules."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from macaron_tf.errors import UserError
+from macaron_tf.hub.arrays import Raw, transformer_layer
+from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.encoders import EncoderFamily
+from macaron_tf.hub.families.bert import READER, TAGGER
+from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.tasks import EncoderSpanReader, EncoderTagger
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.byte_pairs import MosesPairVocabulary
+
+
+def _xlm_settings(config: ForeignConfig) -> dict:
+    languages = config.number("n_langs", 1)
+    return {
+        "activation": "gelu" if config.get("gelu_activation", True) else "relu",
+        "feed_forward_dim": 4 * config.number("emb_dim", 2048),
+        # A model of one language has no language embeddings.
+        "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
+    }
+
+
+def _xlm_fields(config: EncoderConfig) -> dict:
+    """Computes the XLM settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_xlm_settings`.
+    """
+    return {
+        "gelu_activation": config.activation == "gelu",
+        "n_langs": max(config.num_languages, 1),
+        "use_lang_emb": config.num_languages > 0,
+    }
+
+
+def _languages(config: ForeignConfig) -> tuple[str, ...]:
+    """Returns the languages of an XLM in the order of their ids.
+
+    The tuple is empty if the configuration names no languages.
+
+    Raises:
+        UserError: `lang2id` does not number the languages from 0, or `n_langs` is another number of
+            languages.
+    """
+    language_ids = config.get("lang2id") or {}
+    count = config.number("n_langs", 1)
+    # Compared as text, because values of a damaged file may have any type.
+    ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
+    if ids is None or ids != {*map(repr, range(len(language_ids)))}:
+        raise UserError(
+            f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
+            "languages from 0 without gaps: correct this field"
+        )
+    if language_ids and len(language_ids) != count:
+        raise UserError(
+            f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} languages: "
+            "use the configuration that belongs to the weights"
+        )
+    return tuple(sorted(language_ids, key=language_ids.get))
+
+
+class XlmFamily(EncoderFamily):
+    """Rules for XLM. The folder of an XLM may lack the tokenizer's files."""
+
+    def languages(self, config: ForeignConfig) -> tuple[str, ...]:
+        return _languages(config)
+
+    def read_vocabulary(
+        self, directory: pathlib.Path, config: ForeignConfig, lower_case: bool | None
+    ) -> PieceVocabulary | None:
+        languages = _languages(config)
+        if not (directory / "vocab.json").is_file():
+            return None
+        refuse_lower_case(lower_case, directory)
+        return read_xlm_vocabulary(directory, languages)
+
+    def model_fields(self, model: Pretrained) -> dict[str, Any]:
+        fields: dict[str, Any] = {"pad_index": model.special.pad}
+        if language_ids := {name: n for n, name in enumerate(model.languages)}:
+            fields["lang2id"] = language_ids
+            fields["id2lang"] = {n: name for name, n in language_ids.items()}
+        return fields
+
+
+XLM = XlmFamily(
+    model_type="xlm",
+    name="XLM",
+    class_prefix="XLM",
+    vocabulary_class=MosesPairVocabulary,
+    masked_class_suffix="WithLMHeadModel",
+    prefix="transformer.",
+    body_prefixes=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
+    tokens=("embeddings.weight",),
+    table={
+        "embeddings/languages": Raw("lang_embeddings.weight"),
+        "embeddings/norm": "layer_norm_emb",
+        **transformer_layer(
+            "",
+            [f"attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")],
+            "layer_norm1.{}",
+            ["ffns.{}.lin1", "ffns.{}.lin2"],
+            "layer_norm2.{}",
+        ),
+    },
+    bias=("pred_layer.proj.bias",),
+    head_options={"transform": False},
+    positions="position_embeddings.weight",
+    output_kernel="pred_layer.proj.weight",
+    settings={
+        "hidden_dim": ("emb_dim", 2048),
+        "num_heads": ("n_heads", 16),
+        "num_layers": ("n_layers", 12),
+        "max_length": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "epsilon": ("layer_norm_eps", 1e-12),
+        "initializer_range": ("init_std", 0.02),
+    },
+    fixed_settings={"num_segments": 0},
+    derive_settings=_xlm_settings,
+    derive_fields=_xlm_fields,
+    tasks={
+        EncoderTagger: TAGGER,
+        EncoderSpanReader: dataclasses.replace(READER, class_suffix="ForQuestionAnsweringSimple"),
+    },
+    required_fields={
+        "causal": False,
+        "asm": False,
+        "is_encoder": True,
+        "tie_word_embeddings": True,
+    },
+    padding_id=2,
+)

@@ -1,0 +1,67 @@
+"""Readers of Hugging Face models: folders, and encoder-decoders in memory."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.encoder_decoders import SequenceFamily, import_model
+from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
+from macaron_tf.pretrained import Pretrained
+
+
+def read_hugging_face(
+    directory: str | pathlib.Path, lower_case: bool | None = None, pooling: bool = True
+) -> Pretrained:
+    """Reads the folder of a model of transformers or sentence-transformers, with its heads.
+
+    A model for sequence or token classification, multiple choice or question answering becomes the
+    macaron_tf model for the same task. A head without a counterpart is left out (see
+    `Pretrained.missing_head`).
+
+    Args:
+        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
+            with the tokenizer's files.
+        lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
+            whose files lack this setting, and must be `None` otherwise.
+        pooling: whether to read the pooling of a sentence-transformers folder. With `False`, only
+            its encoder is read, without a task head.
+
+    Raises:
+        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
+            PyTorch) is not installed, `lower_case` is required or must be `None`, or macaron_tf has
+            no counterpart for a layer or setting of the model.
+    """
+    directory = folder = pathlib.Path(directory)
+    modules = None
+    if (directory / "modules.json").is_file():
+        # Early versions saved the encoder in the subfolder 0_Transformer.
+        modules = read_modules(directory)
+        folder = directory / modules[0]["path"]
+        if pooling:
+            check_modules(directory, modules)
+    config = ForeignConfig.of_directory(folder, FAMILIES)
+    model = FAMILIES[config.get("model_type")].read(folder, config, lower_case, not modules)
+    return with_pooling(model, directory, modules) if modules and pooling else model
+
+
+def import_encoder_decoder(
+    state: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> Pretrained:
+    """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
+
+    Args:
+        state: dict mapping PyTorch name to weight.
+        config: settings of the model, as returned by `to_dict` of its transformers configuration.
+
+    Raises:
+        UserError: a weight is missing, or macaron_tf has no counterpart for the `model_type` or for
+            a layer or setting of the model.
+    """
+    fields = ForeignConfig(config, "the model's configuration")
+    families = {n: family for n, family in FAMILIES.items() if isinstance(family, SequenceFamily)}
+    model_type = fields.choice("model_type", {name: name for name in families})
+    return import_model(state, families[model_type], fields)

@@ -1,0 +1,109 @@
+"""Folders of sentence-transformers: an encoder, a pooling and an optional normalization.
+
+References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
+"""
+
+import dataclasses
+import pathlib
+
+from macaron_tf.errors import UserError
+from macaron_tf.hub.config import ForeignConfig, check_files, json_bytes
+from macaron_tf.io.paths import read_json
+from macaron_tf.pretrained import Pretrained
+
+# Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
+# pooling in later versions and in macaron_tf.
+_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+_FLAG = "pooling_mode_"
+
+
+def read_modules(directory: pathlib.Path) -> list[dict]:
+    """Reads `modules.json`, which describes each module by a dict with the key `path`.
+
+    The first module is the encoder, and the second is the pooling.
+    """
+    file = directory / "modules.json"
+    modules = read_json(file, list)
+    paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise UserError(
+            f"{file} must list one or more modules, each with a path: download or copy the file "
+            "again"
+        )
+    return modules
+
+
+def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
+    """Raises a UserError if a folder contains other modules than an encoder and its pooling."""
+    module_types = [_type(module) for module in modules]
+    if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UserError(
+            f"{directory / 'modules.json'} lists the modules {', '.join(module_types)}, but only "
+            "Transformer, Pooling and optionally Normalize can be read: give another model"
+        )
+
+
+def with_pooling(encoder: Pretrained, directory: pathlib.Path, modules: list[dict]) -> Pretrained:
+    """Returns an encoder with the pooling, the normalization and the maximum length of a folder."""
+    transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
+    file = transformer_folder / "sentence_bert_config.json"
+    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
+    if config.get("do_lower_case"):
+        config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
+    max_length = encoder.config.max_length
+    if config.get("max_seq_length") is not None:
+        max_length = min(max_length, config.number("max_seq_length"))
+    return dataclasses.replace(
+        encoder,
+        pooling=_pooling(pooling_folder / "config.json"),
+        normalize="Normalize" in map(_type, modules),
+        max_length=max_length,
+    )
+
+
+def _type(module: dict) -> str:
+    return str(module.get("type", "")).rpartition(".")[2]
+
+
+def _pooling(file: pathlib.Path) -> str:
+    check_files(file.parent, "sentence-transformers pooling", file.name)
+    config = read_json(file)
+    flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
+    # If there are several poolings, the model concatenates their vectors.
+    poolings = config.get("pooling_mode") or flags
+    poolings = [*map(str, poolings if isinstance(poolings, list) else [poolings])]
+    names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
+    if len(poolings) != 1 or poolings[0] not in names:
+        raise UserError(
+            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but must set it to "
+            f"exactly one of {', '.join(_POOLINGS)}: give another model"
+        )
+    return names[poolings[0]]
+
+
+def sentence_files(
+    pooling: str, normalize: bool, hidden_dim: int, max_length: int | None
+) -> dict[str, bytes]:
+    """Builds the files that sentence-transformers needs beside those of an encoder.
+
+    Returns:
+        A dict mapping file name to contents.
+    """
+    module_types = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{module_type}" if index else "",
+            "type": f"sentence_transformers.models.{module_type}",
+        }
+        for index, module_type in enumerate(module_types)
+    ]
+    flags = {f"{_FLAG}{flag}": name == pooling for flag, name in _POOLINGS.items()}
+    pooling_config = {"word_embedding_dimension": hidden_dim, **flags}
+    encoder_config = {"max_seq_length": max_length, "do_lower_case": False}
+    return {
+        "modules.json": json_bytes(modules),
+        "1_Pooling/config.json": json_bytes(pooling_config),
+        "sentence_bert_config.json": json_bytes(encoder_config),
+    }
