@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_divisible
+from macaron_tf.errors import check_choice, check_divisible
 from macaron_tf.kernels import compiled_by_xla, runs_fused
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of
@@ -183,6 +183,9 @@ class MultiHeadAttention(Mixer):
         num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
             share each key and value head. `None` means H. With K < H, the query has a separate
             matrix, and the cache takes K / H of the memory that it takes with K = H.
+        qk_norm: RMSNorm of queries and keys in self-attention: `"none"`, `"head"` (over the d
+            channels of a head) or `"heads"` (over the channels of all heads together).
+        epsilon: number added to the mean square in the RMSNorm.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -206,13 +209,14 @@ class MultiHeadAttention(Mixer):
     cache.
 
     References: Vaswani et al. 2017, eq. 1; Child et al. 2019, "Generating Long Sequences with
-    Sparse Transformers", for windows; Ainslie et al. 2023, "GQA".
+    Sparse Transformers", for windows; Ainslie et al. 2023, "GQA"; Henry et al. 2020, "Query-Key
+    Normalization for Transformers", for norms of queries and keys.
     """
 
     takes_bias = True
     reads: tuple[str, ...] = (
         *("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs"),
-        "num_kv_heads",
+        *("num_kv_heads", "qk_norm"),
     )
     takes_packed = True
     takes_documents = True  # `Context.attention_mask` separates documents
@@ -231,6 +235,8 @@ class MultiHeadAttention(Mixer):
         output_initializer=None,
         window: int = 0,
         num_kv_heads: int | None = None,
+        qk_norm: str = "none",
+        epsilon: float = 1e-5,
         **kwargs,
     ):
         # The projections cast their own inputs. Autocast would round the attention bias to
@@ -242,6 +248,7 @@ class MultiHeadAttention(Mixer):
             raise ValueError(f"window={window} cannot be combined with cross=True: set window=0")
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
+        check_choice("qk_norm", qk_norm, ("none", "head", "heads"))
 
     def rotate(self, query, key, positions):
         """Rotates queries and keys by their positions before the keys are cached.
@@ -310,6 +317,9 @@ class MultiHeadAttention(Mixer):
         )
         width = self.num_heads * self._head_dim
         self.build_projections(x_shape, memory_shape or x_shape, width)
+        if self.qk_norm != "none":
+            self.query_scale = self._scale("query_scale", self.num_heads)
+            self.key_scale = self._scale("key_scale", self.num_kv_heads)
         self.drop = Dropout(self.dropout, name="dropout")
 
     @property
@@ -337,6 +347,24 @@ class MultiHeadAttention(Mixer):
             )
         self.output_projection = self._output(x_shape, width)
 
+    def _scale(self, name: str, heads: int) -> keras.Variable:
+        size = self._head_dim * (heads if self.qk_norm == "heads" else 1)
+        return self.add_weight(shape=(size,), initializer="ones", name=name)
+
+    def _normalize(self, query, key):
+        """Applies the RMSNorm to queries `(..., H, L, d)` and keys `(..., K, L, d)`."""
+        if self.qk_norm == "none":
+            return query, key
+        axes = -1 if self.qk_norm == "head" else (-3, -1)
+        normalized = []
+        for x, scale in ((query, self.query_scale), (key, self.key_scale)):
+            y = ops.cast(x, "float32")
+            y = y * ops.rsqrt(ops.mean(ops.square(y), axes, keepdims=True) + self.epsilon)
+            # (H d,) -> (H, 1, d)
+            scale = ops.reshape(ops.cast(scale, "float32"), (-1, 1, self._head_dim))
+            normalized.append(ops.cast(y * scale, x.dtype))
+        return normalized
+
     def _output(self, x_shape, width: int):
         *outer, hidden_dim = x_shape
         units = self.output_dim or hidden_dim
@@ -360,7 +388,7 @@ class MultiHeadAttention(Mixer):
         length = ops.shape(query)[2]
         bias = context.bias and context.bias(query_length=length, key_length=length)
         packing, context = context.packing, self._with_positions(context, query)
-        query, key = self.rotate(query, key, context.positions)
+        query, key = self.rotate(*self._normalize(query, key), context.positions)
         self_length = length if self.causal or self.window else None
         y = self._attend(query, key, value, mask, bias, context, context.positions, self_length)
         return self._merge_heads(y, packing), None
@@ -432,7 +460,7 @@ class MultiHeadAttention(Mixer):
         """
         index, (query, *new) = context.index, self._project_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
-        query, new[0] = self.rotate(query, new[0], context.positions)
+        query, new[0] = self.rotate(*self._normalize(query, new[0]), context.positions)
         if context.cache_mask is not None:
             y = self._attend_with_read_only_cache(query, cache, new, context)
             return self._merge_beam_heads(y, len(x.shape)), tuple(new)

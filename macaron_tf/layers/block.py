@@ -103,7 +103,7 @@ class Block(Mixer):
             owner = next(
                 (residual for _, residual in self.sublayers if residual.sublayer is mixer), None
             )
-            if beside and owner is None:
+            if beside and owner is None and config.norm != "output":
                 _, owner = self.steps[-1][0]
             options = config.options("dropout", "norm", "epsilon", "affine", "norm_type")
             if not first_norm and len(self._steps) == int(beside):
@@ -135,7 +135,7 @@ class Block(Mixer):
         """
         options = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
-            options |= self.config.options("use_bias", "num_kv_heads")
+            options |= self.config.options("use_bias", "num_kv_heads", "qk_norm", "epsilon")
             positions = self.config.positions
             default_class = _ATTENTIONS.get(positions, MultiHeadAttention)
             attention_class = self.attention or default_class

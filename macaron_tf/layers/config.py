@@ -52,11 +52,15 @@ class BlockConfig(FeedForwardConfig):
         num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
             share each key and value head. `None` means H.
         head_dim: width d of an attention head. `None` means D / H.
+        qk_norm: RMSNorm of queries and keys in self-attention, before rotary positions: `"none"`,
+            `"head"` (within each head, Qwen 3) or `"heads"` (over all heads together, OLMo 2).
         scaled: whether attention scores are divided by sqrt(d).
         attention_dropout: dropout rate of the attention weights.
         dropout: dropout rate of the sub-layer outputs.
-        norm: `"pre"` or `"post"`. Pre-norm puts a norm before each sub-layer and a final norm after
-            the stack. Post-norm puts a norm after each residual connection.
+        norm: `"pre"`, `"post"` or `"output"`. Pre-norm puts a norm before each sub-layer and a
+            final norm after the stack. Post-norm puts a norm after each residual connection.
+            `"output"` puts a norm after each sub-layer, before its output is added, and a final
+            norm after the stack (OLMo 2).
         epsilon: number added to the variance in norms.
         affine: whether LayerNorms have a scale and an offset.
         norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
@@ -85,10 +89,11 @@ class BlockConfig(FeedForwardConfig):
     num_heads: Count
     num_kv_heads: Count | None = None
     head_dim: Count | None = None
+    qk_norm: Literal["none", "head", "heads"] = "none"
     scaled: bool = True
     attention_dropout: Dropout = 0.0
     dropout: Dropout = 0.0
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "output"] = "pre"
     epsilon: Annotated[float, Gt(0), Lt(1)] = 1e-5
     affine: bool = True
     norm_type: Literal["layer", "unbiased", "rms"] = "layer"

@@ -94,9 +94,9 @@ class RelativeAttention(MultiHeadAttention):
             sqrt(d)`, with one trained vector e for keys in the query's own segment and another
             trained vector for keys in all other segments. Positions in the memory belong to
             segment 0.
-        kwargs: arguments of `MultiHeadAttention` except `cross`, `window` and `num_kv_heads`. The
-            papers use `use_bias=False`. `scaled=False` omits all divisions by sqrt(d), but does not
-            change the initial query matrix.
+        kwargs: arguments of `MultiHeadAttention` except `cross`, `window`, `num_kv_heads` and
+            `qk_norm`. The papers use `use_bias=False`. `scaled=False` omits all divisions by
+            sqrt(d), but does not change the initial query matrix.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -114,7 +114,7 @@ class RelativeAttention(MultiHeadAttention):
 
     takes_queries = True
     reads = (  # no biases
-        *(n for n in MultiHeadAttention.reads if n not in ("use_bias", "num_kv_heads")),
+        *(n for n in MultiHeadAttention.reads if n not in ("use_bias", "num_kv_heads", "qk_norm")),
         "clamp_length",
         "shared_position_biases",
     )
@@ -130,9 +130,11 @@ class RelativeAttention(MultiHeadAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, **kwargs)
-        if self.cross or self.window or self.num_kv_heads != num_heads:
+        grouped = self.num_kv_heads != num_heads
+        if self.cross or self.window or grouped or self.qk_norm != "none":
             raise ValueError(
-                "relative attention supports no cross, window or num_kv_heads: leave them out"
+                "relative attention supports no cross, window, num_kv_heads or qk_norm: leave them "
+                "out"
             )
         self.content_bias = self.distance_bias = None  # u and v
         self._shared_biases: Callable | None = None

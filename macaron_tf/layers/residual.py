@@ -14,9 +14,10 @@ class Residual(Recording, keras.layers.Layer):
 
     Euler's step is `x + step_size * f(x)`. With pre-norm, the output is `x + step_size *
     Dropout(sublayer(LayerNorm(x)))`. With post-norm, the output is `LayerNorm(x + step_size *
-    Dropout(sublayer(x)))`. Dropout precedes the step size, as in Macaron Net's released code. Other
-    solvers evaluate f, including pre-norm and dropout, at several points. Post-norm normalizes only
-    the end of the step.
+    Dropout(sublayer(x)))`. With a norm of the output, it is `x + step_size *
+    Dropout(LayerNorm(sublayer(x)))`. Dropout precedes the step size, as in Macaron Net's released
+    code. Other solvers evaluate f, including its norms and dropout, at several points. Post-norm
+    normalizes only the end of the step.
 
     Parallel branches start from the same x and share the norm of the first branch. With post-norm,
     the output of two branches is `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
@@ -26,7 +27,8 @@ class Residual(Recording, keras.layers.Layer):
         step_size: step size of the ODE solver, 1 in a Transformer and 1/2 for Macaron's
             feed-forward layers.
         dropout: dropout rate of the sub-layer's output.
-        norm: `"pre"`, `"post"` or `"none"`. `"none"` is for an x that is already normalized.
+        norm: `"pre"`, `"post"`, `"output"` or `"none"`. `"none"` is for an x that is already
+            normalized.
         epsilon: number added to the variance in the norm.
         affine: whether the norm has a scale and an offset.
         norm_type: type of the norm (see `normalization`).
@@ -60,7 +62,7 @@ class Residual(Recording, keras.layers.Layer):
         # The sub-layer casts its own arguments, so that an attention bias stays float32.
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
-        check_choice("norm", norm, ("pre", "post", "none"))
+        check_choice("norm", norm, ("pre", "post", "output", "none"))
         check_choice("solver", solver, tuple(SOLVERS))
         self.layer_norm = None
         if norm != "none":
@@ -115,10 +117,14 @@ class Residual(Recording, keras.layers.Layer):
         *rows, weights = SOLVERS[self.solver]
         slopes = []
         for row in rows:
-            slopes.append(self.drop(sublayer(y), training=training))
+            slopes.append(self._slope(sublayer(y), training))
             y = self.start(self._add_slopes(x, slopes, row), training)
-        slopes.append(self.drop(sublayer(y), training=training))
+        slopes.append(self._slope(sublayer(y), training))
         return self._add_slopes(moved, slopes, weights)
+
+    def _slope(self, y, training):
+        y = self.layer_norm(y, training=training) if self.norm == "output" else y
+        return self.drop(y, training=training)
 
     def _add_slopes(self, x, slopes, weights):
         """Adds `step_size` times the weighted sum of the ODE solver's slopes to x."""

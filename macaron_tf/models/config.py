@@ -96,7 +96,7 @@ class StackConfig(BlockConfig, Sizes):
         super().check()
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
-        if self.norm == "post" and not self.first_norm:
+        if self.norm != "pre" and not self.first_norm:
             raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
@@ -188,7 +188,8 @@ class StackConfig(BlockConfig, Sizes):
 
 # Settings that only some layers read. Each layer lists those that it reads in `Recording.reads`.
 READ_BY_SOME = (
-    *("head_dim", "scaled", "relative_bias", "num_kv_heads", "attention_dropout", "activation"),
+    *("head_dim", "scaled", "relative_bias", "num_kv_heads", "qk_norm", "attention_dropout"),
+    "activation",
     *("activation_dropout", "gated", "use_bias", "scaled_outputs", "rnn_gate", "rnn_step_sizes"),
     *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
     *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),
@@ -250,7 +251,7 @@ class EncoderConfig(StackConfig):
     dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     activation: str = "gelu"
-    norm: Literal["pre", "post"] = "post"
+    norm: Literal["pre", "post", "output"] = "post"
     epsilon: Epsilon = 1e-12
     positions: Literal["learned", "sinusoidal", "rotary", "alibi", "none", "transformer_xl"] = (
         "learned"

@@ -27,7 +27,7 @@ SHARING: dict[str, tuple[str, ...]] = {
 
 
 class Stack(Mixer):
-    """Sequence of blocks, followed by a final norm in pre-norm models.
+    """Sequence of blocks, followed by a final norm except in post-norm models.
 
     Args:
         config: configuration that also names the block of each layer.
@@ -103,7 +103,7 @@ class Stack(Mixer):
             )
             self.biases.append(bias)
         self.final_norm = None
-        if config.norm == "pre":
+        if config.norm != "post":
             self.final_norm = normalization(
                 config.norm_type, config.epsilon, config.affine, name="final_norm"
             )

@@ -49,6 +49,8 @@ FAMILIES = {
             },
         },
     ),
+    "qwen 3": ("Qwen3", {**LLAMA, "num_key_value_heads": 2, "head_dim": 6}),
+    "olmo 2": ("Olmo2", {**LLAMA, "num_key_value_heads": 2}),
     "xlnet": ("XLNet", XLNET),
 }
 
@@ -77,7 +79,7 @@ def write_gpt_vocabulary(directory) -> int:
 def make(family, directory, head="", **options):
     """Saves a Hugging Face model with random weights; returns the model."""
     name, settings = FAMILIES[family]
-    head = head or ("ForCausalLM" if name == "Llama" else "LMHeadModel")
+    head = head or ("ForCausalLM" if name in ("Llama", "Qwen3", "Olmo2") else "LMHeadModel")
     if name == "GPT2" or family == "llama of one table":
         options = {"vocab_size": write_vocabulary(directory), **options}
     config = getattr(transformers, f"{name}Config")(**{**settings, **options})

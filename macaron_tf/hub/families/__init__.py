@@ -10,6 +10,8 @@ from macaron_tf.hub.families.llama import LLAMA
 from macaron_tf.hub.families.macaron import MACARON
 from macaron_tf.hub.families.marian import MARIAN, PEGASUS
 from macaron_tf.hub.families.modernbert import MODERNBERT
+from macaron_tf.hub.families.olmo2 import OLMO2
+from macaron_tf.hub.families.qwen3 import QWEN3
 from macaron_tf.hub.families.roberta import ROBERTA, XLM_ROBERTA
 from macaron_tf.hub.families.t5 import T5
 from macaron_tf.hub.families.xlm import XLM
@@ -17,7 +19,7 @@ from macaron_tf.hub.families.xlnet import XLNET
 from macaron_tf.hub.family import Family
 
 _ENCODERS = (DISTILBERT, BERT, ROBERTA, XLM_ROBERTA, ALBERT, ELECTRA, XLM, MODERNBERT, MACARON)
-_OTHERS = (GPT, GPT2, LLAMA, XLNET, T5, BART, MARIAN, PEGASUS)
+_OTHERS = (GPT, GPT2, LLAMA, QWEN3, OLMO2, XLNET, T5, BART, MARIAN, PEGASUS)
 # Dict mapping Hugging Face's `model_type` to the family. A model is written as the first family
 # that has all its parts and settings.
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*_ENCODERS, *_OTHERS)}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from macaron_tf.hub.arrays import transformer_layer
+from macaron_tf.hub.arrays import Table, transformer_layer
 from macaron_tf.hub.config import (
     ACTIVATIONS,
     ForeignConfig,
@@ -14,7 +14,7 @@ from macaron_tf.hub.language_models import CAUSAL, LanguageFamily
 from macaron_tf.models.config import EncoderConfig
 
 
-def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
+def llama_settings(config: ForeignConfig) -> dict[str, Any]:
     """Converts Llama's settings for RoPE, attention heads and tied embeddings.
 
     The fields for RoPE may have the names of older or of newer transformers versions. The result is
@@ -32,7 +32,7 @@ def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
 def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
     """Computes the Llama settings that `Family.settings` does not cover.
 
-    The function is the inverse of `_llama_settings`.
+    The function is the inverse of `llama_settings`.
     """
     return {
         "rope_theta": config.rotary_base,
@@ -41,6 +41,17 @@ def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
         "head_dim": config.head_dim or config.hidden_dim // config.num_heads,
         "tie_word_embeddings": config.tied,
     }
+
+
+def llama_layers(norm: str, feed_forward_norm: str) -> Table:
+    """Builds the mapping of weight names for the layers, whose two norms have the given names."""
+    return transformer_layer(
+        "layers.{}.",
+        [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")],
+        norm,
+        [f"mlp.{name}_proj" for name in ("gate", "up", "down")],
+        feed_forward_norm,
+    )
 
 
 LLAMA = LanguageFamily(
@@ -54,13 +65,7 @@ LLAMA = LanguageFamily(
     tokens=("embed_tokens.weight",),
     table={
         "stack/final_norm": "norm",
-        **transformer_layer(
-            "layers.{}.",
-            [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")],
-            "input_layernorm",
-            [f"mlp.{name}_proj" for name in ("gate", "up", "down")],
-            "post_attention_layernorm",
-        ),
+        **llama_layers("input_layernorm", "post_attention_layernorm"),
     },
     settings={
         "hidden_dim": ("hidden_size", 4096),
@@ -78,7 +83,7 @@ LLAMA = LanguageFamily(
         **{"norm": "pre", "norm_type": "rms", "positions": "rotary", "gated": True},
         **{"use_bias": False, "dropout": 0.0},
     },
-    derive_settings=_llama_settings,
+    derive_settings=llama_settings,
     derive_fields=_llama_fields,
     required_fields={"attention_bias": False, "mlp_bias": False},
     prefix="model.",

@@ -121,8 +121,9 @@ class XlnetFamily(Family):
             check_pieces(vocabulary, tokens)
             if vocabulary.special.pad != special.pad:
                 raise UserError(
-                    f"the padding token has id {vocabulary.special.pad} in the tokenizer of {directory}, "
-                    f"but {special.pad} in the model: use the tokenizer files that belong to the model"
+                    f"the padding token has id {vocabulary.special.pad} in the tokenizer of "
+                    f"{directory}, but {special.pad} in the model: use the tokenizer files that "
+                    "belong to the model"
                 )
             special = vocabulary.special
         size = special.size

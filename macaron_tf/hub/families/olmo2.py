@@ -1,0 +1,21 @@
+"""OLMo 2: Llama with norms of each sub-layer's output, and of all queries and all keys."""
+
+import dataclasses
+
+from macaron_tf.hub.families.llama import LLAMA, llama_layers
+from macaron_tf.hub.families.qwen3 import NORMS
+
+OLMO2 = dataclasses.replace(
+    LLAMA,
+    model_type="olmo2",
+    name="OLMo 2",
+    class_prefix="Olmo2",
+    table={
+        "stack/final_norm": "norm",
+        **llama_layers("post_attention_layernorm", "post_feedforward_layernorm"),
+        **NORMS,
+    },
+    settings={**LLAMA.settings, "epsilon": ("rms_norm_eps", 1e-5)},
+    fixed_settings={**LLAMA.fixed_settings, "norm": "output", "qk_norm": "heads"},
+    required_fields={"attention_bias": False},
+)
