@@ -221,7 +221,6 @@ def test_beam_search_of_a_fixed_length_agrees():
             {"d_model": "32"},
             "configuration has d_model='32', but d_model must be a whole number",
         ),
-        ("marian", {"pad_token_id": None}, "has pad_token_id=None"),
         ("marian", {}, "no array called shared.weight"),
     ],
 )

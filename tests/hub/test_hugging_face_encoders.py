@@ -252,7 +252,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"config": {"model_type": "mpnet"}}, "'mpnet', but only bert, distilbert, roberta"),
+        ({"config": {"model_type": "mpnet"}}, "'mpnet', but only distilbert, bert, roberta"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
         ({"config": {"hidden_act": "quick_gelu"}}, "hidden_act='quick_gelu'"),
         (

@@ -32,6 +32,9 @@ MORE = {
         **{"positions": "rotary", "rotary_base": 100.0, "num_kv_heads": 1, "use_bias": False},
         **{"norm_type": "rms", "gated": True, "activation": "silu", "attention_windows": (0, 3)},
     },
+    # Norms of queries and keys, as in Qwen 3 and OLMo 2, and of each sub-layer's output.
+    "qwen": {"positions": "rotary", "num_kv_heads": 1, "qk_norm": "head", "norm": "pre"},
+    "olmo": {"qk_norm": "heads", "norm": "output", "attention_windows": (0, 3)},
     "alibi": {"positions": "alibi", "attention_windows": (0, 3), "block": "macaron"},
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},

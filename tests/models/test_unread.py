@@ -42,6 +42,7 @@ OTHERS = {
     "attention_dropout": 0.4,
     "relative_bias": "shared",
     "num_kv_heads": 1,
+    "qk_norm": "head",
     "activation": "silu",
     "activation_dropout": 0.4,
     "gated": True,

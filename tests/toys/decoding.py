@@ -137,8 +137,8 @@ def trimmed(row) -> tuple:
 def check_greedy(ours, source, their_logits, length) -> None:
     """Checks that cached greedy decoding picks the same tokens as the argmax of uncached logits.
 
-    PAD and BOS are suppressed. At the length limit, our search must end with EOS, while the
-    reference stops without EOS.
+    PAD and BOS are suppressed, except a BOS that is EOS. At the length limit, our search must end
+    with EOS, while the reference stops without EOS.
 
     Args:
         ours: model whose greedy decoding is checked.
@@ -148,17 +148,18 @@ def check_greedy(ours, source, their_logits, length) -> None:
     """
     config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=length)
     found = translate_ids(ours, tf.constant(source), config)["ids"].numpy()[:, 0]
-    taken = np.full((len(source), 1), 2)
+    special = ours.config.special
+    taken = np.full((len(source), 1), special.begin)
     for _ in range(length - 1):
         scores = their_logits(source, taken)[:, -1]
-        scores[:, [0, 2]] = -np.inf
+        scores[:, [*{special.pad, special.begin} - {special.end}]] = -np.inf
         taken = np.concatenate([taken, scores.argmax(-1)[:, None]], axis=1)
     for our_row, their_row in zip(found, taken[:, 1:], strict=True):
-        count = np.count_nonzero(our_row)
-        assert our_row[count - 1] == 3
+        count = np.count_nonzero(our_row != special.pad)
+        assert our_row[count - 1] == special.end
         shared = min(count, length - 1)
         np.testing.assert_array_equal(our_row[:shared], their_row[:shared])
-        assert count == length or their_row[shared - 1] == 3
+        assert count == length or their_row[shared - 1] == special.end
 
 
 TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."

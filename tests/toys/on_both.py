@@ -117,6 +117,7 @@ CASES = {
         for name, options in {
             "gpt2": {"block": "swish_rnn", "attention_windows": (0, 3)},
             "rotary": {"positions": "rotary", "num_kv_heads": 1, "attention_windows": (0, 3)},
+            "norms": {"positions": "rotary", "qk_norm": "heads", "norm": "output"},
             "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
         }.items()
     },
