@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,17 @@ _GENERATION = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "bad_words_ids"),
     *("forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "do_sample"),
     *("num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "top_k", "top_p"),
+)
+# Fields that do not change the answers of any model: names, labels, switches of PyTorch, dropout,
+# and ids, which belong to the vocabulary.
+_WITHOUT_EFFECT = (
+    *("_name_or_path", "architectures", "auto_map", "model_type", "transformers_version", "dtype"),
+    *("torch_dtype", "torchscript", "attn_implementation", "_attn_implementation_autoset"),
+    *("return_dict", "output_attentions", "output_hidden_states", "use_cache", "vocab_size"),
+    *("chunk_size_feed_forward", "gradient_checkpointing", "tokenizer_class", "classifier_dropout"),
+    *("finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id"),
+    *("is_decoder", "is_encoder_decoder", "cls_token_id", "sep_token_id", "mask_token_id"),
+    "macaron_tf",
 )
 # Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
@@ -74,6 +86,7 @@ class ForeignConfig:
     def __init__(self, fields: Mapping[str, Any], where: str):
         self.fields = fields
         self.where = where
+        self.names_read: set[str] = set()
 
     @classmethod
     def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
@@ -117,7 +130,21 @@ class ForeignConfig:
 
         The type of the value is not checked.
         """
+        self.names_read.add(field)
         return self.fields.get(field, default)
+
+    def report_unread(self, without_effect: Sequence[str]) -> None:
+        """Prints a note on stderr about fields that nothing read, except those without effect.
+
+        Empty values, such as `None` and False, count as switched off.
+        """
+        known = {*self.names_read, *_WITHOUT_EFFECT, *_GENERATION, *without_effect}
+        unread = [name for name, value in self.fields.items() if value and name not in known]
+        if unread:
+            print(
+                f"note: {self.where} has fields that are not read: {', '.join(unread)}",
+                file=sys.stderr,
+            )
 
     def number(
         self,
@@ -192,6 +219,7 @@ class ForeignConfig:
         Args:
             required: dict mapping a field to its only supported value. A missing field is accepted.
         """
+        self.names_read |= required.keys()
         for field, value in required.items():
             if self.fields.get(field, value) != value:
                 raise UserError(
@@ -200,6 +228,7 @@ class ForeignConfig:
                 )
 
     def _required(self, field: str, default) -> Any:
+        self.names_read.add(field)
         if field not in self.fields and default is None:
             raise UserError(
                 f"{self.where} lacks the field {field}: use the configuration that belongs to the "

@@ -67,6 +67,7 @@ class Family(abc.ABC):
             is the inverse of `derive_settings`.
         required_fields: dict mapping a field to its only supported value. A missing field is
             accepted.
+        without_effect: fields that do not change the model's answers.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
@@ -91,6 +92,7 @@ class Family(abc.ABC):
     derive_settings: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
     derive_fields: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
     required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
     prefix: str = ""
     transpose_kernels: bool = True
     output_kernel: str = ""
@@ -135,6 +137,10 @@ class Family(abc.ABC):
         If no name begins with `prefix`, the prefix is the part before the token embeddings' name.
         This part is empty in a model without a head, and any name in a user's own model class.
         """
+        # `torch.compile` and `DataParallel` put these before all names.
+        for wrapper in ("_orig_mod.", "module."):
+            if all(name.startswith(wrapper) for name in state):
+                state = {name.removeprefix(wrapper): array for name, array in state.items()}
         prefix = self.prefix
         if not prefix or not any(name.startswith(prefix) for name in state):
             ends = ((name, tokens) for tokens in self.tokens for name in state)

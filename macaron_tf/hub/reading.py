@@ -44,7 +44,9 @@ def read_hugging_face(
         if pooling:
             check_modules(directory, modules)
     config = ForeignConfig.of_directory(folder, FAMILIES)
-    model = FAMILIES[config.get("model_type")].read(folder, config, lower_case, not modules)
+    family = FAMILIES[config.get("model_type")]
+    model = family.read(folder, config, lower_case, not modules)
+    config.report_unread(family.without_effect)
     return with_pooling(model, directory, modules) if modules and pooling else model
 
 

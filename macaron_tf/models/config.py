@@ -242,8 +242,9 @@ class EncoderConfig(StackConfig):
         tied: whether a language model uses its embedding table as the output matrix. Otherwise, the
             model has a separate output matrix. With an adaptive softmax and `adaptive_divisor`
             above 1, tied embeddings are narrower for rare tokens (see `AdaptiveEmbedding`).
-        summary: position that a classifier reads: `"first"` ([CLS] at the start, as in BERT) or
-            `"last"` ([CLS] at the end, as in XLNet).
+        summary: what a classifier reads: `"first"` (the position of [CLS] at the start, as in
+            BERT), `"last"` ([CLS] at the end, as in XLNet) or `"mean"` (the mean of all positions,
+            as in ModernBERT).
     """
 
     num_layers: Depth
@@ -269,7 +270,7 @@ class EncoderConfig(StackConfig):
     adaptive_cutoffs: tuple[Count, ...] = ()
     adaptive_divisor: Count = 1
     tied: bool = True
-    summary: Literal["first", "last"] = "first"
+    summary: Literal["first", "last", "mean"] = "first"
 
     def check(self) -> None:
         super().check()

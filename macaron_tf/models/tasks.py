@@ -16,7 +16,7 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.text.base import CLS_SEGMENT
 
 # `Pooling` modes for the values of `summary` in configurations.
-_POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
+_POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max", "mean": "mean"}
 TokenLevelConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 

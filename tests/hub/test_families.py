@@ -7,13 +7,15 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
+from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.families import FAMILIES
 from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
 from macaron_tf.text.base import Special
 from tests.harness import numpy_of
 from tests.toys.hard_texts import hard_texts
 from tests.toys.hugging_face import check_equal, written
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
@@ -82,8 +84,6 @@ WITH_TOKENIZERS = ("gpt2", "llama of one table")
 
 @pytest.mark.parametrize("family", ["gpt2", "llama of one table", "llama", "gpt"])
 def test_a_language_model_without_padding_gets_an_id_after_its_tokens(family, tmp_path):
-    import torch
-
     (tmp_path / "in").mkdir()
     options = {"bos_token_id": 260, "eos_token_id": 260} if family in WITH_TOKENIZERS else {}
     theirs = peer_language_models.make(family, tmp_path / "in", **options)
@@ -110,8 +110,6 @@ def test_a_language_model_without_padding_gets_an_id_after_its_tokens(family, tm
 
 
 def test_xlnet_keeps_its_ids(tmp_path):
-    import torch
-
     (tmp_path / "in").mkdir()
     theirs = peer_language_models.make("xlnet", tmp_path / "in")
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
@@ -129,8 +127,6 @@ def test_xlnet_keeps_its_ids(tmp_path):
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_an_encoder_decoder_keeps_its_ids(family, tmp_path):
-    import torch
-
     (tmp_path / "in").mkdir()
     options = {} if family == "t5" else {"forced_bos_token_id": 0}
     make = getattr(peer_encoder_decoders, f"{family}_directory")
@@ -162,3 +158,88 @@ def test_an_encoder_decoder_keeps_its_ids(family, tmp_path):
     if family == "t5":  # a BART's table has rows that fill it up
         np.testing.assert_allclose(sums["loss_sum"] / sums["weight"], float(answer.loss), rtol=1e-5)
     check_written(read, tmp_path / "in", tmp_path / "out")
+
+
+def their_logits(model, ids) -> np.ndarray:
+    with torch.no_grad():
+        given = {"input_ids": torch.tensor(ids)}
+        if model.config.is_encoder_decoder:
+            given["decoder_input_ids"] = given["input_ids"]
+        return model(**given).logits.numpy()
+
+
+def changed(name: str, value):
+    """Returns another value of a field of `config.json`, of a type that transformers takes."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value / 2 + 0.1
+    if isinstance(value, int):
+        return value + 1
+    return 1 if value is None and name.endswith("_id") else value
+
+
+KINDS = {
+    **dict.fromkeys(ENCODERS, "ForTokenClassification"),
+    **dict.fromkeys(("gpt2", "gpt", "llama", "qwen 3", "olmo 2", "xlnet"), ""),
+    **dict.fromkeys(("t5", "bart"), None),
+}
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_every_field_is_read_or_without_effect(family, tmp_path, capsys):
+    """All fields of transformers' class; those that are not read change no logit of theirs."""
+    place = tmp_path / "in"
+    place.mkdir()
+    if family in ENCODERS:
+        theirs = peer_encoders.make(family, KINDS[family], place)
+    elif family in ("t5", "bart"):
+        theirs, _ = getattr(peer_encoder_decoders, f"{family}_directory")(place)
+    else:
+        theirs = peer_language_models.make(family, place)
+    file = place / "config.json"
+    written = json.loads(file.read_text())
+    fields = {**json.loads(theirs.config.to_json_string(use_diff=False)), **written}
+    file.write_text(json.dumps(fields))
+    config = ForeignConfig.of_directory(place, FAMILIES)
+    assert FAMILIES[config.get("model_type")].read(place, config)
+    capsys.readouterr()
+    config.report_unread(FAMILIES[config.get("model_type")].without_effect)
+    assert not capsys.readouterr().err
+
+    kept = {"architectures", "vocab_size", "is_encoder_decoder", "id2label", "label2id"}
+    kept |= {"num_labels", "d_head", "transformers_version", "dtype", "return_dict", "problem_type"}
+    unread = fields.keys() - config.names_read - kept
+    file.write_text(json.dumps({n: changed(n, v) if n in unread else v for n, v in fields.items()}))
+    again = type(theirs).from_pretrained(place).eval()
+    ids = np.random.default_rng(0).integers(5, 13, (2, 9))
+    # `chunk_size_feed_forward` adds the 64 terms of a float32 sum in another order.
+    logits, before = their_logits(again, ids), their_logits(theirs, ids)
+    np.testing.assert_allclose(logits, before, rtol=0, atol=2e-6 * np.abs(before).max())
+
+
+def test_an_unknown_field_and_names_of_wrappers(tmp_path, capsys):
+    theirs = peer_encoders.make("bert", "ForMaskedLM", tmp_path)
+    plain = macaron_tf.load(f"hugging-face:{tmp_path}").network.get_weights()
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "new": 3, "off": None}))
+    state = {f"module.{name}": array for name, array in theirs.state_dict().items()}
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    capsys.readouterr()
+    read = macaron_tf.load(f"hugging-face:{tmp_path}")
+    assert f"note: {file} has fields that are not read: new\n" in capsys.readouterr().err
+    for a, b in zip(read.network.get_weights(), plain, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_modernberts_classifier_pools_as_its_field_says(pooling, tmp_path):
+    kind = "ForSequenceClassification"
+    theirs = peer_encoders.make("modernbert", kind, tmp_path, classifier_pooling=pooling)
+    read = macaron_tf.load(f"hugging-face:{tmp_path}")
+    inputs = peer_encoders.batch(theirs, "modernbert")
+    expected = peer_encoders.call(theirs, inputs).logits.numpy()
+    check_equal(read.network(peer_encoders.ours_of(inputs)), expected)
+    written(read, tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["classifier_pooling"] == pooling

@@ -117,6 +117,10 @@ BART = SequenceFamily(
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
     },
+    without_effect=(
+        *("dropout", "attention_dropout", "activation_dropout", "classif_dropout", "init_std"),
+        *("encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers"),
+    ),
     prefix="model.",
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.

@@ -52,4 +52,9 @@ ELECTRA = dataclasses.replace(
         "feed_forward_dim": ("intermediate_size", 1024),
         "num_heads": ("num_attention_heads", 4),
     },
+    required_fields={
+        **BERT.required_fields,
+        **{"summary_type": "first", "summary_use_proj": True},  # of `ElectraForMultipleChoice`
+    },
+    without_effect=("summary_activation", "summary_last_dropout"),
 )

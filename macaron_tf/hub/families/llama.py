@@ -86,6 +86,7 @@ LLAMA = LanguageFamily(
     derive_settings=llama_settings,
     derive_fields=_llama_fields,
     required_fields={"attention_bias": False, "mlp_bias": False},
+    without_effect=("pretraining_tp", "rope_theta"),  # the latter if `rope_parameters` has it
     prefix="model.",
     output_kernel="lm_head.weight",
     body_prefixes=("layers.",),

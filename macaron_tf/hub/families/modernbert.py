@@ -18,6 +18,7 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderChooser, EncoderClassifier
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
+_POOLINGS = {"cls": "first", "mean": "mean"}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -53,6 +54,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
             "the same scaling in all layers: give another model"
         )
     return {
+        "summary": config.choice("classifier_pooling", _POOLINGS, "cls"),
         "attention_windows": windows,
         **bases[_GLOBAL],
         "local_rotary_base": bases[_LOCAL]["rotary_base"] if any(windows) else None,
@@ -69,6 +71,9 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
     first, *others = shortest_period(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
     return {
+        "classifier_pooling": {name: field for field, name in _POOLINGS.items()}.get(
+            config.summary
+        ),
         "local_attention": next(filter(None, windows), 128),
         "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
         "rope_parameters": {
@@ -135,5 +140,11 @@ MODERNBERT = EncoderFamily(
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
         **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
     },
+    without_effect=(
+        *("embedding_dropout", "initializer_cutoff_factor", "deterministic_flash_attn"),
+        *("sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
+        *("repad_logits_with_grad", "global_attn_every_n_layers"),
+        *("global_rope_theta", "local_rope_theta"),  # read if `rope_parameters` lacks them
+    ),
     padding_id=50_283,
 )

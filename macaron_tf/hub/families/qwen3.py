@@ -17,8 +17,11 @@ NORMS = {
 def _settings(config: ForeignConfig) -> dict[str, Any]:
     if "sliding_attention" in (config.get("layer_types") or ()):
         config.require({"layer_types": None})
-    defaults = {"num_key_value_heads": 32, "head_dim": 128}
-    return llama_settings(ForeignConfig({**defaults, **config.fields}, config.where))
+    defaults = {
+        "num_kv_heads": config.get("num_key_value_heads", 32),
+        "head_dim": config.get("head_dim", 128),
+    }
+    return {**llama_settings(config), **defaults}
 
 
 QWEN3 = dataclasses.replace(
@@ -35,4 +38,5 @@ QWEN3 = dataclasses.replace(
     fixed_settings={**LLAMA.fixed_settings, "qk_norm": "head"},
     derive_settings=_settings,
     required_fields={"attention_bias": False, "use_sliding_window": False},
+    without_effect=(*LLAMA.without_effect, "sliding_window", "max_window_layers"),
 )

@@ -105,6 +105,11 @@ T5 = SequenceFamily(
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
     },
+    # The activation's fields follow from `feed_forward_proj`.
+    without_effect=(
+        *("dropout_rate", "initializer_factor", "n_positions", "dense_act_fn", "is_gated_act"),
+        "scale_decoder_outputs",
+    ),
     output_kernel="lm_head.weight",
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, and weights that transformers ignores, too.

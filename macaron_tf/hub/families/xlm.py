@@ -135,5 +135,12 @@ XLM = XlmFamily(
         "is_encoder": True,
         "tie_word_embeddings": True,
     },
+    # Only the classes without a counterpart here read the summary and the beams.
+    without_effect=(
+        *("sinusoidal_embeddings", "embed_init_std", "lang_id", "id2lang", "start_n_top"),
+        *("pad_index", "unk_index", "mask_index", "bos_index", "eos_index", "end_n_top"),
+        *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+        "summary_first_dropout",
+    ),
     padding_id=2,
 )

@@ -203,7 +203,12 @@ XLNET = XlnetFamily(
         "same_length": False,
         "untie_r": True,
         "tie_word_embeddings": True,
+        "summary_use_proj": True,
     },
+    without_effect=(
+        *("d_head", "reuse_len", "use_mems_eval", "use_mems_train", "start_n_top", "end_n_top"),
+        *("summary_activation", "summary_last_dropout"),  # read with a task head
+    ),
     prefix="transformer.",
     output_kernel="lm_loss.weight",
     body_prefixes=("layer.",),
