@@ -12,13 +12,12 @@ from macaron_tf.hub.families import FAMILIES
 from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
 from macaron_tf.text.base import Special
 from tests.harness import numpy_of
+from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
 from tests.toys.hard_texts import hard_texts
 from tests.toys.hugging_face import check_equal, written
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
 
 # Kind of the model class, and PAD, UNK, [CLS], [SEP] and [MASK].
 ENCODERS = {
@@ -176,6 +175,8 @@ def changed(name: str, value):
         return value / 2 + 0.1
     if isinstance(value, int):
         return value + 1
+    if isinstance(value, str):
+        return "tanh"
     return 1 if value is None and name.endswith("_id") else value
 
 

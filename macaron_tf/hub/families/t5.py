@@ -18,9 +18,13 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
     # T5 with tied embeddings divides the decoder's output by sqrt(D), but T5 1.1 does not. Newer
     # files have the field `scale_decoder_outputs`.
     is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    projection = str(config.get("feed_forward_proj", "relu"))
+    gated, activation = projection.startswith("gated-"), projection.removeprefix("gated-")
+    activation = "gelu_new" if projection == "gated-gelu" else activation
+    config.require({"is_gated_act": gated, "dense_act_fn": activation})
     return {
         "num_decoder_layers": config.number(layers_field),
-        "gated": config.get("feed_forward_proj", "relu").startswith("gated-"),
+        "gated": gated,
         "scaled_logits": bool(is_scaled),
     }
 
@@ -105,11 +109,7 @@ T5 = SequenceFamily(
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
     },
-    # The activation's fields follow from `feed_forward_proj`.
-    without_effect=(
-        *("dropout_rate", "initializer_factor", "n_positions", "dense_act_fn", "is_gated_act"),
-        "scale_decoder_outputs",
-    ),
+    without_effect=("dropout_rate", "initializer_factor", "n_positions"),
     output_kernel="lm_head.weight",
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, and weights that transformers ignores, too.
