@@ -15,6 +15,11 @@ from macaron_tf.pretrained import Pretrained
 # pooling in later versions and in macaron_tf.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
+# Early versions named the file with the maximum length after the kind of the encoder.
+_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "xlnet", "camembert")
+)
 
 
 def read_modules(directory: pathlib.Path) -> list[dict]:
@@ -46,19 +51,28 @@ def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
 def with_pooling(encoder: Pretrained, directory: pathlib.Path, modules: list[dict]) -> Pretrained:
     """Returns an encoder with the pooling, the normalization and the maximum length of a folder."""
     transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
-    file = transformer_folder / "sentence_bert_config.json"
-    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
+    config = _optional(transformer_folder, *_CONFIGS)
     if config.get("do_lower_case"):
         config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
-    max_length = encoder.config.max_length
-    if config.get("max_seq_length") is not None:
-        max_length = min(max_length, config.number("max_seq_length"))
+    # Without a length of its own, the model takes the tokenizer's.
+    tokenizer = _optional(transformer_folder, "tokenizer_config.json")
+    limits = [config.get("max_seq_length"), tokenizer.get("model_max_length")]
+    limit = next((int(n) for n in limits if n is not None), encoder.config.max_length)
+    prompts = _optional(directory, "config_sentence_transformers.json")
+    if (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")):
+        prompts.require({"default_prompt_name": None})  # texts would get a prefix
     return dataclasses.replace(
         encoder,
         pooling=_pooling(pooling_folder / "config.json"),
         normalize="Normalize" in map(_type, modules),
-        max_length=max_length,
+        max_length=min(encoder.config.max_length, limit),
     )
+
+
+def _optional(directory: pathlib.Path, *names: str) -> ForeignConfig:
+    """Reads the first file of these names; without such a file, the result has no fields."""
+    file = next((directory / n for n in names if (directory / n).is_file()), None)
+    return ForeignConfig(read_json(file) if file else {}, str(file or directory / names[0]))
 
 
 def _type(module: dict) -> str:

@@ -322,6 +322,20 @@ def test_pooling_normalization_and_length_are_read(tmp_path):
     assert read_sentence(tmp_path, sentence={}).max_length == 12
 
 
+def test_length_and_prompts_of_early_and_late_versions(tmp_path):
+    toys.write_modules(toys.write_bert(tmp_path, tokenizer_config={"model_max_length": 8}))
+    assert read_hugging_face(tmp_path).max_length == 8  # as sentence-transformers does
+    (tmp_path / "sentence_roberta_config.json").write_text('{"max_seq_length": 6}')
+    assert read_hugging_face(tmp_path).max_length == 6
+    file = tmp_path / "config_sentence_transformers.json"
+    prompts = {"prompts": {"query": "query: ", "document": ""}}
+    for name in (None, "document"):
+        file.write_text(json.dumps({**prompts, "default_prompt_name": name}))
+        assert read_hugging_face(tmp_path).max_length == 6
+    file.write_text(json.dumps({**prompts, "default_prompt_name": "query"}))
+    refuses("default_prompt_name='query'", read_hugging_face, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
