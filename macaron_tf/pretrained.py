@@ -42,9 +42,9 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.settings import Settings
+from macaron_tf.special import SPECIAL, Special
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.base import SPECIAL, Special
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.state import require_disk_space, save_weights, weight_table

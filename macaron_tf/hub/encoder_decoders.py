@@ -13,8 +13,8 @@ from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, build_model, missing
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.base import Special
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # Dict mapping a stack to its embeddings.

@@ -27,8 +27,8 @@ from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.base import Special
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from macaron_tf.hub.heads import ReadHead, find_head
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.base import Special
 
 # Settings of every language model.
 CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}

@@ -16,15 +16,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
-from macaron_tf.text.base import (
-    NO_TEXT,
-    SPECIAL,
-    PieceVocabulary,
-    Special,
-    reports_unknown,
-    too_large,
-    too_small,
-)
+from macaron_tf.special import SPECIAL, Special
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,

@@ -10,7 +10,7 @@ import macaron_tf
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
-from macaron_tf.text.base import Special
+from macaron_tf.special import Special
 from tests.harness import numpy_of
 from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
 from tests.toys.hard_texts import hard_texts

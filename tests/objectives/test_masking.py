@@ -10,8 +10,8 @@ from macaron_tf.objectives import (
     mask_tokens,
 )
 from macaron_tf.objectives.denoising import DenoisingConfig
+from macaron_tf.special import Special
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
-from macaron_tf.text.base import Special
 from tests.toys import objectives as toy
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()

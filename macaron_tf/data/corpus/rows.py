@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.text.base import Special
+from macaron_tf.special import Special
 
 
 class Row(NamedTuple):

@@ -37,7 +37,7 @@ from macaron_tf.models.tasks import (
     EncoderTagger,
 )
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text.base import Special
+from macaron_tf.special import Special
 
 _XLNET_PADDING = 5  # if config.json does not say
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler

@@ -11,8 +11,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, Tokenizer, special_of, with_added
 from macaron_tf.io.paths import refuse_damage
+from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, PieceVocabulary
-from macaron_tf.text.base import Special
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto

@@ -10,8 +10,8 @@ from sentencepiece import sentencepiece_model_pb2
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
+from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
-from macaron_tf.text.base import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
