@@ -5,7 +5,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -41,9 +41,6 @@ class EncoderFamily(Family):
     Attributes:
         heads: mapping of weight names for the pre-training heads. A model may lack any of these
             heads, and also the pooler in `table`.
-        code: function that returns a dict mapping file name to contents. An exported folder
-            includes these Python files, so that transformers can load the folder with
-            `trust_remote_code=True`.
         masked_class_suffix: suffix of the class name for masked language modelling, such as
             "ForMaskedLM".
         positions, segments: names of the position and the segment embeddings, whose values
@@ -60,7 +57,6 @@ class EncoderFamily(Family):
 
     catalog: str = "bert_base"
     heads: Table = dataclasses.field(default_factory=dict)
-    code: Callable[[], dict[str, bytes]] = dict
     masked_class_suffix: str = "ForMaskedLM"
     positions: str = ""
     segments: str | None = None

@@ -80,6 +80,9 @@ class Family(abc.ABC):
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: name of the field that sets the dropout rate of a task head.
+        code: function that returns a dict mapping file name to contents. An exported folder
+            includes these Python files, so that transformers can load the folder with
+            `trust_remote_code=True`.
     """
 
     model_type: str = ""
@@ -101,6 +104,7 @@ class Family(abc.ABC):
     class_prefix: str = ""
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     head_dropout: str = "classifier_dropout"
+    code: Callable[[], dict[str, bytes]] = dict
 
     @abc.abstractmethod
     def read(

@@ -52,12 +52,14 @@ class LanguageFamily(Family):
             tokenizer cannot be read, with a note on stderr.
         last_norm: name of the last norm, with `{}` for the index of the last layer.
         language_class: suffix of the class name of the model with its output layer.
+        bias: name of the output layer's bias. Most models have none.
     """
 
     starts: bool = True
     tokenizer: Literal["required", "optional", "tried"] = "required"
     last_norm: str
     language_class: str
+    bias: str = ""
 
     def read(
         self,
@@ -72,7 +74,8 @@ class LanguageFamily(Family):
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
         start = config.get("bos_token_id") or ends[0]
-        special = Special(len(tokens), None, start, ends[0], rows=len(tokens))
+        pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
+        special = Special(pad, None, start, ends[0], rows=len(tokens))
         vocabulary, starts = self._read_vocabulary(directory)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
@@ -101,7 +104,7 @@ class LanguageFamily(Family):
 
 def import_language_model(
     arrays: Arrays,
-    family: Family,
+    family: LanguageFamily,
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     starts: bool = True,
@@ -129,12 +132,13 @@ def import_language_model(
         check_pieces(vocabulary, tokens)
         special = vocabulary.special
     size = special.size
-    # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
-    bias = padded_rows(size, UNUSED_TOKEN_BIAS)(np.zeros(len(tokens), "float32"))
+    has_bias = arrays.has(family.bias)
+    bias = arrays.array(family.bias) if has_bias else np.zeros(len(tokens), "float32")
     table = {
         **family.table,
         "tokens/table": padded_rows(size)(tokens),
-        "language_head/bias": bias,
+        # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
+        "language_head/bias": padded_rows(size, UNUSED_TOKEN_BIAS)(bias),
     }
     head = task_head or ReadHead(LanguageModel, {}, TaskHead("", "", {}), {})
     fields, random_layers = head.fields, ()

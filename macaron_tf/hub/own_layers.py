@@ -1,6 +1,7 @@
-"""Conversion rules for `remote/modeling_macaron.py`, macaron_tf's encoders in PyTorch.
+"""Conversion rules for `remote/modeling_macaron.py`, macaron_tf's networks in PyTorch.
 
-If no model in transformers can express an encoder, the exported folder includes this PyTorch file.
+If no model in transformers can express an encoder or a causal language model, the exported folder
+includes this PyTorch file.
 """
 
 import importlib.resources
@@ -33,7 +34,7 @@ _FIELDS = (
     *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
     *("positions", "max_length", "toeplitz", "tiny_attention_dim", "num_segments"),
     *("embedding_norm", "embedding_scale", "initializer_range"),
-    *("dropout", "attention_dropout", "activation_dropout"),
+    *("dropout", "attention_dropout", "activation_dropout", "causal", "tied"),
 )
 # transformers treats `max_length` as a text generation setting, and then cannot save the model.
 _RENAMED = {"max_length": "max_position_embeddings"}
@@ -89,7 +90,10 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
         "positions": config.relative,
-        "block": any(map(is_import_path, config.blocks)),
+        "norm": config.norm == "output",
+        # A causal gMLP cannot decode token by token.
+        "block": any(map(is_import_path, config.blocks))
+        or (config.causal and bool(config.without_attention)),
         "activation": config.activation not in ACTIVATIONS,
         "scheme": any(name not in (None, *ACTIVATIONS) for name in activations),
     }
@@ -103,7 +107,7 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _auto_map() -> dict[str, str]:
-    heads = ("Config", "Model", *(f"For{name}" for name in ("MaskedLM", *CLASSES)))
+    heads = ("Config", "Model", *(f"For{name}" for name in ("MaskedLM", "CausalLM", *CLASSES)))
     auto_names = (name if name in heads[:2] else f"Model{name}" for name in heads)
     pairs = zip(auto_names, heads, strict=True)
     return {f"Auto{name}": f"{MODULE}.Macaron{head}" for name, head in pairs}
@@ -164,6 +168,7 @@ def _own_table() -> Table:
         "embeddings/norm": "embeddings.norm",
         "embeddings/segments": Raw("embeddings.segments.weight"),
         "encoder/projection": "projection",
+        "language_head/projection": "language_head.projection",
         "stack/final_norm": "stack.final_norm",
     }
     for index in range(_NUM_ENTRIES):

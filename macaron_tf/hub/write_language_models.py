@@ -1,4 +1,4 @@
-"""Export of language models as Hugging Face's."""
+"""Export of language models as Hugging Face's, or with macaron_tf's own PyTorch file."""
 
 import dataclasses
 from typing import Any
@@ -10,6 +10,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw
 from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.families.macaron import MACARON_LANGUAGE
 from macaron_tf.hub.heads import head_fields, unstandardized_weights
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.hub.tokenizers.decoders import language_tokenizer
@@ -43,11 +44,17 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     """
     model.require_head()
     network, config = model.network, model.config
-    # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
-    config_with_bias = dataclasses.replace(config, output_bias=True)
-    families = [family for family in FAMILIES.values() if isinstance(family, LanguageFamily)]
-    family = find_family(families, config_with_bias)
     rows, special = kept_rows(model), model.special
+    has_bias = _has_bias(model, rows)  # a bias of zeros is left out
+    families = [family for family in FAMILIES.values() if isinstance(family, LanguageFamily)]
+
+    def describe_missing(family: LanguageFamily) -> str:
+        if isinstance(network, CausalClassifier):
+            return "" if CausalClassifier in family.tasks else "a classifier's head"
+        return "an output bias" if has_bias and not family.bias else ""
+
+    config_with_bias = dataclasses.replace(config, output_bias=True)
+    family = find_family([*families, MACARON_LANGUAGE], config_with_bias, describe_missing)
     if _is_framed(model):  # the classifier reads special tokens, even if the checkpoint lacked them
         rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
     token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
@@ -58,6 +65,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
     fields = {
         **config_fields(family, config),
+        **({"output_bias": has_bias} if family.bias else {}),
         **token_ids,
         "model_type": family.model_type,
         "vocab_size": len(rows),
@@ -66,7 +74,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     tokens = Raw(family.tokens[0], inverse=lambda table: table[rows])
     table = {**family.table, "tokens/table": tokens}
     state = layer_state(network.encoder, table, family.prefix, family.transpose_kernels)
-    files, notes = {}, []
+    files, notes = family.code(), []
     if isinstance(network, CausalClassifier):
         _fold_head(model, state, family)
         head = family.tasks[CausalClassifier]
@@ -76,10 +84,14 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         if _is_framed(model):
             notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
     else:
-        _check_bias(model, rows, family)
-        if network.language_head.output_table:
-            output_table = network.language_head.output_table.matrix("float32")
+        head = network.language_head
+        if head.projection:
+            state |= layer_state(head.projection, family.table)
+        if head.output_table:
+            output_table = head.output_table.matrix("float32")
             state[family.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
+        if has_bias:
+            state[family.bias] = keras.ops.convert_to_numpy(head.bias)[rows]
         fields["architectures"] = [family.class_prefix + family.language_class]
         pipeline = "text-generation"
         default = {**token_ids, **_suppressed_tokens(model, rows)}
@@ -122,20 +134,15 @@ def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
     return {"suppress_tokens": ids} if ids else {}
 
 
-def _check_bias(model: Pretrained, rows: np.ndarray, family: LanguageFamily) -> None:
-    """Raises a UserError if the output bias of a language model is not zero.
+def _has_bias(model: Pretrained, rows: np.ndarray) -> bool:
+    """Returns whether a language model has an output bias that is not zero.
 
     The function ignores the bias of [CLS].
     """
-    head = model.network.language_head
-    if head.bias is None:
-        return
-    values = keras.ops.convert_to_numpy(head.bias)[rows[rows != model.special.begin]]
-    if np.any(values):
-        raise UserError(
-            f"the model has an output bias, but Hugging Face's {family.name} has none: train with "
-            "--set model.output_bias=False, or save the model in macaron_tf's own format"
-        )
+    if isinstance(model.network, CausalClassifier) or model.network.language_head.bias is None:
+        return False
+    bias = keras.ops.convert_to_numpy(model.network.language_head.bias)
+    return bool(np.any(bias[rows[rows != model.special.begin]]))
 
 
 def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: LanguageFamily) -> None:

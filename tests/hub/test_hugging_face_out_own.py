@@ -1,4 +1,4 @@
-"""Tests of encoders without a Hugging Face class, saved with this project's PyTorch model file."""
+"""Tests of networks without a Hugging Face class, saved with this project's PyTorch model file."""
 
 import json
 
@@ -13,7 +13,8 @@ from macaron_tf.models import (
     EncoderTagger,
     PretrainingEncoder,
 )
-from tests.harness import numpy_of
+from tests.harness import numpy_of, refuses
+from tests.toys.decoders import language_model
 from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
@@ -70,6 +71,28 @@ HEADS = {
     EncoderSpanReader: ("QuestionAnswering", {}),
     EncoderChooser: ("MultipleChoice", {}),
 }
+# Language models, which have other defaults (see `language_model`).
+LANGUAGE = {
+    "macaron": {"block": "macaron", "output_bias": True},
+    "full steps": {
+        **{"scheme": "channels width 1/2, tokens, channels width 1/2", "positions": "sinusoidal"},
+        **{"embedding_dim": 16, "embedding_scale": True, "tied": False, "norm": "post"},
+    },
+    "branches": {
+        **{"scheme": "tokens & channels/2, channels", "positions": "rotary", "num_kv_heads": 2},
+        **{"norm_type": "rms", "gated": True, "use_bias": False, "tied": False},
+    },
+    "swish_rnn": {
+        **{"block": "swish_rnn", "rnn_step_sizes": (1, 3), "positions": "none"},
+        "relative_bias": "shared",
+    },
+    "alibi": {"positions": "alibi"},
+    "windows": {
+        **{"block": ("swish_rnn", "macaron"), "attention_windows": (4, 0), "positions": "rotary"},
+        **{"rnn_step_sizes": (2,), "local_rotary_base": 100.0, "embedding_dim": 16},
+    },
+    "solvers": {"scheme": "channels by heun, tokens by rk4", "attention_windows": (3,)},
+}
 REAL = IDS != 0
 
 
@@ -89,6 +112,44 @@ def test_our_reader_takes_the_folder_without_its_code(system, tmp_path):
     assert read.unread == () and read.config.splittings == made.config.splittings
     ours, back = (numpy_of(one.network(BATCH)["masked_language"]) for one in (made, read))
     np.testing.assert_allclose(ours[REAL][:, : len(WORDS)], back[REAL][:, : len(WORDS)], atol=1e-6)
+
+
+@pytest.mark.parametrize("system", LANGUAGE)
+def test_our_reader_takes_a_language_model_without_its_code(system, tmp_path):
+    made = language_model(**LANGUAGE[system])
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.unread == () and read.starts and read.config.splittings == made.config.splittings
+    pieces = made.vocabulary.pieces
+    back = {weight.path: numpy_of(weight) for weight in read.network.weights}
+    for weight in made.network.weights:
+        value, other = numpy_of(weight), back.pop(weight.path)
+        if len(value) == made.vocabulary.size:  # the unused rows at the end are left out
+            value, other = value[:pieces], other[:pieces]
+        np.testing.assert_array_equal(value, other)
+    assert not any(bias[:pieces].any() for bias in back.values())  # an output bias of zeros
+    ids = {"token_ids": np.array([[2, 9, 8, 70, 263, 17, 200, 11, 5]])}
+    ours, again = (numpy_of(one.network(ids))[..., :pieces] for one in (made, read))
+    np.testing.assert_allclose(ours, again, atol=1e-6)
+    read.save_pretrained(tmp_path / "again", format=FORMAT)
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        first, second = ((tmp_path / place / name).read_bytes() for place in ("out", "again"))
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"block": "gmlp"}, "block='gmlp' has no counterpart in Hugging Face's"),
+        ({"block": "macaron", "norm": "output"}, "norm='output' has no counterpart"),
+        ({"block": "macaron", "qk_norm": "head"}, "qk_norm='head' has no counterpart"),
+        ({"block": "macaron", "adaptive_cutoffs": (20,)}, r"adaptive_cutoffs=\(20,\) has no count"),
+    ],
+)
+def test_other_language_models_are_refused(options, reason, tmp_path):
+    made = language_model(**options)
+    refuses(reason, made.save_pretrained, tmp_path / "out", format=FORMAT)
 
 
 def test_a_layer_is_a_list_of_steps(tmp_path):
@@ -138,6 +199,41 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     np.testing.assert_allclose(ours, found, atol=1e-5)
 
 
+@pytest.mark.parametrize("system", LANGUAGE)
+def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
+    """Rows padded on the left continue as without padding, by greedy choice and with two beams."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = language_model(**LANGUAGE[system])
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    theirs, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(loaded.values())
+    pieces, padding = made.vocabulary.pieces, 5
+    ids = torch.tensor(np.random.default_rng(0).integers(5, pieces, (2, 11)))
+    mask = torch.ones_like(ids)
+    ids[1, :padding] = mask[1, :padding] = 0
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "return_dict_in_generate": True}
+    for beams in (1, 2):
+        options |= {"num_beams": beams, "output_logits": True}
+        cached, plain = (
+            theirs.generate(ids, attention_mask=mask, use_cache=use, **options)
+            for use in (True, False)
+        )
+        alone = theirs.generate(ids[1:, padding:], **options)
+        assert torch.equal(cached.sequences, plain.sequences)
+        assert torch.equal(cached.sequences[1:, padding:], alone.sequences)
+        assert cached.past_key_values is not None and plain.past_key_values is None
+        for one, other, last in zip(cached.logits, plain.logits, alone.logits, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+            torch.testing.assert_close(one[beams:], last, atol=1e-5, rtol=0)
+        if beams == 1:
+            row = cached.sequences[:1].numpy()
+            ours = numpy_of(made.network({"token_ids": row}))[0, 10:-1, :pieces]
+            found = torch.cat([logits[:1] for logits in cached.logits]).numpy()
+            np.testing.assert_allclose(ours, found, atol=1e-5)
+
+
 def test_pytorch_s_models_follow_transformers_customs(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     written(PretrainingEncoder, SYSTEMS["macaron"], tmp_path / "out")
@@ -160,6 +256,34 @@ def test_pytorch_s_models_follow_transformers_customs(tmp_path):
     torch.testing.assert_close(again(ids).logits, more)
     theirs.resize_token_embeddings(len(WORDS))
     torch.testing.assert_close(theirs(ids).logits, named.logits)
+
+
+@pytest.mark.parametrize("system", ["macaron", "branches"])  # tied with a bias, and untied
+def test_pytorch_s_language_models_follow_transformers_customs(system, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = language_model(**LANGUAGE[system])
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    opened = transformers.AutoModelForCausalLM.from_pretrained
+    theirs = opened(tmp_path / "out", trust_remote_code=True)
+    ids = torch.tensor(np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 9)))
+    logits = theirs(ids).logits
+    first = theirs(ids[:, :4], use_cache=True)
+    second = theirs(ids[:, 4:], past_key_values=first.past_key_values, logits_to_keep=2)
+    torch.testing.assert_close(second.logits, logits[:, -2:])
+    plain = theirs(ids, labels=ids, use_cache=True, return_dict=False)
+    assert [type(part).__name__ for part in plain] == ["Tensor", "Tensor", "Cache"]
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(plain[0], expected)
+    plain[0].backward()
+    assert all(weight.grad is not None for weight in theirs.parameters())
+    size = logits.shape[-1]
+    theirs.resize_token_embeddings(size + 3)
+    more = theirs(ids).logits
+    assert more.shape[-1] == size + 3
+    torch.testing.assert_close(more[..., :size], logits)
+    theirs.save_pretrained(tmp_path / "again")
+    again = opened(tmp_path / "again", trust_remote_code=True)
+    torch.testing.assert_close(again(ids).logits, more)
 
 
 def test_distances_have_their_buckets(tmp_path):

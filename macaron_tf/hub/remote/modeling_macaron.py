@@ -1,21 +1,25 @@
-"""PyTorch implementation of macaron_tf's encoders: Macaron, SwishRNN, BERT-rab, gMLP and aMLP.
+"""PyTorch implementation of macaron_tf's encoders and causal language models.
 
+The blocks are Transformer, Macaron, SwishRNN, BERT-rab, gMLP, aMLP and any other splitting scheme.
 A folder with this file and weights can be loaded without macaron_tf:
 
     AutoModel.from_pretrained(DIR, trust_remote_code=True)
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True).generate(...)
 
 A layer is one step of a numerical solver for the differential equation x' = f(x). The field
 `layers` of `config.json` lists the sub-layers of each layer. A sub-layer computes one summand of f.
 In shapes, B is the batch size, L is the sequence length, D is `hidden_dim`, and H is `num_heads`.
 """
 
+import itertools
 import math
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers import modeling_outputs as outputs
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import can_return_tuple
 
 ACTIVATIONS = {
@@ -43,6 +47,7 @@ SETTINGS = {
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
     **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
     **{"classifier_dropout": 0.1, "pooler_activation": "tanh"},
+    **{"causal": False, "tied": True, "output_bias": False},
 }
 
 
@@ -61,7 +66,7 @@ class MacaronConfig(PretrainedConfig):
 
     - `bias`: name of the relative position bias that the attention uses.
     - `window`: window size of sliding-window attention. Half of the window is on each side of a
-      position.
+      position. In a causal model, the window ends at the position itself.
     - `rotary_base`: base of the attention's rotary positions.
     - `joined`: whether the next sub-layer starts from the same input, so that both steps are added.
     - `norm`: name of another sub-layer whose norm is used; `None` means no norm.
@@ -163,14 +168,13 @@ def rotate(x, angles):
     return torch.cat([*pair, unchanged], dim=-1)
 
 
-def alibi(heads, positions):
-    """Computes ALiBi's biases `(..., H, L, L)`: `-slope * distance`, with one slope per head."""
+def alibi(heads, distances):
+    """Computes ALiBi's biases `(H, L, S)`: `-slope * |distance|`, with one slope per head."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8.0 * n / power) for n in range(1, power + 1)]
     slopes += [2.0 ** (-4.0 * n / power) for n in range(1, 2 * power, 2)]
-    slopes = torch.tensor(slopes[:heads], device=positions.device)[:, None, None]
-    distances = (positions[..., None] - positions[..., None, :]).abs().float()
-    return -slopes * distances[..., None, :, :]
+    slopes = torch.tensor(slopes[:heads], device=distances.device)[:, None, None]
+    return -slopes * distances.abs().float()
 
 
 def masked_score(dtype):
@@ -179,6 +183,36 @@ def masked_score(dtype):
     The score is finite, so that a sequence of only padding does not give NaN.
     """
     return -1e4 if dtype == torch.float16 else -1e9
+
+
+class Context:
+    """Masks, positions and cache that all sub-layers share in one forward pass.
+
+    L is the number of new positions. S is the number of all positions, with the cached positions.
+
+    Attributes:
+        mask: `(B, S)`, False at padding.
+        positions: `(L,)` or `(B, L)`, positions of the new tokens in their texts.
+        distances: `(L, S)`, index of the key minus index of the query.
+        cache: transformers' `Cache`, or `None`.
+        slots: iterator over the indices of the cache's layers. Each evaluation of an attention or a
+            recurrence takes the next index.
+    """
+
+    def __init__(self, mask, positions, cache):
+        self.mask, self.positions, self.cache = mask, positions, cache
+        self.slots = itertools.count()
+        indices = torch.arange(mask.shape[1], device=mask.device)
+        self.distances = indices - indices[-positions.shape[-1] :, None]
+
+    def cached(self, slot):
+        """Returns the cached keys, or `None` before the first update."""
+        is_empty = self.cache is None or slot >= len(self.cache.layers)
+        return None if is_empty else self.cache.layers[slot].keys
+
+    def update(self, slot, key, value):
+        """Appends keys and values to the cache. Returns them with the cached ones before them."""
+        return (key, value) if self.cache is None else self.cache.update(key, value, slot)
 
 
 class Attention(nn.Module):
@@ -206,38 +240,48 @@ class Attention(nn.Module):
             self.key_value = nn.Linear(config.hidden_dim, 2 * kv_width, bias=use_bias)
         self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=use_bias)
 
-    def forward(self, x, mask, positions, bias=None):
+    def forward(self, x, context, bias=None):
         query, key, value = self.project(x)
         if self.rotary_base:
             dim = self.head_dim if self.is_tiny else self.config.rotary_dim or self.head_dim
-            angles = rotary_angles(self.config, self.rotary_base, dim, positions)
+            angles = rotary_angles(self.config, self.rotary_base, dim, context.positions)
             angles = angles[:, None] if angles.ndim == 3 else angles  # (B, 1, L, r/2) or (L, r/2)
             query, key = rotate(query, angles), rotate(key, angles)
-        masked = masked_score(x.dtype)
-        scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
-        scores = scores.masked_fill(~mask, masked)[:, None, None]  # (B, 1, 1, L)
-        scores = scores if bias is None else scores + bias.to(x.dtype)
-        if self.config.positions == "alibi" and not self.is_tiny:
-            scores = scores + alibi(self.heads, positions).to(x.dtype)
-        if self.window:
-            indices = torch.arange(x.shape[1], device=x.device)
-            is_far = (indices - indices[:, None]).abs() > self.window // 2  # (L, L)
-            scores = scores.masked_fill(is_far, masked)
-        dropout = self.dropout if self.training else 0.0
+        key, value = context.update(next(context.slots), key, value)
+        scores = self.scores(x.dtype, context, key.shape[2], bias)
+        if self.kv_heads < self.heads:  # (B, K, S, d) -> (B, H, S, d)
+            groups = self.heads // self.kv_heads
+            key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
         y = functional.scaled_dot_product_attention(
-            query, key, value, scores.expand(-1, -1, x.shape[1], -1), dropout, scale=self.scale
+            *(query, key, value, scores.expand(-1, -1, x.shape[1], -1)),
+            self.dropout if self.training else 0.0,
+            scale=self.scale,
         )
         return self.output(y.transpose(1, 2).flatten(2))
 
+    def scores(self, dtype, context, length, bias):
+        """Computes the scores that are added to `Q K^T`, for the last `length` positions."""
+        distances = context.distances[:, -length:]  # (L, S)
+        is_visible = context.mask[:, None, None, -length:]  # (B, 1, 1, S)
+        if self.config.causal:
+            is_visible = is_visible & (distances <= 0)
+        if self.window:
+            reach = self.window - 1 if self.config.causal else self.window // 2
+            is_visible = is_visible & (distances.abs() <= reach)
+        scores = torch.zeros(is_visible.shape, dtype=dtype, device=distances.device)
+        scores = scores.masked_fill(~is_visible, masked_score(dtype))
+        if self.config.positions == "alibi" and not self.is_tiny:
+            bias = alibi(self.heads, distances)
+        return scores if bias is None else scores + bias.to(dtype)
+
     def project(self, x):
-        """Projects `x` to queries, keys and values, each `(B, H, L, d)`."""
+        """Projects `x` to queries `(B, H, L, d)` and to keys and values `(B, K, L, d)`."""
         if self.kv_heads == self.heads:
             qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
             return qkv.permute(2, 0, 3, 1, 4)
         query = self.query(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         key_value = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
-        key_value = key_value.permute(2, 0, 3, 1, 4)  # (2, B, K, L, d)
-        return query, *key_value.repeat_interleave(self.heads // self.kv_heads, dim=2)
+        return query, *key_value.permute(2, 0, 3, 1, 4)
 
 
 class FeedForward(nn.Module):
@@ -255,7 +299,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(inner, config.hidden_dim, bias=config.use_bias)
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, positions, bias=None):
+    def forward(self, x, context, bias=None):
         y = self.inner(x)
         if self.gated:
             gate, y = y.chunk(2, dim=-1)
@@ -268,7 +312,8 @@ class SwishRNN(nn.Module):
 
     C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1, where k is the
     setting `distance` and `Swish(z) = sigmoid(alpha z + beta) z`. The recurrence consists of k
-    independent chains, so one step of the loop advances all chains. R is the inner width.
+    independent chains, so one step of the loop advances all chains. R is the inner width. The cache
+    contains the last k values of C.
     """
 
     def __init__(self, config, settings):
@@ -282,23 +327,29 @@ class SwishRNN(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.zeros(width)))
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, positions, bias=None):
+    def forward(self, x, context, bias=None):
         x1, x2 = self.inner(x).chunk(2, dim=-1)  # each (B, L, R)
-        c = self.recurrence(x1.float(), mask).to(x.dtype)
+        c = self.recurrence(x1.float(), context).to(x.dtype)
         return self.outer(self.dropout((c + self.state_bias) * self.gate(x2 + self.gate_bias)))
 
-    def recurrence(self, x, mask):
+    def recurrence(self, x, context):
         alpha, beta, length = self.alpha.float(), self.beta.float(), x.shape[1]
+        slot = next(context.slots)
+        past = context.cached(slot)  # (B, 1, k, R)
+        past = x[:, :0] if past is None else past[:, 0]
+        c = functional.pad(past, (0, 0, self.distance, 0))[:, -self.distance :]  # (B, k, R)
         padding = -length % self.distance
         inputs = functional.pad(x, (0, 0, 0, padding)).unflatten(1, (-1, self.distance))
-        is_real = functional.pad(mask, (0, padding)).unflatten(1, (-1, self.distance))[..., None]
-        c, states = torch.zeros_like(inputs[:, 0]), []  # (B, k, R)
+        is_real = functional.pad(context.mask[:, -length:], (0, padding))
+        is_real, states = is_real.unflatten(1, (-1, self.distance))[..., None], []
         for index in range(inputs.shape[1]):
             difference = c - inputs[:, index]
             updated = torch.sigmoid(alpha * difference + beta) * difference + inputs[:, index]
             c = torch.where(is_real[:, index], updated, c)  # padding does not change the state
             states.append(c)
-        return torch.stack(states, dim=1).flatten(1, 2)[:, :length]
+        y = torch.stack(states, dim=1).flatten(1, 2)[:, :length]
+        context.update(slot, y[:, None], y[:, None, :, :0])
+        return y
 
 
 class Gating(nn.Module):
@@ -346,10 +397,10 @@ class GatedMLP(nn.Module):
         )
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, positions, bias=None):
-        addition = self.tiny_attention(x, mask, positions) if self.tiny_attention else None
+    def forward(self, x, context, bias=None):
+        addition = self.tiny_attention(x, context) if self.tiny_attention else None
         z = self.dropout(self.activation(self.inner(x)))
-        return self.outer(self.gating(z, mask, addition))
+        return self.outer(self.gating(z, context.mask, addition))
 
 
 MIXERS = {
@@ -371,36 +422,39 @@ class SubLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.add_module(self.mixer_name, MIXERS[self.mixer_name](config, settings))
 
-    def forward(self, base, x, norm, step_size, solver, *context):
+    def forward(self, base, x, norm, step_size, solver, context, bias):
         """Returns `base` plus one step of the solver, whose start point is `x`."""
         mixer, point, slopes = self.get_submodule(self.mixer_name), x, []
         for row in SOLVERS[solver]:
-            slopes.append(self.dropout(mixer(norm(point) if self.is_pre_norm else point, *context)))
+            point = norm(point) if self.is_pre_norm else point
+            slopes.append(self.dropout(mixer(point, context, bias)))
             step = sum(step_size * w * slope for w, slope in zip(row, slopes, strict=True))
             point = x + step
         return base + step
 
 
 class RelativeBias(nn.Module):
-    """Relative position bias `(1, H, L, L)` of T5, with one weight per head and distance bucket."""
+    """Relative position bias `(1, H, L, S)` of T5, with one weight per head and distance bucket.
+
+    In an encoder, half of the buckets are for keys after the query.
+    """
 
     def __init__(self, config, buckets=32, max_distance=128):
         super().__init__()
-        self.table = nn.Embedding(buckets, config.num_heads)
-        self.half_buckets, self.max_distance = buckets // 2, max_distance
+        self.table, self.causal = nn.Embedding(buckets, config.num_heads), config.causal
+        self.buckets, self.max_distance = buckets if self.causal else buckets // 2, max_distance
 
-    def forward(self, length, device):
-        indices = torch.arange(length, device=device)
-        distances = indices - indices[:, None]  # key - query
-        absolute, exact = distances.abs(), self.half_buckets // 2
+    def forward(self, distances):
+        absolute = (-distances).clamp(min=0) if self.causal else distances.abs()
+        exact = self.buckets // 2
         ratio = torch.log(absolute.clamp(min=1).float() / exact) / math.log(
             self.max_distance / exact
         )
-        log_bucket = exact + (ratio * (self.half_buckets - exact)).long()
-        buckets = torch.where(
-            absolute < exact, absolute, log_bucket.clamp(max=self.half_buckets - 1)
-        )
-        return self.table(buckets + self.half_buckets * (distances > 0)).permute(2, 0, 1)[None]
+        log_bucket = exact + (ratio * (self.buckets - exact)).long()
+        buckets = torch.where(absolute < exact, absolute, log_bucket.clamp(max=self.buckets - 1))
+        if not self.causal:
+            buckets = buckets + self.buckets * (distances > 0)
+        return self.table(buckets).permute(2, 0, 1)[None]
 
 
 class Stack(nn.Module):
@@ -420,7 +474,7 @@ class Stack(nn.Module):
         self.is_pre_norm = config.norm == "pre"
         self.final_norm = layer_norm(config) if self.is_pre_norm else None
 
-    def forward(self, x, mask, positions):
+    def forward(self, x, context):
         """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`.
 
         Only the last output includes the final norm.
@@ -431,12 +485,12 @@ class Stack(nn.Module):
             for settings in layer:
                 name = settings.get("bias")
                 if name and name not in biases:
-                    biases[name] = self.get_submodule(name)(x.shape[1], x.device)
+                    biases[name] = self.get_submodule(name)(context.distances)
                 sublayer = self.get_submodule(settings["name"])
                 owner = settings.get("norm", settings["name"])
                 norm = self.get_submodule(owner).norm if owner else nn.Identity()
                 step_options = (norm, settings["step_size"], settings["solver"])
-                x = sublayer(x, start, *step_options, mask, positions, biases.get(name))
+                x = sublayer(x, start, *step_options, context, biases.get(name))
                 if not settings.get("joined"):
                     start = x = x if self.is_pre_norm else norm(x)
             states.append(x)
@@ -448,6 +502,7 @@ class Stack(nn.Module):
 class MacaronPreTrainedModel(PreTrainedModel):
     config_class = MacaronConfig
     base_model_prefix = "macaron"
+    accepts_loss_kwargs = False  # a loss is a mean: transformers' `Trainer` accumulates it right
 
     def _init_weights(self, module):
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -457,7 +512,7 @@ class MacaronPreTrainedModel(PreTrainedModel):
 
 
 class MacaronModel(MacaronPreTrainedModel):
-    """Encoder without a head, which maps ids `(B, L)` to hidden states `(B, L, D)`."""
+    """Network without a head, which maps ids `(B, L)` to hidden states `(B, L, D)`."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -474,6 +529,22 @@ class MacaronModel(MacaronPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.tokens = value
 
+    def new_cache(self):
+        """Creates an empty cache for a causal model.
+
+        The layers of the cache belong to the evaluations of attentions and recurrences in order.
+        """
+        layers = []
+        for settings in itertools.chain.from_iterable(self.config.layers):
+            if settings["mixer"] == "feed_forward":
+                continue
+            # `DynamicSlidingWindowLayer` keeps one position less, as the window includes the query.
+            window = settings.get("window", 0)
+            window = settings["distance"] + 1 if settings["mixer"] == "swish_rnn" else window
+            for _ in SOLVERS[settings["solver"]]:
+                layers.append(DynamicSlidingWindowLayer(window) if window else DynamicLayer())
+        return Cache(layers)
+
     @can_return_tuple
     def forward(
         self,
@@ -482,21 +553,31 @@ class MacaronModel(MacaronPreTrainedModel):
         token_type_ids=None,
         position_ids=None,
         inputs_embeds=None,
+        past_key_values=None,
+        use_cache=False,
         output_hidden_states=None,
         **kwargs,
     ):
+        cache = past_key_values
+        if use_cache and cache is None and self.config.causal:
+            cache = self.new_cache()
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        inputs = input_ids if inputs_embeds is None else inputs_embeds
+        start = 0 if cache is None else cache.get_seq_length()
+        end = start + inputs.shape[1]
         if position_ids is None:
-            inputs = input_ids if inputs_embeds is None else inputs_embeds
-            position_ids = torch.arange(inputs.shape[1], device=inputs.device)
+            position_ids = torch.arange(start, end, device=inputs.device)
+        if attention_mask is None:
+            attention_mask = torch.ones(inputs.shape[0], end, device=inputs.device)
+        context = Context(attention_mask.bool(), position_ids, cache)
         x = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = (
-            torch.ones(x.shape[:2], device=x.device) if attention_mask is None else attention_mask
+        states = self.stack(self.projection(x), context)
+        return outputs.BaseModelOutputWithPast(
+            last_hidden_state=states[-1],
+            past_key_values=cache,
+            hidden_states=states if output_hidden_states else None,
         )
-        states = self.stack(self.projection(x), mask.bool(), position_ids)
-        hidden_states = states if output_hidden_states else None
-        return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=hidden_states)
 
 
 class MaskedLanguageHead(nn.Module):
@@ -519,32 +600,109 @@ class MaskedLanguageHead(nn.Module):
         return functional.linear(x, table, self.bias)
 
 
-class MacaronForMaskedLM(MacaronPreTrainedModel):
+class NextTokenHead(nn.Module):
+    """Output layer of a language model: `x P E^T + bias`.
+
+    E is the table of token embeddings or, in an untied model, `output_table`. P is the identity if
+    both have the same width.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        width = config.embedding_dim or config.hidden_dim
+        needs_projection = width != config.hidden_dim
+        self.projection = (
+            nn.Linear(config.hidden_dim, width, bias=False) if needs_projection else nn.Identity()
+        )
+        self.output_table = None
+        if not config.tied:
+            self.output_table = nn.Linear(width, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
+
+    def forward(self, x, table):
+        table = self.output_table.weight if self.output_table else table
+        return functional.linear(self.projection(x), table, self.bias)
+
+
+class TokenModel(MacaronPreTrainedModel):
+    """Base class of models that predict tokens. `head_class` computes the logits `(B, L, V)`."""
+
+    head_name = ""
+    head_class = None
+
     def __init__(self, config):
         super().__init__(config)
         self.macaron = MacaronModel(config)
-        self.masked_language = MaskedLanguageHead(config)
+        self.add_module(self.head_name, self.head_class(config))
         self.post_init()
+
+    @property
+    def head(self):
+        return self.get_submodule(self.head_name)
+
+    def logits(self, x):
+        return self.head(x, self.macaron.embeddings.tokens.weight)
 
     def resize_token_embeddings(self, *args, **kwargs):
         """Resizes the token embeddings and the head's bias. The bias of new tokens is 0."""
-        table = super().resize_token_embeddings(*args, **kwargs)
-        bias = self.masked_language.bias.data
-        bias = functional.pad(bias, (0, table.num_embeddings - len(bias)))
-        self.masked_language.bias = nn.Parameter(bias)
+        table, bias = super().resize_token_embeddings(*args, **kwargs), self.head.bias
+        if bias is not None:
+            bias = functional.pad(bias.data, (0, table.num_embeddings - len(bias)))
+            self.head.bias = nn.Parameter(bias)
         return table
+
+
+class MacaronForMaskedLM(TokenModel):
+    head_name, head_class = "masked_language", MaskedLanguageHead
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
         out = self.macaron(input_ids, attention_mask, return_dict=True, **kwargs)
-        table = self.macaron.embeddings.tokens.weight
-        logits = self.masked_language(out.last_hidden_state, table)
+        logits = self.logits(out.last_hidden_state)
         loss = cross_entropy(logits, labels)
         return outputs.MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
 
 
+class MacaronForCausalLM(TokenModel, GenerationMixin):
+    """Causal language model. The label of a position is the id of this position, not the next."""
+
+    head_name, head_class = "language_head", NextTokenHead
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls):
+        return False  # `generate` then uses the cache that the first forward pass creates
+
+    def get_output_embeddings(self):
+        return self.language_head.output_table
+
+    def set_output_embeddings(self, value):
+        self.language_head.output_table = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        labels=None,
+        logits_to_keep=0,
+        **kwargs,
+    ):
+        kwargs = {"position_ids": position_ids, **kwargs, "return_dict": True}
+        out = self.macaron(input_ids, attention_mask, **kwargs)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.logits(out.last_hidden_state[:, kept])
+        loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
+        return outputs.CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=out.past_key_values,
+            hidden_states=out.hidden_states,
+        )
+
+
 class TaskModel(MacaronPreTrainedModel):
-    """Base class of task models: the encoder with a task head of dropout and a linear layer.
+    """Base class of task models: the network with a task head of dropout and a linear layer.
 
     If `pooled` is True, the head reads the pooler `activation(x[0] W + b)`, where x[0] is the first
     position. If `norm_type` is "unbiased", the pooler ends with a norm. If `pooled` is False, the
