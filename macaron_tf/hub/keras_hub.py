@@ -12,6 +12,7 @@ Import this module before KerasHub reads a preset that contains a class of this 
 import registers the classes with Keras.
 """
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
@@ -81,13 +82,11 @@ class _Backbone(keras_hub.models.Backbone):
         fields = hints_of(EncoderConfig)
         changes = {name: value for name, value in config.items() if name in fields}
         options = {name: value for name, value in config.items() if name not in fields}
-        base_config = keras.saving.deserialize_keras_object(options["config"])
-        quantized = options.pop("quantized", None)
+        saved_config = keras.saving.deserialize_keras_object(options["config"])
+        options["config"] = dataclasses.replace(saved_config, **changes)
+        quantized, flags = options.pop("quantized", None), options.pop("trainable_parts", {})
         options["dtype"] = options.get("dtype") or quantized
-        flags = options.pop("trainable_parts", {})
-        backbone = super().from_config(
-            {**options, "config": type(base_config).from_config(base_config.get_config() | changes)}
-        )
+        backbone = super().from_config(options)
         set_part_flags(backbone, flags)
         return backbone
 
@@ -205,8 +204,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def _set_vocabulary(self, vocabulary: PieceVocabulary) -> None:
         if vocabulary.cls_last:
             raise UserError(
-                "the vocabulary puts [CLS] after a text, as in XLNet, but KerasHub's packers put "
-                "[CLS] before a text: give another type of model"
+                "the vocabulary puts [CLS] after a text, but KerasHub puts it before a text: give "
+                "another type of model than XLNet"
             )
         self.vocabulary = vocabulary
         self.start_token_id, self.end_token_id = vocabulary.special.begin, vocabulary.special.end
@@ -223,9 +222,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
     def tokenize(self, inputs):
         lines = tf.convert_to_tensor(inputs)
-        if lines.shape.rank == 0:
-            return self.vocabulary.encode(lines[None])[0]
-        return self.vocabulary.encode(lines)
+        rows = self.vocabulary.encode(tf.reshape(lines, [-1]))
+        return rows if lines.shape.rank else rows[0]
 
     def detokenize(self, inputs):
         """Decodes ids `(L,)` to a string, or ids `(B, L)` to `(B,)` strings.
@@ -276,20 +274,21 @@ class LanguageModelTokenizer(_Tokenizer):
     backbone_cls = LanguageModelBackbone
 
 
+def _sequence_length(config: EncoderConfig) -> int:
+    return config.longest or 512
+
+
 class _Sized:
     """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`.
 
-    The default is the backbone's maximum sequence length. If the backbone has no maximum, the
-    default is KerasHub's default length.
+    The default is the backbone's maximum sequence length, or 512 if the backbone has no maximum.
     """
 
     @classmethod
     def _add_missing_kwargs(cls, loader, kwargs):
+        config = keras.saving.deserialize_keras_object(loader.config["config"]["config"])
         kwargs = super()._add_missing_kwargs(loader, kwargs)
-        max_length = keras.saving.deserialize_keras_object(
-            loader.config["config"]["config"]
-        ).longest
-        return {"sequence_length": max_length, **kwargs} if max_length else kwargs
+        return {"sequence_length": _sequence_length(config), **kwargs}
 
 
 class _Packing(_Sized):
@@ -379,11 +378,12 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
         config = backbone.config
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.activation, self.epsilon = activation, epsilon
+        self.activation = activation or config.activation
+        self.epsilon = epsilon or config.epsilon
         self.masked_lm_head = keras_hub.layers.MaskedLMHead(
             token_embedding=backbone.token_embedding,
-            intermediate_activation=activation_named(activation or config.activation),
-            layer_norm_epsilon=epsilon or config.epsilon,
+            intermediate_activation=activation_named(self.activation),
+            layer_norm_epsilon=self.epsilon,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=config.initializer_range),
             dtype=backbone.dtype_policy,
             name="masked_lm_head",
@@ -444,9 +444,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
         def next_token(prompt, cache, index):
             # The sampler's index is the position of the next token.
-            tokens = slice_tokens(prompt, index - 1)
-            options = {"with_hidden": True}
-            logits, cache, hidden = model.decode_step(tokens, index - 1, context, cache, **options)
+            inputs = (slice_tokens(prompt, index - 1), index - 1, context, cache)
+            logits, cache, hidden = model.decode_step(*inputs, with_hidden=True)
             return logits[:, 0], hidden, cache  # (B, 1, V) -> (B, V)
 
         def read_chunk(index, cache):
@@ -484,9 +483,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             stop_tokens = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
             is_stop = ops.any(ops.equal(token_ids[..., None], stop_tokens), axis=-1)
             is_stop = ops.cast(ops.logical_and(is_stop, ops.logical_not(prompt_mask)), "int32")
-            mask = ops.equal(
-                ops.cumsum(is_stop, axis=-1) - is_stop, 0
-            )  # up to the first stop token
+            # The mask includes the first stop token.
+            mask = ops.equal(ops.cumsum(is_stop, axis=-1) - is_stop, 0)
         return {"token_ids": token_ids, "padding_mask": mask}
 
 
@@ -518,7 +516,7 @@ def task_of(
     """
     if isinstance(model, keras.Model):
         model = Pretrained(model)
-    network, preprocessor_options = model.network, {}
+    network, preprocessor_options, options = model.network, {}, {}
     encoder_classes = PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:
         network.build()
@@ -528,37 +526,17 @@ def task_of(
         backbone.language_model.set_weights(network.get_weights())
         preprocessor_options["add_start_token"] = model.starts
     elif isinstance(network, encoder_classes) and isinstance(network.config, EncoderConfig):
-        if network.config.norm_type == "unbiased":
-            raise UserError(
-                "norm_type='unbiased' (ModernBERT) needs a head without biases, which KerasHub "
-                "lacks: use EncoderBackbone(config) with your own head"
-            )
-        backbone_options = {}
+        _check_head(model)
+        task_class, pooler_activation = EncoderMaskedLM, "tanh"
         if isinstance(network, EncoderClassifier):
-            _check_language(model)
-            backbone_options["pooler_activation"] = network.pooler_activation
-        backbone = EncoderBackbone(network.config, **backbone_options)
-        backbone.encoder.set_weights(network.encoder.get_weights())
-        pooler = network.pooler or model.pooler
-        if pooler:
-            backbone.pooler.set_weights(pooler.get_weights())
-        if isinstance(network, EncoderClassifier):
-            task_class = EncoderTextClassifier
+            task_class, pooler_activation = EncoderTextClassifier, network.pooler_activation
             options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
         else:
-            task_class, options = EncoderMaskedLM, dict(network.head_options)
-            is_trained = model.has_masked_language or model.objective or model.recipe
-            if model.checkpoint and not is_trained:
-                raise UserError(
-                    f"{model.checkpoint} has no masked language head: use EncoderBackbone(config) "
-                    "with your own head"
-                )
-            if not options.pop("transform", True):
-                raise UserError(
-                    "KerasHub has no masked language head without a dense layer, as in XLM: use "
-                    "EncoderBackbone(config) with your own head"
-                )
-        kwargs = {**options, **kwargs}
+            options = {n: value for n, value in network.head_options.items() if n != "transform"}
+        backbone = EncoderBackbone(network.config, pooler_activation=pooler_activation)
+        backbone.encoder.set_weights(network.encoder.get_weights())
+        if pooler := network.pooler or model.pooler:
+            backbone.pooler.set_weights(pooler.get_weights())
     else:
         raise UserError(
             f"KerasHub has no task for the network {type(network).__name__}: give a classifier, a "
@@ -566,12 +544,12 @@ def task_of(
         )
     preprocessor = None
     if model.vocabulary:
-        length = sequence_length or network.config.longest or 512
-        tokenizer = task_class.preprocessor_cls.tokenizer_cls(model.vocabulary)
         preprocessor = task_class.preprocessor_cls(
-            tokenizer, sequence_length=length, **preprocessor_options
+            task_class.preprocessor_cls.tokenizer_cls(model.vocabulary),
+            sequence_length=sequence_length or _sequence_length(network.config),
+            **preprocessor_options,
         )
-    task = task_class(backbone=backbone, preprocessor=preprocessor, **kwargs)
+    task = task_class(backbone=backbone, preprocessor=preprocessor, **{**options, **kwargs})
     if task_class is EncoderTextClassifier:
         task.output_dense.set_weights(unstandardized_weights(model))
     elif task_class is EncoderMaskedLM:
@@ -581,6 +559,21 @@ def task_of(
     return task
 
 
+def _check_head(model: Pretrained) -> None:
+    """Raises a UserError if KerasHub's task has no counterpart for the head of an encoder."""
+    network, reason = model.network, ""
+    if network.config.norm_type == "unbiased":
+        reason = "norm_type='unbiased' (ModernBERT) needs a head without biases"
+    elif isinstance(network, EncoderClassifier):
+        _check_language(model)
+    elif model.checkpoint and not (model.has_masked_language or model.objective or model.recipe):
+        reason = f"{model.checkpoint} has no masked language head"
+    elif not network.head_options.get("transform", True):
+        reason = "KerasHub has no masked language head without a dense layer, as in XLM"
+    if reason:
+        raise UserError(f"{reason}: use EncoderBackbone(config) with your own head")
+
+
 def _check_language(model: Pretrained) -> None:
     """Raises a UserError if a classifier's texts are not in the model's first language."""
     limits = model.labelled.get("limits", {})
@@ -588,8 +581,8 @@ def _check_language(model: Pretrained) -> None:
     language = limits.get("language") or model.language
     if language not in (None, *languages[:1]):
         raise UserError(
-            f"the classifier's language is {language!r}, but a KerasHub task can only read the "
-            "model's first language: save the model in macaron_tf's own format"
+            f"the classifier's language is {language!r}, but a KerasHub task reads the model's "
+            "first language alone: save the model in macaron_tf's own format"
         )
 
 
@@ -622,8 +615,7 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
             if (cls := keras.saving.get_registered_object(name)) is None:
                 raise UserError(
                     f"{file} names the class {name}, which is not registered with Keras: import "
-                    "the module that defines this class before loading the preset, or update "
-                    "macaron_tf"
+                    "the module of this class first"
                 )
     try:
         with SafeModeScope(not trust_code):  # `from_preset` has no argument
@@ -641,30 +633,24 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
     config, has_masked_lm = backbone.config, isinstance(model, EncoderMaskedLM)
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
+            name = keras.activations.serialize(model.activation)
             raise UserError(
-                f"{directory} has activation={keras.activations.serialize(model.activation)!r} in "
-                "its head, but only a head without activation or with softmax can be read: give "
-                "another preset"
+                f"{directory} has a head with activation={name!r}, but only 'linear' and 'softmax' "
+                "can be read: give another preset"
             )
-        network = EncoderClassifier(
-            config,
-            model.num_classes,
-            model.dropout,
-            backbone.pooler_activation,
-            dtype=_dtype_policies("encoder_classifier", backbone),
-        )
+        dtype = _dtype_policies("encoder_classifier", backbone)
+        head = (model.num_classes, model.dropout, backbone.pooler_activation)
+        network = EncoderClassifier(config, *head, dtype=dtype)
         network.build()
         network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
         fields = {}
     else:
-        options = {}
-        if has_masked_lm:
-            options = {"activation": model.activation, "epsilon": model.epsilon}
-        options = {name: value for name, value in options.items() if value is not None}
-        network = PretrainingEncoder(
-            config, head_options=options, dtype=_dtype_policies("pretraining_encoder", backbone)
+        dtype = _dtype_policies("pretraining_encoder", backbone)
+        options = (
+            {"activation": model.activation, "epsilon": model.epsilon} if has_masked_lm else {}
         )
+        network = PretrainingEncoder(config, head_options=options, dtype=dtype)
         network.build()
         if has_masked_lm:
             network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
