@@ -158,6 +158,7 @@ def test_a_layer_is_a_list_of_steps(tmp_path):
     half = {"mixer": "feed_forward", "step_size": 0.5, "solver": "euler"}
     half |= {"inner_dim": 32, "activation": "gelu"}
     whole = {"mixer": "attention", "step_size": 1.0, "solver": "euler"}
+    whole |= {"window": 0, "rotary_base": None}
     names = ("feed_forward_0", "attention_1", "feed_forward_2")
     steps = [{"name": f"block_0.{n}", **s} for n, s in zip(names, (half, whole, half), strict=True)]
     assert fields["layers"] == [steps] * fields["num_layers"]

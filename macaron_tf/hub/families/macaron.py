@@ -1,22 +1,186 @@
-"""Encoders and language models with any block of macaron_tf, for `remote/modeling_macaron.py`."""
+"""Networks with any block of macaron_tf, for `remote/modeling_macaron.py`, our code in PyTorch.
 
+An exported folder includes this PyTorch file if no model in transformers can express an encoder or
+a causal language model.
+"""
+
+import importlib.resources
 import pathlib
 from typing import Any
 
-from macaron_tf.hub.arrays import Raw
+from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.family import TaskHead
 from macaron_tf.hub.language_models import LanguageFamily
-from macaron_tf.hub.own_layers import OWN_TABLE, own_code, own_fields, own_settings
+from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.feed_forward import FeedForward
+from macaron_tf.layers.mixer import Mixer
+from macaron_tf.layers.rotary import RotaryAttention
+from macaron_tf.layers.swish_rnn import SwishRNN
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
     EncoderChooser,
     EncoderClassifier,
     EncoderSpanReader,
     EncoderTagger,
 )
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
 
+_ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
+# Number of sub-layers and of relative biases that have entries in the mapping of weight names.
+_NUM_ENTRIES = 100
+_SETTINGS = (
+    *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
+    *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
+    *("activation", "gated", "use_bias", "scaled", "norm", "norm_type", "epsilon", "affine"),
+    *("num_kv_heads", "attention_windows", "first_norm"),
+    *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
+    *("positions", "toeplitz", "tiny_attention_dim", "num_segments"),
+    *("embedding_norm", "embedding_scale", "initializer_range"),
+    *("dropout", "attention_dropout", "activation_dropout", "causal", "tied"),
+)
+# Dict mapping a setting to its field. transformers treats the name `max_length` as a text
+# generation setting, and then cannot save the model.
+_FIELDS = {**{name: name for name in _SETTINGS}, "max_length": "max_position_embeddings"}
+_HEADS = (
+    *("MaskedLM", "CausalLM", "SequenceClassification", "TokenClassification"),
+    *("QuestionAnswering", "MultipleChoice"),
+)
+_CLASSES = {"AutoConfig": "Config", "AutoModel": "Model"}
+_CLASSES |= {f"AutoModelFor{head}": f"For{head}" for head in _HEADS}
+
+
+def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
+    """Returns the fields of a sub-layer that depend on its mixer."""
+    if isinstance(mixer, MultiHeadAttention):
+        is_rotary = isinstance(mixer, RotaryAttention)
+        return {"window": mixer.window, "rotary_base": mixer.rotary_base if is_rotary else None}
+    if isinstance(mixer, FeedForward):
+        feed_forward = mixer.config
+        return {"inner_dim": feed_forward.feed_forward_dim, "activation": feed_forward.activation}
+    if isinstance(mixer, SwishRNN):
+        return {"inner_dim": mixer.inner_dim, "distance": mixer.step_size, "gate": mixer.gate}
+    return {
+        "inner_dim": mixer.feed_forward_dim,
+        "activation": config.activation,
+        "tiny_attention_dim": mixer.tiny_attention_dim,
+        "rotary_base": mixer.rotary_base,
+    }
+
+
+def _code() -> dict[str, bytes]:
+    """Returns a dict mapping the name of the PyTorch file to its contents."""
+    file = importlib.resources.files("macaron_tf.hub") / "remote" / "modeling_macaron.py"
+    return {file.name: file.read_bytes()}
+
+
+def _settings(config: ForeignConfig) -> dict[str, Any]:
+    """Reads `EncoderConfig` settings from a `config.json` (the inverse of `_fields`)."""
+    values = {name: config.get(field) for name, field in _FIELDS.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _fields(config: EncoderConfig) -> dict[str, Any]:
+    """Converts an `EncoderConfig` to the fields of `config.json`.
+
+    If the PyTorch file does not support the value of a setting, the result omits the field of this
+    setting. `unsupported_settings` then reports the setting.
+    """
+    activations = [mix.activation for scheme in config.splittings for mix in scheme]
+    unsupported = {
+        "positions": config.relative,
+        "norm": config.norm == "output",
+        # A causal gMLP cannot decode token by token.
+        "block": any(map(is_import_path, config.blocks))
+        or (config.causal and bool(config.without_attention)),
+        "activation": config.activation not in _ACTIVATIONS,
+        "scheme": any(name not in (None, *_ACTIVATIONS) for name in activations),
+    }
+    fields = {
+        _FIELDS[name]: value
+        for name, value in config.options(*_FIELDS).items()
+        if value is not None and not unsupported.get(name, False)
+    }
+    layers = [] if any(unsupported.values()) else _layers(config)
+    auto_map = {name: f"modeling_macaron.Macaron{suffix}" for name, suffix in _CLASSES.items()}
+    return {**fields, "layers": layers, "auto_map": auto_map}
+
+
+def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
+    """Builds the field `layers` of `config.json`, which lists the sub-layers of each layer.
+
+    `MacaronConfig` in the PyTorch file documents the fields of a sub-layer.
+    """
+    stack = Stack(config, config.num_layers, sharing=config.sharing)
+    names: dict[int, str] = {}  # from `id` of a mixer or norm to its name; both may be shared
+    layers: list[list[dict[str, Any]]] = []
+    num_biased = 0
+    for index, block in enumerate(stack.blocks):
+        layers.append([])
+        for branches in block.steps:
+            for operator, residual in branches:
+                mixer, first_residual = residual.sublayer, branches[0][1]
+                name = names.setdefault(id(mixer), f"block_{index}.{residual.name}")
+                norm_owner = residual if config.norm == "pre" else first_residual
+                norm = norm_owner.layer_norm and names.setdefault(id(norm_owner.layer_norm), name)
+                settings = {
+                    "name": name,
+                    "mixer": mixer.name,
+                    "step_size": residual.step_size,
+                    "solver": residual.solver,
+                    **({"norm": norm} if norm != name else {}),
+                    **({"joined": True} if residual is not branches[-1][1] else {}),
+                    **_sizes(mixer, config),
+                }
+                if operator == "tokens" and block.takes_bias and stack.biases:
+                    settings["bias"] = stack.biases[num_biased % len(stack.biases)].name
+                layers[-1].append(settings)
+        num_biased += block.takes_bias
+    return layers
+
+
+def _table() -> Table:
+    """Builds the mapping of weight names.
+
+    A name in PyTorch is the end of the path in macaron_tf, with dots instead of slashes.
+    """
+    layers = {
+        "attention": ("query_key_value", "query", "key_value", "output"),
+        "feed_forward": ("inner", "outer"),
+        "swish_rnn": ("inner", "outer"),
+        "gated_mlp": (
+            *("inner", "outer", "gating/norm"),
+            *("tiny_attention/query_key_value", "tiny_attention/output"),
+        ),
+    }
+    weights = {
+        "swish_rnn": ("alpha", "beta", "state_bias", "gate_bias"),
+        "gated_mlp": ("gating/kernel", "gating/bias"),
+    }
+    table: dict[str, str | Raw] = {
+        "embeddings/norm": "embeddings.norm",
+        "embeddings/segments": Raw("embeddings.segments.weight"),
+        "encoder/projection": "projection",
+        "language_head/projection": "language_head.projection",
+        "stack/final_norm": "stack.final_norm",
+    }
+    for index in range(_NUM_ENTRIES):
+        table[f"stack/relative_bias_{index}"] = f"stack.relative_bias_{index}.table"
+        for mixer, names in layers.items():
+            sublayer = f"{'feed_forward' if mixer == 'swish_rnn' else mixer}_{index}"
+            for name in ("norm", *(f"{mixer}/{layer}" for layer in names)):
+                path = f"stack/block_{{}}/{sublayer}/{name}"
+                table[path] = path.replace("/", ".")
+            for weight in weights.get(mixer, ()):
+                path = f"stack/block_{{}}/{sublayer}/{mixer}/{weight}"
+                table[path] = Raw(path.replace("/", "."))
+    return table
+
+
+_TABLE = _table()
 _NAMES: dict[str, Any] = {
     "model_type": "macaron",
     "name": "Macaron",
@@ -24,9 +188,9 @@ _NAMES: dict[str, Any] = {
     "prefix": "macaron.",
     "body_prefixes": ("embeddings.", "projection.", "stack."),
     "tokens": ("embeddings.tokens.weight",),
-    "code": own_code,
-    "derive_settings": own_settings,
-    "derive_fields": own_fields,
+    "code": _code,
+    "derive_settings": _settings,
+    "derive_fields": _fields,
 }
 MACARON_LANGUAGE = LanguageFamily(
     **_NAMES,
@@ -34,7 +198,7 @@ MACARON_LANGUAGE = LanguageFamily(
     last_norm="",
     language_class="ForCausalLM",
     tokenizer="optional",
-    table={**OWN_TABLE, "embeddings/positions/table": Raw("embeddings.positions.weight")},
+    table={**_TABLE, "embeddings/positions/table": Raw("embeddings.positions.weight")},
     output_kernel="language_head.output_table.weight",
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
@@ -65,7 +229,7 @@ _POOLED: dict[str, Any] = {
 }
 MACARON = _MacaronFamily(
     **_NAMES,
-    table=OWN_TABLE,
+    table=_TABLE,
     heads={
         "masked_language/dense": "masked_language.dense",
         "masked_language/norm": "masked_language.norm",

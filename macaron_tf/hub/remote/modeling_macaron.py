@@ -688,7 +688,7 @@ class MacaronForCausalLM(TokenModel, GenerationMixin):
         logits_to_keep=0,
         **kwargs,
     ):
-        kwargs = {"position_ids": position_ids, **kwargs, "return_dict": True}
+        kwargs = {"position_ids": position_ids, "return_dict": True, **kwargs}
         out = self.macaron(input_ids, attention_mask, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.logits(out.last_hidden_state[:, kept])
