@@ -105,22 +105,24 @@ def written(network, options, place, **kind):
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_our_reader_takes_the_folder_without_its_code(system, tmp_path):
+def test_our_reader_takes_the_folder_without_its_code(system, tmp_path, capsys):
     made = written(PretrainingEncoder, SYSTEMS[system], tmp_path / "out")
     (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     assert read.unread == () and read.config.splittings == made.config.splittings
+    assert "not read" not in capsys.readouterr().err
     ours, back = (numpy_of(one.network(BATCH)["masked_language"]) for one in (made, read))
     np.testing.assert_allclose(ours[REAL][:, : len(WORDS)], back[REAL][:, : len(WORDS)], atol=1e-6)
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
-def test_our_reader_takes_a_language_model_without_its_code(system, tmp_path):
+def test_our_reader_takes_a_language_model_without_its_code(system, tmp_path, capsys):
     made = language_model(**LANGUAGE[system])
     made.save_pretrained(tmp_path / "out", format=FORMAT)
     (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     assert read.unread == () and read.starts and read.config.splittings == made.config.splittings
+    assert "not read" not in capsys.readouterr().err
     pieces = made.vocabulary.pieces
     back = {weight.path: numpy_of(weight) for weight in read.network.weights}
     for weight in made.network.weights:
@@ -158,13 +160,26 @@ def test_a_layer_is_a_list_of_steps(tmp_path):
     half = {"mixer": "feed_forward", "step_size": 0.5, "solver": "euler"}
     half |= {"inner_dim": 32, "activation": "gelu"}
     whole = {"mixer": "attention", "step_size": 1.0, "solver": "euler"}
-    whole |= {"window": 0, "rotary_base": None}
     names = ("feed_forward_0", "attention_1", "feed_forward_2")
     steps = [{"name": f"block_0.{n}", **s} for n, s in zip(names, (half, whole, half), strict=True)]
     assert fields["layers"] == [steps] * fields["num_layers"]
     assert fields["auto_map"]["AutoModel"] == "modeling_macaron.MacaronModel"
     card = (tmp_path / "out/README.md").read_text()
     assert 'AutoModelForTokenClassification.from_pretrained("out", trust_remote_code=True)' in card
+
+
+def test_layers_that_are_not_those_of_the_settings_are_refused(tmp_path):
+    """PyTorch reads the layers, and our reader the settings."""
+    language_model(block="macaron").save_pretrained(tmp_path / "out", format=FORMAT)
+    file = tmp_path / "out/config.json"
+    fields = json.loads(file.read_text())
+    for name, value, reason in (
+        ("layers", [[{**step, "step_size": 1.0} for step in fields["layers"][0]]] * 2, "layers"),
+        ("block", "transformer", "layers"),
+        ("causal", False, "causal=False, but only True can be used"),
+    ):
+        file.write_text(json.dumps({**fields, name: value}))
+        refuses(f"has {reason}", macaron_tf.load, f"hugging-face:{tmp_path / 'out'}")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -8,6 +8,7 @@ import importlib.resources
 import pathlib
 from typing import Any
 
+from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
@@ -56,8 +57,9 @@ _CLASSES |= {f"AutoModelFor{head}": f"For{head}" for head in _HEADS}
 def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
     """Returns the fields of a sub-layer that depend on its mixer."""
     if isinstance(mixer, MultiHeadAttention):
+        sizes = {"window": mixer.window} if mixer.window else {}
         is_rotary = isinstance(mixer, RotaryAttention)
-        return {"window": mixer.window, "rotary_base": mixer.rotary_base if is_rotary else None}
+        return {**sizes, "rotary_base": mixer.rotary_base} if is_rotary else sizes
     if isinstance(mixer, FeedForward):
         feed_forward = mixer.config
         return {"inner_dim": feed_forward.feed_forward_dim, "activation": feed_forward.activation}
@@ -67,7 +69,7 @@ def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
         "inner_dim": mixer.feed_forward_dim,
         "activation": config.activation,
         "tiny_attention_dim": mixer.tiny_attention_dim,
-        "rotary_base": mixer.rotary_base,
+        **({"rotary_base": mixer.rotary_base} if mixer.rotary_base else {}),
     }
 
 
@@ -80,7 +82,14 @@ def _code() -> dict[str, bytes]:
 def _settings(config: ForeignConfig) -> dict[str, Any]:
     """Reads `EncoderConfig` settings from a `config.json` (the inverse of `_fields`)."""
     values = {name: config.get(field) for name, field in _FIELDS.items()}
-    return {name: value for name, value in values.items() if value is not None}
+    settings = {name: value for name, value in values.items() if value is not None}
+    layers = config.get("layers")
+    if layers and layers != _layers(EncoderConfig.read({"vocab_size": 8, **settings})):
+        raise UserError(
+            f"{config.where} has layers that do not follow from its other fields: correct the "
+            "fields, for example block or scheme"
+        )
+    return settings
 
 
 def _fields(config: EncoderConfig) -> dict[str, Any]:
@@ -191,6 +200,7 @@ _NAMES: dict[str, Any] = {
     "code": _code,
     "derive_settings": _settings,
     "derive_fields": _fields,
+    "without_effect": ("output_bias", "pooler_activation"),  # or read with the head
 }
 MACARON_LANGUAGE = LanguageFamily(
     **_NAMES,
@@ -202,6 +212,7 @@ MACARON_LANGUAGE = LanguageFamily(
     output_kernel="language_head.output_table.weight",
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
+    required_fields={"causal": True},
 )
 
 
