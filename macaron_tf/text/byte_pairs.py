@@ -31,21 +31,22 @@ _MARK = "\U0010ffff"
 # Radford et al. 2019: contractions, then runs of letters, digits or symbols, each with an optional
 # space before it. Their pattern has a lookahead, which gives the last of several spaces to the next
 # word. RE2 has no lookahead, so `words` inserts `_MARK` before that space.
-_WORDS = {
-    "gpt2": (
-        "'s|'t|'re|'ve|'m|'ll|'d"
-        rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
-    ),
-    # The released tokenizer of Dubey et al. 2024: a run of letters may include one symbol before
-    # it, digits form groups of up to three, and line ends form words or end a run of symbols.
-    "llama3": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-        rf"|[^\r\n\pL\pN{_MARK}]?\pL+|\pN{{1,3}}| ?[^{_SPACE}\pL\pN{_MARK}]+[\r\n]*"
-        rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
-    ),
-}
+_GPT2 = (
+    "'s|'t|'re|'ve|'m|'ll|'d"
+    rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
+)
+# The released tokenizer of Dubey et al. 2024: a run of letters may include one symbol before it,
+# digits form groups of up to three, and line ends form words or end a run of symbols.
+_LLAMA = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    rf"|[^\r\n\pL\pN{_MARK}]?\pL+|\pN{{1,3}}| ?[^{_SPACE}\pL\pN{_MARK}]+[\r\n]*"
+    rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
+)
+# In Qwen 2 and 3, each digit is a word.
+_QWEN = _LLAMA.replace("{1,3}", "")
+_WORDS = {"gpt2": _GPT2, "llama3": _LLAMA, "cl100k": _LLAMA, "qwen2": _QWEN}
 # White space that becomes part of the next word if it ends a run of white space.
-_BEFORE = {"gpt2": f"[{_SPACE}]", "llama3": r"[\t\v\f\x{85}\pZ]"}
+_LAST_SPACE = r"[\t\v\f\x{85}\pZ]"
 _SHIFT = 1 << 32  # the lookup key of a pair of ids is left * _SHIFT + right
 
 
@@ -253,7 +254,7 @@ _SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 
 
 class BytePairVocabulary(MergedPieceVocabulary):
-    """Byte-level BPE vocabulary, which tokenizes text exactly as GPT-2 or Llama 3 does.
+    """Byte-level BPE vocabulary, which tokenizes text exactly as GPT-2, Llama 3 or Qwen does.
 
     No text is encoded as UNK. A word includes the space before it, so a piece that begins with
     white space begins a word.
@@ -266,8 +267,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
             first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
         pair_separators: number of [SEP] tokens between two texts.
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
-        pattern: rule that splits text into words: `"gpt2"` or `"llama3"`. With `"llama3"`, a word
-            that equals a piece is always encoded as this single piece.
+        pattern: rule that splits text into words: that of `"gpt2"`, `"llama3"`, `"qwen2"` (Qwen 2
+            and 3) or `"cl100k"` (GPT-4). The rules of Llama 3 and GPT-4 are equal, but with
+            `"llama3"`, a word that equals a piece is always encoded as this single piece.
         mask_takes_space: see `PieceVocabulary`. RoBERTa's and ModernBERT's [MASK] does.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
@@ -366,7 +368,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        pattern, last_space = _WORDS[self.pattern], _BEFORE[self.pattern]
+        pattern = _WORDS[self.pattern]
+        last_space = f"[{_SPACE}]" if self.pattern == "gpt2" else _LAST_SPACE
         marked = tf.strings.regex_replace(
             self.spaced(lines), rf"([{_SPACE}]+)({last_space}[^{_SPACE}])", rf"\1{_MARK}\2"
         )
@@ -377,7 +380,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
         ids = tf.gather(self._byte_ids, tf.cast(letters, tf.int32))
         lengths = tf.strings.length(words)
-        if self.pattern == "gpt2":
+        if self.pattern != "llama3":
             return ids, lengths
         # A word that is a piece is a single unit, which no merge changes.
         word_ids = self.piece_ids.lookup(words)  # (N,); -1 for other words
@@ -398,7 +401,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return _table(list(ids_by_bytes), list(ids_by_bytes.values()), -1)
 
     def trackables(self) -> list:
-        return [self.ranks, *([] if self.pattern == "gpt2" else [self.piece_ids])]
+        return [self.ranks, *([self.piece_ids] if self.pattern == "llama3" else [])]
 
     def tokenize_with_offsets(
         self, lines: tf.Tensor

@@ -23,7 +23,7 @@ from tokenizers import (
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.hub.tokenizers.decoders import language_tokenizer
-from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
+from macaron_tf.hub.tokenizers.folder import split
 from macaron_tf.hub.tokenizers.reading import (
     read_gpt2_vocabulary,
     read_language_vocabulary,
@@ -452,12 +452,12 @@ WORDS = [
 
 def byte_level(pattern: str, directory: pathlib.Path):
     """Saves a byte-level tokenizer that the tokenizers package trained on `TRAINING`."""
-    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern != "llama3")
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == "gpt2")
     whole = Tokenizer(models.BPE(ignore_merges=pattern == "llama3"))
-    if pattern == "llama3":
-        split = pre_tokenizers.Split(Regex(LLAMA_PRE_TOKENIZER["pattern"]["Regex"]), "isolated")
-        cut = pre_tokenizers.Sequence([split, cut])
-    else:
+    if pattern != "gpt2":
+        first = pre_tokenizers.Split(Regex(split(pattern)["pattern"]["Regex"]), "isolated")
+        cut = pre_tokenizers.Sequence([first, cut])
+    if pattern in ("gpt2", "qwen2"):
         whole.normalizer = normalizers.NFC()
     whole.pre_tokenizer, whole.decoder = cut, decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -467,11 +467,38 @@ def byte_level(pattern: str, directory: pathlib.Path):
         fields = json.loads(whole.to_str())
         fields["model"]["vocab"]["\u0120texts"] = len(fields["model"]["vocab"])
         whole = Tokenizer.from_str(json.dumps(fields))
-        whole.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
-    else:
-        whole.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    special = {
+        "gpt2": ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"],
+        "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    }
+    llama = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    whole.add_special_tokens(special.get(pattern, llama))
     whole.save(str(directory / "tokenizer.json"))
     return whole
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>"])
+def test_qwens_words(end, tmp_path):
+    """Qwen pads with its end-of-text token; a base model also ends texts with it."""
+    theirs = byte_level("qwen2", tmp_path)
+    model = json.loads((tmp_path / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+    options = {"bos_token": None, "eos_token": end, "pad_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    vocabulary, starts = read_language_vocabulary(tmp_path, False)
+    pad, special = theirs.token_to_id("<|endoftext|>"), vocabulary.special
+    size = theirs.get_vocab_size()
+    assert not starts and special.end == theirs.token_to_id(end)
+    assert special.pad == (size if end == "<|endoftext|>" else pad)
+    texts = [*WORDS, *hard_texts(), "<|im_start|>user\nhi 1234<|im_start|> "]
+    texts = [*vocabulary.normalized_lines(texts)]  # which replaces U+0000 and removes U+10FFFF
+    texts = [text for text in texts if "<pad>" not in text]  # a token that we may add
+    rows = vocabulary.encode_lines(texts)
+    assert rows == [theirs.encode(text).ids for text in texts]
+    files = language_tokenizer(vocabulary, None, starts)
+    written = Tokenizer.from_str(files["tokenizer.json"].decode())
+    assert [written.encode(text).ids for text in texts] == rows
 
 
 def test_modern_berts_text_is_composed(tmp_path):
@@ -527,8 +554,9 @@ def test_the_space_before_a_mask_is_part_of_the_mask_and_the_space_behind_is_not
     assert PieceVocabulary.load(tmp_path / "own").mask_takes_space is lstrip
 
 
-def test_llama_3s_words(tmp_path):
-    theirs = byte_level("llama3", tmp_path)
+@pytest.mark.parametrize("pattern", ["llama3", "cl100k"])
+def test_llama_3s_words(pattern, tmp_path):
+    theirs = byte_level(pattern, tmp_path)
     options = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
     vocabulary, starts = read_language_vocabulary(tmp_path, True)
@@ -538,7 +566,8 @@ def test_llama_3s_words(tmp_path):
     assert (special.pad, special.mask, vocabulary.pieces) == (size, size + 1, size)
     found = vocabulary.encode_lines(WORDS)
     assert found == [theirs.encode(text).ids for text in WORDS]
-    assert vocabulary.encode_lines([" texts"]) == [[theirs.token_to_id("Ġtexts")]]
+    if pattern == "llama3":
+        assert vocabulary.encode_lines([" texts"]) == [[theirs.token_to_id("Ġtexts")]]
     files = language_tokenizer(vocabulary, None, starts)
     (tmp_path / "out").mkdir()
     for name, contents in files.items():

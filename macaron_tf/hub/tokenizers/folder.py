@@ -27,15 +27,20 @@ _LLAMA_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Pre-tokenizer in Llama 3's `tokenizer.json` that splits text into words.
-LLAMA_PRE_TOKENIZER = {
-    "type": "Split",
-    "pattern": {"Regex": _LLAMA_PATTERN},
-    "behavior": "Isolated",
-    "invert": False,
+# Dict mapping `BytePairVocabulary.pattern` to the regular expression in `tokenizer.json`.
+_SPLITS = {
+    "llama3": _LLAMA_PATTERN,
+    "cl100k": _LLAMA_PATTERN,
+    "qwen2": _LLAMA_PATTERN.replace("{1,3}", ""),
 }
 SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
 MEND = "download or copy the tokenizer's files again"
+
+
+def split(pattern: str) -> dict[str, Any]:
+    """Builds the pre-tokenizer of `tokenizer.json` that splits text by a pattern in `_SPLITS`."""
+    regex = {"Regex": _SPLITS[pattern]}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
 
 
 class Tokenizer:
@@ -230,14 +235,14 @@ class Tokenizer:
         properties = (is_byte_level, use_regex, ignore_merges, splits)
         patterns = {
             "gpt2": (True, True, False, []),
-            "llama3": (True, False, True, [LLAMA_PRE_TOKENIZER]),
+            **{name: (True, False, name == "llama3", [split(name)]) for name in _SPLITS},
         }
         pattern = next((name for name, value in patterns.items() if value == properties), None)
         if not self.file and (pattern is None or self.normalizer_types not in ([], ["NFC"])):
             raise UserError(
                 f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
-                "GPT-2, ModernBERT or Llama 3, but only such tokenizers can be read: give another "
-                "model"
+                "GPT-2, ModernBERT, Llama 3 or Qwen, but only such tokenizers can be read: give "
+                "another model"
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
         return *self.ids_and_merges(), {

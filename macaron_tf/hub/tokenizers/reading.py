@@ -107,15 +107,15 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
     tokenizer = Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     token_ids, merges, options = tokenizer.byte_pairs()
     end, start = tokenizer.token("eos_token") or "<|endoftext|>", tokenizer.token("bos_token")
-    added = tokenizer.all_added
-    token_ids |= {name: added[name] for name in (start, end) if name in added}
+    added, padding = tokenizer.all_added, tokenizer.token("pad_token")
+    token_ids |= {name: added[name] for name in (start, end, padding) if name in added}
     if end not in token_ids:
         raise UserError(
             f"the tokenizer of {directory} has no end-of-text token {end!r}: download or copy the "
             "tokenizer's files again"
         )
     ends = token_ids[start if start in token_ids else end], token_ids[end]
-    pad = {**added, **token_ids}.get(tokenizer.token("pad_token"))
+    pad = token_ids.get(padding)
     units = _in_id_order(token_ids, directory)
     special = special_of([None if pad in ends else pad, None, *ends, None], len(units))
     return with_added(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
@@ -155,8 +155,9 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        is_gpt2: whether any other tokenizer is a byte-level BPE, as in GPT-2 and Llama 3, instead
-            of a character-level BPE, as in GPT.
+        is_gpt2: whether texts begin with [CLS] in any other tokenizer, as in GPT-2 and Llama 3. If
+            False, the tokenizer is a byte-level BPE if its `tokenizer.json` says so, as in Qwen,
+            and otherwise a character-level BPE, as in GPT.
 
     Returns:
         The vocabulary, and whether texts begin with [CLS].
@@ -166,9 +167,11 @@ def read_language_vocabulary(
     """
     if (directory / "tokenizer.model").is_file():
         return read_llama_vocabulary(directory), True
-    if Tokenizer(directory, ["vocab.json", "tokenizer.json"]).token("cls_token"):
+    tokenizer = Tokenizer(directory, ["vocab.json", "tokenizer.json"])
+    if tokenizer.token("cls_token"):
         return read_vocabulary(directory), True
-    read = read_gpt2_vocabulary if is_gpt2 else read_gpt_vocabulary
+    byte_level = tokenizer.pre_tokenizers[-1].get("type") == "ByteLevel"
+    read = read_gpt2_vocabulary if is_gpt2 or byte_level else read_gpt_vocabulary
     return read(directory), is_gpt2
 
 

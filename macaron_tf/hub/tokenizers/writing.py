@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.tokenizers.folder import LLAMA_PRE_TOKENIZER
+from macaron_tf.hub.tokenizers.folder import split
 from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
@@ -166,13 +166,13 @@ def _byte_pairs(
     steps = [replacement("\U0010ffff", ""), replacement("\x00", "\ufffd")]
     steps += [{"type": "NFC"}] if vocabulary.composed else []
     steps += _LOWER if vocabulary.lower_case else []
-    prefix, is_llama = vocabulary.add_prefix_space, vocabulary.pattern == "llama3"
+    prefix, has_split = vocabulary.add_prefix_space, vocabulary.pattern != "gpt2"
     byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
-    pre_tokenizer = {**byte_level, "use_regex": not is_llama}
-    if is_llama:
+    pre_tokenizer = {**byte_level, "use_regex": not has_split}
+    if has_split:
         pre_tokenizer = {
             "type": "Sequence",
-            "pretokenizers": [LLAMA_PRE_TOKENIZER, pre_tokenizer],
+            "pretokenizers": [split(vocabulary.pattern), pre_tokenizer],
         }
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
@@ -186,7 +186,7 @@ def _byte_pairs(
             "end_of_word_suffix": "",
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": is_llama,
+            "ignore_merges": vocabulary.pattern == "llama3",
             "vocab": token_ids,
             "merges": [merge.split(" ") for merge in vocabulary.merges],
         },
