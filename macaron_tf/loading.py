@@ -13,7 +13,7 @@ import keras
 from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
-from macaron_tf.errors import UserError, first_line, parse_json
+from macaron_tf.errors import UserError, check_choice, first_line, parse_json
 from macaron_tf.hub.keras_models import read_keras_hub, read_model_garden_bert
 from macaron_tf.hub.reading import read_hugging_face
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
@@ -46,6 +46,7 @@ def load(
     pooling: bool = True,
     vocabulary: Vocabulary | str | os.PathLike | None = None,
     trust_code: bool = False,
+    tokenizer: str = "graph",
 ) -> Pretrained:
     """Loads a trained network with its weights, its vocabulary and its task.
 
@@ -71,6 +72,9 @@ def load(
         trust_code: whether to import Python modules that the folder names or contains, such as a
             custom block, and to open `.keras` files without Keras's safe mode. The code in these
             modules and files then runs in this process.
+        tokenizer: "graph", or "python" for a Hugging Face folder whose `tokenizer.json` has a step
+            that our TensorFlow graphs lack. Hugging Face's package tokenizers then encodes text in
+            Python. Such a model cannot be exported with its tokenizer.
 
     Raises:
         UserError: there is no network at `location`, the network or `vocabulary` cannot be read,
@@ -84,7 +88,7 @@ def load(
     """
     location = os.fspath(location)
     if vocabulary is not None:
-        loaded = load(location, lower_case, pooling, trust_code=trust_code)
+        loaded = load(location, lower_case, pooling, trust_code=trust_code, tokenizer=tokenizer)
         if loaded.vocabulary is not None:
             raise UserError(
                 f"{location} has its own vocabulary: leave the argument `vocabulary` out"
@@ -100,7 +104,12 @@ def load(
                     f"{vocab_size} embeddings: give its own vocabulary"
                 )
         return dataclasses.replace(loaded, vocabulary=vocabulary)
+    check_choice("tokenizer", tokenizer, ("graph", "python"))
     parsed = None if location.endswith(".keras") else locate(location)
+    if tokenizer == "python" and (not parsed or parsed.library != HUGGING_FACE):
+        raise UserError(
+            f"tokenizer='python' needs hugging-face:DIR or a hub's folder, not {location}"
+        )
     if not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
         refuse_lower_case(lower_case, location)
     if not parsed:
@@ -111,7 +120,8 @@ def load(
     with Progress(f"loading {location}"):
         if parsed.library:
             pretrained = dataclasses.replace(
-                _read_library(parsed, lower_case, pooling, trust_code), checkpoint=location
+                _read_library(parsed, lower_case, pooling, trust_code, tokenizer),
+                checkpoint=location,
             )
         else:
             pretrained = _read_native(parsed, trust_code)
@@ -316,7 +326,7 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
 
 
 def _read_library(
-    parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool
+    parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool, tokenizer: str
 ) -> Pretrained:
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
@@ -331,7 +341,7 @@ def _read_library(
         return read_keras_hub(folder)
     if parsed.library == MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    return read_hugging_face(folder, lower_case, pooling)
+    return read_hugging_face(folder, lower_case, pooling, tokenizer == "python")
 
 
 def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:

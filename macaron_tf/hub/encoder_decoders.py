@@ -53,11 +53,12 @@ class SequenceFamily(Family):
         config: ForeignConfig,
         lower_case: bool | None = None,
         has_task: bool = True,
+        vocabulary: PieceVocabulary | None = None,
     ) -> Pretrained:
         """Reads an encoder-decoder, with its tokenizer if there is one, from a folder."""
         refuse_lower_case(lower_case, directory)
-        vocabulary = None
-        if self.read_tokenizer and any((directory / name).is_file() for name in _TOKENIZERS):
+        has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
+        if self.read_tokenizer and has_tokenizer and vocabulary is None:
             vocabulary = self.read_tokenizer(directory)
         model = import_model(read_state(directory), self, config, vocabulary)
         generation, special = config.generation(directory), model.special

@@ -90,12 +90,14 @@ class EncoderFamily(Family):
         config: ForeignConfig,
         lower_case: bool | None = None,
         has_task: bool = True,
+        vocabulary: PieceVocabulary | None = None,
     ) -> Pretrained:
         """Reads an encoder with its heads from a folder. `has_task=False` ignores a task head."""
         settings = self.read_settings(config)
         padding = config.number("pad_token_id", self.padding_id)
         languages = self.languages(config)
-        vocabulary = self.read_vocabulary(directory, config, lower_case)
+        if vocabulary is None:
+            vocabulary = self.read_vocabulary(directory, config, lower_case)
         if vocabulary and self.positions_from_padding and vocabulary.special.pad != padding:
             raise UserError(
                 f"{config.where} has pad_token_id={padding}, but the padding token has id "

@@ -28,7 +28,7 @@ from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_l
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
-from macaron_tf.text import PieceVocabulary
+from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
 # Settings of every language model.
 CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
@@ -67,6 +67,7 @@ class LanguageFamily(Family):
         config: ForeignConfig,
         lower_case: bool | None = None,
         has_task: bool = True,
+        vocabulary: TokenizerJsonVocabulary | None = None,
     ) -> Pretrained:
         """Reads a language model, or a classifier based on it, from a folder."""
         refuse_lower_case(lower_case, directory)
@@ -76,11 +77,16 @@ class LanguageFamily(Family):
         start = config.get("bos_token_id") or ends[0]
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
-        vocabulary, starts = self._read_vocabulary(directory)
+        if vocabulary is None:
+            own_vocabulary, starts = self._read_vocabulary(directory)
+        else:
+            own_vocabulary, starts = vocabulary, vocabulary.starts
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
-        has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
+        has_special = own_vocabulary is not None and (
+            own_vocabulary.special.mask < own_vocabulary.pieces
+        )
         head = find_head(self, config, arrays, settings, has_special) if has_task else None
-        parts = (settings, vocabulary, starts, special, head)
+        parts = (settings, own_vocabulary, starts, special, head)
         model = import_language_model(arrays, self, *parts)
         missing = "" if head else missing_head(config, model.unread) or model.missing_head
         generation = {} if head else config.generation(directory)

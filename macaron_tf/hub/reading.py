@@ -10,11 +10,15 @@ from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoder_decoders import SequenceFamily, import_model
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
+from macaron_tf.hub.tokenizers.reading import read_python_vocabulary
 from macaron_tf.pretrained import Pretrained
 
 
 def read_hugging_face(
-    directory: str | pathlib.Path, lower_case: bool | None = None, pooling: bool = True
+    directory: str | pathlib.Path,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    in_python: bool = False,
 ) -> Pretrained:
     """Reads the folder of a model of transformers or sentence-transformers, with its heads.
 
@@ -29,6 +33,7 @@ def read_hugging_face(
             whose files lack this setting, and must be `None` otherwise.
         pooling: whether to read the pooling of a sentence-transformers folder. With `False`, only
             its encoder is read, without a task head.
+        in_python: whether the vocabulary encodes `tokenizer.json` in Python.
 
     Raises:
         UserError: a file is missing or damaged, the package that reads the weights (safetensors or
@@ -44,8 +49,9 @@ def read_hugging_face(
         if pooling:
             check_modules(directory, modules)
     config = ForeignConfig.of_directory(folder, FAMILIES)
+    vocabulary = read_python_vocabulary(folder) if in_python else None
     family = FAMILIES[config.get("model_type")]
-    model = family.read(folder, config, lower_case, not modules)
+    model = family.read(folder, config, lower_case, not modules, vocabulary)
     config.report_unread(family.without_effect)
     return with_pooling(model, directory, modules) if modules and pooling else model
 

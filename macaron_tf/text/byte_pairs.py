@@ -249,7 +249,7 @@ def byte_alphabet() -> tuple[str, ...]:
     return tuple(chr(byte if byte in printed else next(substitutes)) for byte in range(256))
 
 
-_BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
+BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
 _SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 
 
@@ -429,7 +429,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         unit = self.names[token_id]
         if unit in self.added:
             return unit.encode()
-        return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
+        return b"".join(BYTES.get(letter, letter.encode()) for letter in unit)
 
     def starts_word(self, token_id: int) -> bool:
         return self.names[token_id][0] in _SPACE_UNITS

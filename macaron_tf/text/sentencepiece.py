@@ -51,8 +51,10 @@ class SentencePieceVocabulary(PieceVocabulary):
             normalization, as ALBERT does.
         pair_separators: number of [SEP] tokens between two texts.
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet.
-        verbatim: whether to skip `normalization` and `fold_accents`, and keep line ends, control
-            characters and outer spaces, as Llama does.
+        verbatim: whether to leave line ends, control characters and outer spaces to the
+            SentencePiece model, as Llama does. Of `normalization`, only `lower_case` has an effect.
+        shares_space: whether a space at the start of a line is the space that SentencePiece adds
+            there, as in Hugging Face's Metaspace. Used only with `verbatim`.
         special: ids of the special tokens in a model from another library. `None` means a model
             that is trained here.
 
@@ -63,7 +65,7 @@ class SentencePieceVocabulary(PieceVocabulary):
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
     options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
-    later_options = types.MappingProxyType({"verbatim": False})
+    later_options = types.MappingProxyType({"verbatim": False, "shares_space": False})
     leading_space = "^ +"
 
     def __init__(
@@ -75,6 +77,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         pair_separators: int = 1,
         cls_last: bool = False,
         verbatim: bool = False,
+        shares_space: bool = False,
         special: Special | None = None,
     ):
         self.proto = bytes(proto)
@@ -84,6 +87,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.pair_separators = pair_separators
         self.cls_last = cls_last
         self.verbatim = verbatim
+        self.shares_space = shares_space
         self.processor = model = sentencepiece.SentencePieceProcessor()
         try:
             model.LoadFromSerializedProto(self.proto)
@@ -184,9 +188,13 @@ class SentencePieceVocabulary(PieceVocabulary):
         return sentencepiece_model_pb2.ModelProto.FromString(self.proto)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        if self.verbatim:
-            return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
         strings = _fold_accents(strings) if self.fold_accents else strings
+        if self.verbatim:
+            lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+            if self.normalization.lower_case:
+                lines = tf.strings.lower(lines, encoding="utf-8")
+            pattern = f"^[ {WORD_START}]"
+            return tf.strings.regex_replace(lines, pattern, "") if self.shares_space else lines
         return normalize(strings, self.normalization, language or self.languages[0])
 
     @property

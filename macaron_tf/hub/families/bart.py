@@ -1,5 +1,6 @@
 """BART: a Transformer whose encoder and decoder have learned positions, trained by denoising."""
 
+import functools
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -90,7 +91,7 @@ BART = SequenceFamily(
     catalog="bart_base",
     objective="denoising",
     class_name="BartForConditionalGeneration",
-    read_tokenizer=read_vocabulary,
+    read_tokenizer=functools.partial(read_vocabulary, role="sequence"),
     starts=True,
     # `save_pretrained` saves a tied array under only one of these names.
     tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),

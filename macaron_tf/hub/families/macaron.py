@@ -29,6 +29,7 @@ from macaron_tf.models.tasks import (
 )
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import TokenizerJsonVocabulary
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 # Number of sub-layers and of relative biases that have entries in the mapping of weight names.
@@ -225,10 +226,11 @@ class _MacaronFamily(EncoderFamily):
         config: ForeignConfig,
         lower_case: bool | None = None,
         has_task: bool = True,
+        vocabulary: TokenizerJsonVocabulary | None = None,
     ) -> Pretrained:
         if config.architecture == self.class_prefix + MACARON_LANGUAGE.language_class:
-            return MACARON_LANGUAGE.read(directory, config, lower_case, has_task)
-        return super().read(directory, config, lower_case, has_task)
+            return MACARON_LANGUAGE.read(directory, config, lower_case, has_task, vocabulary)
+        return super().read(directory, config, lower_case, has_task, vocabulary)
 
 
 _POOLED: dict[str, Any] = {

@@ -38,6 +38,7 @@ from macaron_tf.models.tasks import (
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
+from macaron_tf.text import PieceVocabulary
 
 _XLNET_PADDING = 5  # if config.json does not say
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
@@ -104,6 +105,7 @@ class XlnetFamily(Family):
         config: ForeignConfig,
         lower_case: bool | None = None,
         has_task: bool = True,
+        vocabulary: PieceVocabulary | None = None,
     ) -> Pretrained:
         """Reads an XLNet, with its language-model head or its task head if there is one.
 
@@ -115,9 +117,10 @@ class XlnetFamily(Family):
         settings, arrays = self.read_settings(config), self.arrays(read_state(directory))
         tokens = arrays.array(*self.tokens)  # (V', D)
         special = Special(config.number("pad_token_id", _XLNET_PADDING), rows=len(tokens))
-        vocabulary = None
-        if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
+        names = ("spiece.model", "tokenizer.json")
+        if vocabulary is None and any((directory / name).is_file() for name in names):
             vocabulary = read_vocabulary(directory)
+        if vocabulary:
             check_pieces(vocabulary, tokens)
             if vocabulary.special.pad != special.pad:
                 raise UserError(

@@ -4,13 +4,12 @@ import itertools
 import operator
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.special import Special
-from macaron_tf.text import PieceVocabulary
 
 # Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
 # because XLNet also has the unused tokens <s> and </s>. RoBERTa's and XLM-R's names come next, and
@@ -22,7 +21,6 @@ SPECIAL = {
     "sep_token": ("<sep>", "</s>", "[SEP]"),
     "mask_token": ("<mask>", "[MASK]"),
 }
-_AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
 _LLAMA_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,12 +33,71 @@ _SPLITS = {
 }
 SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
 MEND = "download or copy the tokenizer's files again"
+PYTHON = 'macaron_tf.load(..., tokenizer="python")'  # the way out of what the graph does not have
+# Vocabulary files of all tokenizers.
+FILES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_ENDS = ("bos_token", "eos_token")
 
 
 def split(pattern: str) -> dict[str, Any]:
     """Builds the pre-tokenizer of `tokenizer.json` that splits text by a pattern in `_SPLITS`."""
     regex = {"Regex": _SPLITS[pattern]}
     return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+
+
+def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
+    """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
+
+    `pattern_type` is "String" for a literal pattern or "Regex" for a regular expression.
+    """
+    return {"type": "Replace", "pattern": {pattern_type: pattern}, "content": content}
+
+
+NFC, LOWERCASE = {"type": "NFC"}, {"type": "Lowercase"}
+# Lower-casing. `Lowercase` does not produce the final form of sigma, so a replacement precedes it.
+LOWER = (replacement(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"), LOWERCASE)
+# What `BytePairVocabulary.normalized` does to every text.
+BYTE_CLEANING = (replacement("\U0010ffff", ""), replacement("\x00", "\ufffd"))
+# Fields of a step that change the positions of tokens, not their ids.
+_POSITIONS = ("trim_offsets", "str_rep")
+# Options of `tokenizer_config.json` that replace those of a step, as in transformers.
+OVERRIDES = {
+    "BertNormalizer": {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    },
+    "ByteLevel": {"add_prefix_space": "add_prefix_space"},
+}
+# Names of tokenizer classes, without the ending, that read the files of each kind of model alike.
+_CLASSES = {
+    "WordPiece": ("Bert", "ConvBert", "DistilBert", "Electra", "Funnel", "LayoutLM", "MobileBert"),
+    "BPE": ("Bart", "GPT2", "Longformer", "Qwen2", "Roberta"),
+    "GPT": ("OpenAIGPT",),
+    "Unigram": ("Albert", "Llama", "MT5", "T5", "XLMRoberta", "XLNet"),
+}
+
+
+def take(steps: list[dict[str, Any]], *expected: Mapping[str, Any]) -> bool:
+    """Removes `expected` from the start of `steps`. Returns whether `steps` began with it."""
+    begins = steps[: len(expected)] == [*expected]
+    if begins:
+        del steps[: len(expected)]
+    return begins
+
+
+def _canonical(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a step with its defaults, and without the fields that change no ids."""
+    step = {name: value for name, value in step.items() if name not in _POSITIONS}
+    if step.get("type") == "ByteLevel":
+        return {"use_regex": True, **step}
+    if step.get("type") == "Metaspace":
+        prefix = step.pop("add_prefix_space", True)
+        return {"prepend_scheme": "always" if prefix else "never", "split": True, **step}
+    # Our patterns match all of a text.
+    if (step.get("behavior"), step.get("invert")) == ("Removed", True):
+        return {**step, "behavior": "Isolated", "invert": False}
+    return step
 
 
 class Tokenizer:
@@ -53,13 +110,16 @@ class Tokenizer:
     Attributes:
         file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
             vocabulary.
-        tokenizer_json: contents of `tokenizer.json`, or an empty dict if the file is missing.
-        model, normalizer: values of these two fields in `tokenizer.json`. The value of a missing
-            field is an empty dict.
-        normalizer_types: types of the normalizers in `tokenizer.json`, in order.
-        pre_tokenizers: pre-tokenizers in `tokenizer.json`, in order. If the file has none, the list
-            contains an empty dict.
-        options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
+        tokenizer_json: contents of `tokenizer.json`, or an empty dict if the file is missing. As in
+            transformers, options of `tokenizer_config.json` replace those of its steps.
+        model: value of this field in `tokenizer.json`. The value of a missing field is an empty
+            dict.
+        normalizers, pre_tokenizers: steps in `tokenizer.json`, in order; `None` if the file or the
+            field is missing.
+        frame: names of the special tokens before a text, between two texts and after the texts;
+            `None` if `tokenizer.json` has no template.
+        options: contents of `tokenizer_config.json`, with the special tokens that only
+            `special_tokens_map.json` names.
         all_added: dict mapping name to id, for the tokens that the folder's files add to the
             vocabulary.
         added: the tokens in `all_added` that are neither special tokens nor T5's sentinels. Text
@@ -78,26 +138,26 @@ class Tokenizer:
         self.directory = directory
         self.tokenizer_json = optional("tokenizer.json")
         self.options = optional("tokenizer_config.json")
-        names = ("model", "normalizer", "pre_tokenizer", "post_processor")
         with refuse_damage(directory / "tokenizer.json", MEND):
-            values = ({**(self.tokenizer_json.get(name) or {})} for name in names)
-            self.model, self.normalizer, pre_tokenizer, processor = values
-            steps = self.normalizer.get("normalizers", [self.normalizer])
-            self.normalizer_types = [step["type"] for step in steps if "type" in step]
-            steps = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
-            self.pre_tokenizers = [{**step} for step in steps]
-            template = processor.get("pair") or ()
-            texts = [index for index, part in enumerate(template) if "Sequence" in part]
-            if template and len(texts) != 2:
-                raise ValueError("the template for pairs does not contain two texts")
-            self._separators = texts[1] - texts[0] - 1 if texts else None
+            self.model = {**(self.tokenizer_json.get("model") or {})}
+            self.normalizers = self._steps("normalizer", "normalizers")
+            self.pre_tokenizers = self._steps("pre_tokenizer", "pretokenizers")
+            self.frame = self._frame()
+        for field, value in optional("special_tokens_map.json").items():
+            if field in (*_ENDS, *SPECIAL) and self.token(field) is None:
+                self.options[field] = value
         paths = (directory / name for name in files if (directory / name).is_file())
         self.file = next(paths, None)
         if not self.tokenizer_json and not self.file:
+            names = ", ".join(name for name in files if name != "tokenizer.json")
+            others = [name for name in FILES if (directory / name).is_file()]
+            if others:
+                raise UserError(
+                    f"{directory} has the tokenizer {others[0]}, but a model of this type is read "
+                    f"with {names} or tokenizer.json: save tokenizer.json and load it by {PYTHON}"
+                )
             raise UserError(
-                f"{directory} contains no vocabulary, neither "
-                f"{', '.join(name for name in files if name != 'tokenizer.json')} nor "
-                "tokenizer.json: download or copy the tokenizer's files again"
+                f"{directory} contains no vocabulary, neither {names} nor tokenizer.json: {MEND}"
             )
         try:
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
@@ -108,10 +168,10 @@ class Tokenizer:
             added = [*optional("added_tokens.json").items(), *added]
             # Hugging Face's tokenizers leave out a token without a name.
             self.all_added = {name: int(token_id) for name, token_id in added if name}
-            self._entries = {token["content"]: token for token in tokens.values()}
+            self.entries = {token["content"]: token for token in tokens.values()}
             self.unnormalized = [
                 name
-                for name, token in self._entries.items()
+                for name, token in self.entries.items()
                 if not token.get("normalized", not token.get("special"))
             ]
             sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
@@ -120,12 +180,122 @@ class Tokenizer:
                 f"{directory} lists added tokens without valid ids or names: {MEND}"
             ) from None
         roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
-        roles |= {self.token(field) for field in ("bos_token", "eos_token", *SPECIAL)}
+        roles |= {self.token(field) for field in (*_ENDS, *SPECIAL)}
         self.added = {
             name: token_id
             for name, token_id in self.all_added.items()
             if name not in roles | sentinels
         }
+
+    def _steps(self, field: str, group: str) -> list[dict[str, Any]] | None:
+        """Returns the steps in a field of `tokenizer.json`, without nested sequences."""
+
+        def flat(step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+            if step and step.get("type") == "Sequence":
+                for part in step[group]:
+                    yield from flat(part)
+            elif step:
+                for option, name in OVERRIDES.get(step.get("type", ""), {}).items():
+                    if self.options.get(option) is not None:
+                        step[name] = self.options[option]
+                yield _canonical(step)
+
+        if field not in self.tokenizer_json:
+            return None
+        return [*flat(self.tokenizer_json[field])]
+
+    def _frame(self) -> tuple[list[str], list[str], list[str]] | None:
+        steps = self._steps("post_processor", "processors") or []
+        steps = [step for step in steps if step.get("type") != "ByteLevel"]
+        if not steps:
+            return None
+        kind = steps[0].get("type")
+        if kind in ("BertProcessing", "RobertaProcessing"):
+            start, end = steps[0]["cls"][0], steps[0]["sep"][0]
+            return [start], [end] * (2 if kind == "RobertaProcessing" else 1), [end]
+        if len(steps) > 1 or "pair" not in steps[0]:
+            raise self.refusal(f"the post-processor {steps[-1].get('type')}")
+        single, pair = (  # with "" for a text
+            [part["SpecialToken"]["id"] if "SpecialToken" in part else "" for part in steps[0][n]]
+            for n in ("single", "pair")
+        )
+        if single.count("") != 1 or pair.count("") != 2:
+            raise ValueError("the templates do not contain one and two texts")
+        before, after = single[: single.index("")], single[single.index("") + 1 :]
+        between = pair[len(before) + 1 : len(pair) - len(after) - 1]
+        if pair != [*before, "", *between, "", *after]:
+            raise ValueError("the templates differ in what surrounds the texts")
+        return before, between, after
+
+    def refusal(self, what: str, file: str = "tokenizer.json") -> UserError:
+        """Returns the error for something in a file that the graph cannot do."""
+        return UserError(
+            f"{self.directory / file} has {what}, which macaron_tf's graphs do not have: load the "
+            f"model by {PYTHON}"
+        )
+
+    def refuse_steps(self, kind: str, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Raises a UserError that names the first of the steps that nothing has taken."""
+        for step in steps:
+            fields = {name: value for name, value in step.items() if name != "type"}
+            values = ", ".join(f"{name}={value!s:.40}" for name, value in fields.items())
+            raise self.refusal(
+                f"the {kind} {step.get('type')}" + (f" ({values})" if fields else "")
+            )
+
+    def require_steps(
+        self, kind: str, steps: Sequence[Mapping[str, Any]] | None, *allowed: Mapping[str, Any]
+    ) -> None:
+        """Raises a UserError unless `steps` is one of the `allowed` steps, or `None`."""
+        if steps is not None and (len(steps) != 1 or steps[0] not in allowed):
+            others = [step for step in steps if step not in allowed]
+            self.refuse_steps(kind, others or steps[1:] or [{"type": None}])
+
+    def check_model(self, kind: str, **known: Collection) -> None:
+        """Refuses a field of the model with another value, and a class of the folder's tokenizer.
+
+        Args:
+            kind: type of the model.
+            known: values that each field may have. An empty tuple means any value.
+        """
+        for name, value in self.model.items():
+            if name in ("type", "vocab", "merges") or (name in known and not known[name]):
+                continue
+            if value not in known.get(name, (None,)):
+                raise self.refusal(f"{name}={value!r} in its model")
+        name = str(self.options.get("tokenizer_class") or "PreTrainedTokenizer")
+        name = name.removesuffix("Fast").removesuffix("Tokenizer")
+        if not self.tokenizer_json and name not in ("PreTrained", *_CLASSES[kind]):
+            raise self.refusal(f"tokenizer_class={name}Tokenizer", "tokenizer_config.json")
+
+    def check_frame(
+        self,
+        role: str,
+        start: str | None,
+        end: str | None,
+        mask: str | None,
+        cls_last: bool = False,
+    ) -> None:
+        """Refuses a template with other special tokens than a model of this role has.
+
+        Args:
+            role: "encoder" ([CLS] and [SEP] around a text), "sequence" (the source of an
+                encoder-decoder, which ends with [SEP]) or "language".
+            start, end, mask: names of [CLS], [SEP] and [MASK].
+            cls_last: whether the row of an encoder ends with [CLS].
+        """
+        if self.frame is None:
+            return
+        before, between, after = self.frame
+        allowed = {
+            "encoder": (([],), ([end, start],)) if cls_last else (([start],), ([end],)),
+            "sequence": (([], [start]), ([end],)),
+            "language": (([], [start]), ([], [mask])),
+        }[role]
+        is_known = before in allowed[0] and after in allowed[1]
+        if not is_known or (role == "encoder" and {*between} != {end}):
+            names = " ".join([*before, "A", *between, "B", *after])
+            raise self.refusal(f"the template {names}")
 
     def token(self, field: str) -> str | None:
         """Returns the name of the special token in a field such as "cls_token".
@@ -173,23 +343,19 @@ class Tokenizer:
         return names
 
     def separators(self, default: int) -> int:
-        """Returns the number of [SEP] tokens between two texts.
-
-        The number comes from the template in `tokenizer.json`. If there is no template, the result
-        is `default`.
-        """
-        return default if self._separators is None else self._separators
+        """Returns the number of [SEP] tokens between two texts: `default` without a template."""
+        return len(self.frame[1]) if self.frame else default
 
     def takes_space(self, name: str) -> bool:
         """Returns whether the mask token `name` includes the white space before it (`lstrip`).
 
         If the files do not say so, the result is True, as in transformers' RoBERTa.
         """
-        token = self._entries.get(name) or self.options.get("mask_token")
+        token = self.entries.get(name) or self.options.get("mask_token")
         return bool(token.get("lstrip", True)) if isinstance(token, dict) else True
 
     def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:
-        """Reads a BPE vocabulary from `file` and `merges.txt`, or else from `tokenizer.json`.
+        """Reads a BPE vocabulary from `tokenizer.json`, or else from `file` and `merges.txt`.
 
         Returns:
             A dict mapping name to id, for all tokens including `added`, and a list of merges as
@@ -198,10 +364,11 @@ class Tokenizer:
         Raises:
             UserError: the folder has `file`, but lacks `merges.txt`, or a file is damaged.
         """
-        with refuse_damage(self.file or self.directory / "tokenizer.json", MEND):
-            token_ids = read_json(self.file) if self.file else self.model["vocab"]
+        is_whole = self.file is None or "vocab" in self.model
+        with refuse_damage(self.directory / "tokenizer.json" if is_whole else self.file, MEND):
+            token_ids = self.model["vocab"] if is_whole else read_json(self.file)
             token_ids = self.added | {name: operator.index(n) for name, n in token_ids.items()}
-            if not self.file:
+            if is_whole:
                 # In early files, a merge is the string "left right". In later files, it is a list.
                 merges = [m if isinstance(m, str) else " ".join(m) for m in self.model["merges"]]
                 return token_ids, merges
@@ -225,32 +392,38 @@ class Tokenizer:
             arguments for `BytePairVocabulary`.
 
         Raises:
-            UserError: `merges.txt` is missing, a file is damaged, or the folder has only
-                `tokenizer.json`, which contains another type of tokenizer.
+            UserError: `merges.txt` is missing, a file is damaged, or a step or field of
+                `tokenizer.json` is not supported.
         """
-        *splits, last = self.pre_tokenizers
-        is_byte_level = last.get("type") == "ByteLevel"
-        use_regex = last.get("use_regex", True)
-        ignore_merges = self.model.get("ignore_merges", False)
-        properties = (is_byte_level, use_regex, ignore_merges, splits)
-        patterns = {
-            "gpt2": (True, True, False, []),
-            **{name: (True, False, name == "llama3", [split(name)]) for name in _SPLITS},
-        }
-        pattern = next((name for name, value in patterns.items() if value == properties), None)
-        if not self.file and (pattern is None or self.normalizer_types not in ([], ["NFC"])):
-            raise UserError(
-                f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
-                "GPT-2, ModernBERT, Llama 3 or Qwen, but only such tokenizers can be read: give "
-                "another model"
-            )
-        prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
-        return *self.ids_and_merges(), {
-            "lower_case": "Lowercase" in self.normalizer_types,
-            "add_prefix_space": bool(prefix),
-            "composed": "NFC" in self.normalizer_types,
-            "pattern": pattern or "gpt2",
-        }
+        is_qwen = str(self.options.get("tokenizer_class")).startswith("Qwen2")
+        pattern, prefix = "qwen2" if is_qwen else "gpt2", self.options.get("add_prefix_space")
+        steps = [step for step in self.normalizers or () if step not in BYTE_CLEANING]
+        composed = take(steps, NFC) or (is_qwen and self.normalizers is None)
+        lower_case = take(steps, *LOWER)
+        self.refuse_steps("normalizer", steps)
+        if self.pre_tokenizers is not None:
+            steps = [*self.pre_tokenizers]
+            pattern = next((name for name in _SPLITS if take(steps, split(name))), "gpt2")
+            level = {"type": "ByteLevel", "use_regex": pattern == "gpt2"}
+            prefix = take(steps, {**level, "add_prefix_space": True})
+            if not prefix and not take(steps, {**level, "add_prefix_space": False}):
+                steps = steps or [{"type": None}]
+            self.refuse_steps("pre-tokenizer", steps)
+        if pattern == "llama3" and not self.model.get("ignore_merges"):
+            pattern = "cl100k"
+        # Each byte is a piece, so a text has no unknown part.
+        self.check_model(
+            "BPE",
+            unk_token=(),
+            fuse_unk=(),
+            byte_fallback=(),
+            dropout=(None, 0),
+            continuing_subword_prefix=(None, ""),
+            end_of_word_suffix=(None, ""),
+            ignore_merges=(None, pattern == "llama3"),
+        )
+        options = {"lower_case": lower_case, "add_prefix_space": bool(prefix)}
+        return *self.ids_and_merges(), {**options, "composed": composed, "pattern": pattern}
 
 
 def special_of(ids: Sequence[int | None], pieces: int, sentinels: Sequence[int] = ()) -> Special:
@@ -267,23 +440,3 @@ def special_of(ids: Sequence[int | None], pieces: int, sentinels: Sequence[int] 
     pad, unk, *others = ids
     pad, *others = (next(free) if token_id is None else token_id for token_id in (pad, *others))
     return Special(pad, unk, *others, sentinels=tuple(sentinels), rows=pieces)
-
-
-def with_added(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
-    """Sets `vocabulary.added` from the tokenizer's added tokens, and returns the vocabulary.
-
-    Raises:
-        UserError: normalization removes an added token or the white space around it.
-    """
-    special = vocabulary.special.ids
-    vocabulary.added = {n: i for n, i in tokenizer.added.items() if i not in special}
-    vocabulary.unnormalized = [name for name in tokenizer.unnormalized if name in vocabulary.added]
-    names = [name for name in vocabulary.added if name not in vocabulary.unnormalized]
-    for name, normalized in zip(names, vocabulary.normalized_lines(names), strict=True):
-        is_stripped = normalized == normalized.strip()
-        if is_stripped and (not normalized or name != name.strip()):
-            raise UserError(
-                f"{tokenizer.directory} adds the token {name!r}, but normalization leaves only "
-                f"{normalized!r} of it: set normalized to false for the token in tokenizer.json"
-            )
-    return vocabulary

@@ -1,5 +1,6 @@
 """Readers for vocabularies in Hugging Face folders and KerasHub presets."""
 
+import json
 import os
 import pathlib
 import re
@@ -9,15 +10,19 @@ from typing import Any
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.tokenizers.folder import (
+    FILES,
     MEND,
+    OVERRIDES,
+    SENTINEL,
     SPECIAL,
     Tokenizer,
     special_of,
-    with_added,
 )
+from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.hub.tokenizers.sentencepiece import read_llama_vocabulary, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
+from macaron_tf.special import SPECIAL_PIECES
+from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
     BytePairVocabulary,
@@ -31,6 +36,15 @@ _XLM_SPECIAL = {
     "bos_token": ("<s>",),
     "sep_token": ("</s>",),
     "mask_token": ("<special1>",),
+}
+# BERT's basic tokenizer: the normalizer, and what else `tokenizer_config.json` may say.
+_BERT = {"type": "BertNormalizer", "clean_text": True}
+_BERT_WORDS = {"type": "BertPreTokenizer"}
+_BASIC = {
+    "do_basic_tokenize": True,
+    "never_split": [],
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
 }
 # Dict mapping the name of a vocabulary file to the type of the model in `tokenizer.json`.
 _MODEL_TYPES = {
@@ -56,13 +70,16 @@ def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> N
         )
 
 
-def read_vocabulary(directory: pathlib.Path, lower_case: bool | None = None) -> PieceVocabulary:
+def read_vocabulary(
+    directory: pathlib.Path, lower_case: bool | None = None, role: str = "encoder"
+) -> PieceVocabulary:
     """Reads a Hugging Face tokenizer: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
         directory: folder of the tokenizer.
         lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
             whose files lack this setting, and must be `None` otherwise.
+        role: what the model does with a text, see `Tokenizer.check_frame`.
 
     Raises:
         UserError: a file is missing or damaged, the type or a setting of the tokenizer is not
@@ -71,7 +88,7 @@ def read_vocabulary(directory: pathlib.Path, lower_case: bool | None = None) -> 
     tokenizer = Tokenizer(directory, _MODEL_TYPES)
     # Early WordPiece files lack the type.
     model_type = tokenizer.model.get("type")
-    if tokenizer.file:
+    if tokenizer.file and not model_type:
         model_type = _MODEL_TYPES[tokenizer.file.name]
     if model_type in ("BPE", "Unigram"):
         refuse_lower_case(lower_case, directory)
@@ -81,15 +98,17 @@ def read_vocabulary(directory: pathlib.Path, lower_case: bool | None = None) -> 
         token_ids |= {name: tokenizer.all_added[name] for name in names if name not in token_ids}
         units = _in_id_order(token_ids, directory)
         special = special_of([token_ids[name] for name in names], len(units))
+        tokenizer.check_frame(role, *names[2:])
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         separators = tokenizer.separators(2 if "<s>" in names else 1)
         options |= {
             "pair_separators": separators,
             "mask_takes_space": tokenizer.takes_space(names[4]),
         }
-        return with_added(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+        return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
     if model_type == "Unigram":
-        return read_sentencepiece(tokenizer)
+        return read_sentencepiece(tokenizer, role)
+    tokenizer.check_frame(role, *SPECIAL_PIECES[2:])
     return _read_wordpiece(tokenizer, lower_case)
 
 
@@ -118,7 +137,7 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
     pad = token_ids.get(padding)
     units = _in_id_order(token_ids, directory)
     special = special_of([None if pad in ends else pad, None, *ends, None], len(units))
-    return with_added(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+    return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> CharacterPairVocabulary:
@@ -132,22 +151,28 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> CharacterPairVocabulary:
             of a word have another suffix than `</w>`.
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
-    suffix = tokenizer.model.get("end_of_word_suffix", WORD_END)
-    if suffix != WORD_END:
-        raise UserError(
-            f"{directory / 'tokenizer.json'} has end_of_word_suffix={suffix!r}, but only "
-            f"{WORD_END!r} can be read: give another tokenizer"
-        )
+    lower = {**_BERT, "handle_chinese_chars": True, "lowercase": True}
+    allowed = [{**lower, "strip_accents": strip_accents} for strip_accents in (True, None)]
+    tokenizer.require_steps("normalizer", tokenizer.normalizers, *allowed)
+    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, _BERT_WORDS)
+    tokenizer.check_model(
+        "GPT",
+        unk_token=(),
+        dropout=(None, 0),
+        fuse_unk=(None, False),
+        byte_fallback=(None, False),
+        continuing_subword_prefix=(None, ""),
+        end_of_word_suffix=(WORD_END,),
+        ignore_merges=(None, False),
+    )
     token_ids, merges = tokenizer.ids_and_merges()
     [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
     units = _in_id_order(token_ids, directory)
     special = special_of([None, token_ids[unknown], None, None, None], len(units))
-    return with_added(CharacterPairVocabulary(units, merges, special), tokenizer)
+    return finish(CharacterPairVocabulary(units, merges, special), tokenizer)
 
 
-def read_language_vocabulary(
-    directory: pathlib.Path, is_gpt2: bool
-) -> tuple[PieceVocabulary, bool]:
+def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[PieceVocabulary, bool]:
     """Reads the tokenizer of a language model.
 
     A folder with the file `tokenizer.model` is read as a Llama 2 tokenizer. A tokenizer with a
@@ -155,9 +180,8 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        is_gpt2: whether texts begin with [CLS] in any other tokenizer, as in GPT-2 and Llama 3. If
-            False, the tokenizer is a byte-level BPE if its `tokenizer.json` says so, as in Qwen,
-            and otherwise a character-level BPE, as in GPT.
+        starts: whether texts begin with [CLS] if the tokenizer does not say so, as in GPT-2. If
+            False, a tokenizer that is not a byte-level BPE is a character-level BPE, as in GPT.
 
     Returns:
         The vocabulary, and whether texts begin with [CLS].
@@ -165,14 +189,79 @@ def read_language_vocabulary(
     Raises:
         UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
-    if (directory / "tokenizer.model").is_file():
-        return read_llama_vocabulary(directory), True
-    tokenizer = Tokenizer(directory, ["vocab.json", "tokenizer.json"])
-    if tokenizer.token("cls_token"):
-        return read_vocabulary(directory), True
-    byte_level = tokenizer.pre_tokenizers[-1].get("type") == "ByteLevel"
-    read = read_gpt2_vocabulary if is_gpt2 or byte_level else read_gpt_vocabulary
-    return read(directory), is_gpt2
+    tokenizer = Tokenizer(directory, ["vocab.json", "tokenizer.model", "tokenizer.json"])
+    frame, cls = tokenizer.frame, tokenizer.token("cls_token")
+    if cls:
+        return read_vocabulary(directory, role="language"), not frame or bool(frame[0])
+    has_bytes = tokenizer.model.get("byte_fallback")
+    has_pieces = has_bytes or (directory / "tokenizer.model").is_file()
+    byte_level = (tokenizer.pre_tokenizers or [{}])[-1].get("type") == "ByteLevel"
+    if has_pieces:
+        vocabulary = read_llama_vocabulary(directory)
+    elif starts or byte_level:
+        vocabulary = read_gpt2_vocabulary(directory)
+    else:
+        vocabulary = read_gpt_vocabulary(directory)
+    bos = tokenizer.token("bos_token")
+    tokenizer.check_frame("language", bos, None, None)
+    if frame and frame[0]:
+        return vocabulary, True
+    if has_pieces:
+        return vocabulary, not frame and tokenizer.options.get("add_bos_token") is not False
+    if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
+        return vocabulary, not frame and bos not in (None, tokenizer.token("eos_token"))
+    return vocabulary, starts
+
+
+def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
+    """Reads any `tokenizer.json` as a vocabulary that encodes in Python.
+
+    [CLS] and [SEP] are the first of the tokens `cls_token` and `bos_token`, and of `sep_token` and
+    `eos_token`. If there is no [CLS], it is the padding in T5, and else [SEP].
+
+    Raises:
+        UserError: there is no `tokenizer.json`, or its tokenizer has no [SEP].
+    """
+    tokenizer = Tokenizer(directory, FILES)
+    if not tokenizer.model:
+        raise UserError(
+            f"{directory} has no tokenizer.json, which tokenizer='python' needs: {MEND}"
+        )
+    with refuse_damage(directory / "tokenizer.json", MEND):
+        vocab = tokenizer.model["vocab"]
+        names = vocab if isinstance(vocab, dict) else {p: n for n, (p, _) in enumerate(vocab)}
+    token_ids = {**names, **tokenizer.all_added}
+
+    def find(*fields: str) -> int | None:
+        named = [tokenizer.token(field) for field in fields]
+        candidates = [name for field in fields for name in SPECIAL.get(field, ())]
+        return next((token_ids[name] for name in [*named, *candidates] if name in token_ids), None)
+
+    end = find("sep_token", "eos_token")
+    if end is None:
+        raise UserError(f"the tokenizer of {directory} has neither sep_token nor eos_token: {MEND}")
+    sentinels = {int(m[1]): token_ids[m[0]] for m in map(SENTINEL.fullmatch, token_ids) if m}
+    pad, begin = find("pad_token"), find("cls_token", "bos_token")
+    if begin is None:
+        begin = pad if sentinels else end
+    pad = None if pad in (begin, end) and not sentinels else pad
+    special = special_of(
+        [pad, find("unk_token"), begin, end, find("mask_token")],
+        1 + max(token_ids.values()),
+        [sentinels[index] for index in sorted(sentinels)],
+    )
+    before, _, after = tokenizer.frame or ([], [], [])
+    ids = [[token_ids.get(name) for name in part] for part in (before, after)]
+    if ids[0] not in ([], [begin]) or ids[1] not in ([], [end], [end, begin]):
+        raise tokenizer.refusal(f"a template that adds {' '.join([*before, *after])}")
+    mask = tokenizer.token("mask_token")
+    return TokenizerJsonVocabulary(
+        json.dumps(tokenizer.tokenizer_json).encode(),
+        special,
+        pair_separators=tokenizer.separators(1),
+        cls_last=len(after) > 1,
+        mask_takes_space=mask is not None and tokenizer.takes_space(mask),
+    )
 
 
 def read_xlm_vocabulary(
@@ -198,7 +287,7 @@ def read_xlm_vocabulary(
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = tokenizer.options.get("do_lowercase_and_remove_accent", True)
     vocabulary = MosesPairVocabulary(units, merges, languages, bool(lower_case), special)
-    return with_added(vocabulary, tokenizer)
+    return finish(vocabulary, tokenizer)
 
 
 def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
@@ -208,13 +297,27 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     `lower_case` is required if neither file says whether to lower-case text, and refused otherwise.
     """
     directory = tokenizer.directory
-    settings = {
-        "do_lower_case": tokenizer.normalizer.get("lowercase"),
-        "strip_accents": tokenizer.normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": tokenizer.normalizer.get("handle_chinese_chars"),
-    }
-    # The value `None` of an option means the default.
-    settings.update((name, value) for name, value in tokenizer.options.items() if value is not None)
+    for option, value in _BASIC.items():
+        if tokenizer.options.get(option) not in (None, value):
+            option = f"{option}={tokenizer.options[option]!r}"
+            raise tokenizer.refusal(option, "tokenizer_config.json")
+    names = OVERRIDES["BertNormalizer"]
+    settings = {option: tokenizer.options.get(option) for option in names}
+    if tokenizer.normalizers:
+        step = {**tokenizer.normalizers[0]}
+        settings = {name: step.pop(field, None) for name, field in names.items()}
+        step = {**_BERT, **step} if step.get("type", _BERT["type"]) == _BERT["type"] else step
+        steps = [step, *tokenizer.normalizers[1:]]
+        tokenizer.require_steps("normalizer", steps, _BERT)
+    else:
+        tokenizer.require_steps("normalizer", tokenizer.normalizers, _BERT)
+    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, _BERT_WORDS)
+    tokenizer.check_model(
+        "WordPiece",
+        unk_token=(None, "[UNK]"),
+        continuing_subword_prefix=(None, "##"),
+        max_input_chars_per_word=(None, 100),
+    )
     if settings["do_lower_case"] is not None:
         refuse_lower_case(lower_case, directory)
         lower_case = settings["do_lower_case"]
@@ -234,7 +337,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
                 f"{f'with do_lower_case={lower_case!r} ' if field == 'strip_accents' else ''}only "
                 f"{value!r} can be read: give another tokenizer"
             )
-    if tokenizer.file:
+    if tokenizer.file and not tokenizer.model:
         pieces = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
     else:
         pieces = _wordpieces(directory / "tokenizer.json", tokenizer.model)
@@ -248,7 +351,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     pieces = _in_id_order(piece_ids, directory)
     # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
     pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
-    return with_added(WordPieceVocabulary(pieces, lower_case), tokenizer)
+    return finish(WordPieceVocabulary(pieces, lower_case), tokenizer)
 
 
 def _wordpieces(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -257,7 +360,6 @@ def _wordpieces(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]
         raise UserError(
             f"{file} contains no WordPiece vocabulary: give the tokenizer of a BERT model"
         )
-    ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     return _in_id_order(model["vocab"], file)
 
 
@@ -281,6 +383,10 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
             raise UserError(
                 f"{path} gives the token {piece!r} the id {piece_id}, but ids must be from 0 to "
                 f"{len(pieces) - 1}: download or copy the file again"
+            )
+        if pieces[piece_id]:
+            raise UserError(
+                f"{path} gives the id {piece_id} to both {pieces[piece_id]!r} and {piece!r}: {MEND}"
             )
         pieces[piece_id] = piece
     return tuple(pieces)

@@ -1,27 +1,127 @@
 """Readers for SentencePiece vocabularies in Hugging Face folders."""
 
 import base64
+import itertools
 import pathlib
 import re
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, Tokenizer, special_of, with_added
+from macaron_tf.hub.tokenizers.folder import (
+    LOWER,
+    LOWERCASE,
+    MEND,
+    NFC,
+    SENTINEL,
+    Tokenizer,
+    replacement,
+    special_of,
+    take,
+)
+from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, PieceVocabulary
-from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
 
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto
 _Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
 _SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
+# Steps of `tokenizer.json` that `SentencePieceVocabulary` has: ALBERT's, our own, and Llama's.
+FOLDING = (
+    replacement("``", '"'),
+    replacement("''", '"'),
+    {"type": "NFKD"},
+    {"type": "StripAccents"},
+)
+CONTROLS = replacement(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex")
+NONPRINTING = replacement(r"\p{C}", "", "Regex")
+STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+SINGLE_SPACES = replacement(" {2,}", " ", "Regex")
+PREPEND = {"type": "Prepend", "prepend": WORD_START}
+SPACES = replacement(" ", WORD_START)
+_SPLIT_SPACES = {
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+
+
+def metaspace(scheme: str, is_split: bool = True) -> dict[str, Any]:
+    """Builds the pre-tokenizer of `tokenizer.json` that writes spaces as `WORD_START`."""
+    step = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
+    return {**step, "split": is_split}
+
+
+def _take_metaspace(
+    tokenizer: Tokenizer, steps: list[dict[str, Any]], is_split: bool
+) -> str | None:
+    """Removes the pre-tokenizer Metaspace from `steps`, and returns its `prepend_scheme`."""
+    schemes = ("always", "first", "never")
+    scheme = next((name for name in schemes if take(steps, metaspace(name, is_split))), None)
+    if scheme == "first" and tokenizer.added:
+        raise tokenizer.refusal("both added tokens and prepend_scheme=first")
+    return scheme
+
+
+def _read_steps(
+    tokenizer: Tokenizer, spec: Any, fold_accents: bool = False, lower_case: bool = False
+) -> dict[str, Any]:
+    """Reads the steps of `tokenizer.json` around a unigram model.
+
+    Args:
+        tokenizer: tokenizer with the steps.
+        spec: settings of SentencePiece's own normalizer, which the function changes.
+        fold_accents, lower_case: values if the folder has no steps.
+
+    Returns:
+        A dict of constructor arguments of `SentencePieceVocabulary`.
+    """
+    options = tokenizer.options
+    for name, value in (("keep_accents", False), ("sp_model_kwargs", {}), ("remove_space", True)):
+        if options.get(name) not in (None, value):
+            raise tokenizer.refusal(f"{name}={options[name]!r}", "tokenizer_config.json")
+    tokenizer.check_model("Unigram", unk_id=(), byte_fallback=(None, False, True))
+    if tokenizer.pre_tokenizers is None:
+        if tokenizer.added and options.get("legacy") is False:
+            raise tokenizer.refusal("both added tokens and legacy=False", "tokenizer_config.json")
+        config = NormalizationConfig(lower_case=lower_case)
+        return {"normalization": config, "fold_accents": fold_accents, "verbatim": True}
+    steps = [*(tokenizer.normalizers or ())]
+    fold_accents = take(steps, *FOLDING)
+    verbatim = not take(steps, CONTROLS)
+    nonprinting = take(steps, NONPRINTING)
+    lower_case = take(steps, *LOWER) or take(steps, LOWERCASE)
+    is_stripped = take(steps, STRIP)
+    if fold_accents:
+        take(steps, NFC)
+    table = b""
+    if steps and steps[0].get("type") == "Precompiled":
+        table = base64.b64decode(steps.pop(0)["precompiled_charsmap"])
+    is_stripped |= take(steps, STRIP) or take(steps, {**STRIP, "strip_left": False})
+    is_single = take(steps, SINGLE_SPACES) or take(steps, {**SINGLE_SPACES, "content": WORD_START})
+    tokenizer.refuse_steps("normalizer", steps)
+    steps = [*tokenizer.pre_tokenizers]
+    by_space = take(steps, {"type": "WhitespaceSplit"})
+    scheme = _take_metaspace(tokenizer, steps, True)
+    tokenizer.refuse_steps("pre-tokenizer", steps if scheme else steps or [{"type": None}])
+    if not (by_space and table) and not (is_stripped and is_single):
+        raise tokenizer.refusal("no steps Precompiled and WhitespaceSplit")
+    spec.add_dummy_prefix = scheme != "never"
+    if not tokenizer.file:
+        spec.precompiled_charsmap = table
+    config = NormalizationConfig(lower_case=lower_case, remove_nonprinting=nonprinting)
+    return {"normalization": config, "fold_accents": fold_accents, "verbatim": verbatim}
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
     """Reads the tokenizer of a Llama 2 model, which is a SentencePiece BPE tokenizer.
+
+    Without `tokenizer.model`, the model is that of `tokenizer.json`.
 
     If padding and [MASK] are missing, they have ids after all tokens.
 
@@ -36,10 +136,36 @@ def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
     pad = tokenizer.token("pad_token")
     pad_id = names.index(pad) if pad in names else None
     special = special_of([None if pad_id in ids else pad_id, *ids, None], len(names))
-    vocabulary = SentencePieceVocabulary(
-        _model_file(model, pieces, special), verbatim=True, special=special
+    steps, spec = [*(tokenizer.normalizers or ())], model.normalizer_spec
+    prepends, by_space = take(steps, PREPEND), take(steps, SPACES)
+    tokenizer.refuse_steps("normalizer", steps)
+    steps = [*(tokenizer.pre_tokenizers or ())]
+    scheme = _take_metaspace(tokenizer, steps, False)
+    if by_space:  # without effect, because the text has no spaces any more
+        take(steps, _SPLIT_SPACES)
+    tokenizer.refuse_steps("pre-tokenizer", steps)
+    if tokenizer.pre_tokenizers is not None:
+        if scheme is None and not by_space:
+            tokenizer.refuse_steps("pre-tokenizer", [{"type": None}])
+        spec.add_dummy_prefix = prepends or scheme in ("always", "first")
+        spec.remove_extra_whitespaces = False
+    tokenizer.check_model(
+        "Unigram",
+        unk_token=(),
+        dropout=(None, 0),
+        fuse_unk=(),
+        byte_fallback=(True,),
+        continuing_subword_prefix=(None, ""),
+        end_of_word_suffix=(None, ""),
+        ignore_merges=(None, False),
     )
-    return with_added(vocabulary, tokenizer)
+    vocabulary = SentencePieceVocabulary(
+        _model_file(model, pieces, special),
+        verbatim=True,
+        shares_space=scheme in ("always", "first") and not prepends,
+        special=special,
+    )
+    return finish(vocabulary, tokenizer)
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
@@ -69,16 +195,20 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     ids = [pad, unknown, pad if start is None else start, end, mask]
     in_order = [sentinels[index] for index in sorted(sentinels)]
     special = special_of(ids, len(pieces), in_order)
-    vocabulary = SentencePieceVocabulary(_model_file(model, pieces, special), special=special)
-    return with_added(vocabulary, tokenizer)
+    tokenizer.check_frame("sequence", None, names[end], None)
+    options = _read_steps(tokenizer, model.normalizer_spec)
+    vocabulary = SentencePieceVocabulary(
+        _model_file(model, pieces, special), special=special, **options
+    )
+    return finish(vocabulary, tokenizer)
 
 
-def read_sentencepiece(tokenizer: Tokenizer) -> PieceVocabulary:
+def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVocabulary:
     """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`).
 
     Raises:
-        UserError: a file is damaged, the vocabulary lacks a special token, or the tokenizer keeps
-            accents (`keep_accents`).
+        UserError: a file is damaged, the vocabulary lacks a special token, or a step or field of
+            the files is not supported.
     """
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
@@ -86,33 +216,26 @@ def read_sentencepiece(tokenizer: Tokenizer) -> PieceVocabulary:
     # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
     # SentencePiece.
     is_xlnet, fold_accents = "<cls>" in special_names, "<s>" not in special_names
-    if tokenizer.normalizer_types:
-        fold_accents = "StripAccents" in tokenizer.normalizer_types
+    tokenizer.check_frame(role, *special_names[2:], is_xlnet)
     if is_xlnet and tokenizer.file:
         # XLNet's tokenizer splits pieces that end in a digit and a comma again. A score penalty has
         # the same effect. The scores in `tokenizer.json` include the penalty.
         for piece in pieces:
             if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
                 piece.score -= _SCORE_PENALTY
-    accents = {"keep_accents": bool(tokenizer.options.get("keep_accents"))}
-    ForeignConfig(accents, f"the tokenizer of {tokenizer.directory}").require(
-        {"keep_accents": False}
-    )
+    separators = tokenizer.separators(1 if fold_accents else 2)
     # By default ALBERT lower-cases and XLNet does not.
-    lower_by_default = fold_accents and not is_xlnet
-    if tokenizer.tokenizer_json:
-        lower_by_default = "Lowercase" in tokenizer.normalizer_types
-    lower_case = bool(tokenizer.options.get("do_lower_case", lower_by_default))
+    lower_case = tokenizer.options.get("do_lower_case", fold_accents and not is_xlnet)
+    options = _read_steps(tokenizer, model.normalizer_spec, fold_accents, bool(lower_case))
     special = special_of([names.index(name) for name in special_names], len(pieces))
     vocabulary = SentencePieceVocabulary(
         _model_file(model, pieces, special),
-        NormalizationConfig(lower_case=lower_case),
-        fold_accents=fold_accents,
-        pair_separators=tokenizer.separators(1 if fold_accents else 2),
+        pair_separators=separators,
         cls_last=is_xlnet,
         special=special,
+        **options,
     )
-    return with_added(vocabulary, tokenizer)
+    return finish(vocabulary, tokenizer)
 
 
 def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
@@ -142,11 +265,11 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
     file = tokenizer.directory / "tokenizer.json"
     with refuse_damage(file, MEND):
         model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-        # The normalizer with SentencePiece's table is the only step or one of several steps.
-        for step in tokenizer.normalizer.get("normalizers", [tokenizer.normalizer]):
-            if charsmap := step.get("precompiled_charsmap"):
-                model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
-        pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
+        if tokenizer.model.get("type") == "BPE":
+            model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.BPE
+            pieces = _merged_pieces(tokenizer)
+        else:
+            pieces = [_piece(text, score) for text, score in tokenizer.model["vocab"]]
         if tokenizer.model.get("byte_fallback"):
             model.trainer_spec.byte_fallback = True
             by_name = {piece.piece: piece for piece in pieces}
@@ -164,22 +287,71 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
     return model, _with_added_pieces(tokenizer, pieces)
 
 
+def _merged_pieces(tokenizer: Tokenizer) -> list[_Piece]:
+    """Returns the pieces of a BPE model, whose scores give its merges in SentencePiece.
+
+    SentencePiece merges two pieces whenever the result is a piece. The best score goes first.
+    """
+    _, merges = tokenizer.ids_and_merges()
+    results = [merge.replace(" ", "") for merge in merges]
+    ranks = {result: -float(rank) for rank, result in enumerate(dict.fromkeys(results))}
+    token_ids = tokenizer.model["vocab"]
+    scores = [(name, ranks.get(name, 0.0)) for name in sorted(token_ids, key=token_ids.get)]
+    derived = {" ".join(merge) for merge in derived_merges(scores, {*tokenizer.all_added})}
+    is_grouped = [*ranks] == [result for result, _ in itertools.groupby(results)]
+    if not is_grouped or derived != {*merges} or {*token_ids.values()} != {*range(len(scores))}:
+        raise tokenizer.refusal("merges that are not those of a SentencePiece model")
+    return [_piece(name, score) for name, score in scores]
+
+
+def derived_merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
+    """Derives the merges of a SentencePiece BPE model from the scores of its pieces.
+
+    Args:
+        pieces: text and score of each piece, in the order of the ids.
+        special: texts of the special pieces, which no merge produces.
+
+    Returns:
+        The merges as `[left, right]`, in the order in which BPE applies them.
+    """
+    piece_ids = {name: piece_id for piece_id, (name, _) in enumerate(pieces) if name not in special}
+    scores, merges = dict(pieces), []
+    for name in piece_ids:
+        splits = ((name[:i], name[i:]) for i in range(1, len(name)))
+        pairs = [
+            (left, right) for left, right in splits if left in piece_ids and right in piece_ids
+        ]
+        merges += sorted(pairs, key=lambda pair: (piece_ids[pair[0]], piece_ids[pair[1]]))
+    return [[*pair] for pair in sorted(merges, key=lambda pair: -scores["".join(pair)])]
+
+
 def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piece]:
     """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
 
     The function appends the tokens in `tokenizer.all_added` whose ids follow the ids of the pieces,
     and unused pieces for ids between them. The function also removes tokens that were already in
-    `pieces` from `tokenizer.added`, because SentencePiece itself finds these tokens in text.
+    `pieces` from `tokenizer.added`, because SentencePiece itself finds these tokens in text, unless
+    the files list them as added tokens that are not special.
 
     Raises:
         UserError: an added token has a far larger id than the pieces.
     """
-    tokenizer.added = {name: n for name, n in tokenizer.added.items() if n >= len(pieces)}
+    listed = {name for name, token in tokenizer.entries.items() if not token.get("special")}
+    tokenizer.added = {
+        name: token_id
+        for name, token_id in tokenizer.added.items()
+        if token_id >= len(pieces) or name in listed
+    }
     for name, token_id in sorted(tokenizer.all_added.items(), key=lambda item: item[1]):
         if token_id >= 2 * len(pieces):
             raise UserError(
                 f"{tokenizer.directory} gives the added token {name!r} the id {token_id}, far from "
                 f"its {len(pieces)} pieces: {MEND}"
+            )
+        if token_id < len(pieces) and pieces[token_id].piece != name:
+            raise UserError(
+                f"{tokenizer.directory} gives the added token {name!r} the id {token_id} of the "
+                f"piece {pieces[token_id].piece!r}: {MEND}"
             )
         if token_id >= len(pieces):
             gap = range(len(pieces), token_id)

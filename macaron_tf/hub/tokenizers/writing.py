@@ -9,7 +9,18 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.tokenizers.folder import split
+from macaron_tf.hub.tokenizers.folder import BYTE_CLEANING, LOWER, NFC, replacement, split
+from macaron_tf.hub.tokenizers.sentencepiece import (
+    CONTROLS,
+    FOLDING,
+    NONPRINTING,
+    PREPEND,
+    SINGLE_SPACES,
+    SPACES,
+    STRIP,
+    derived_merges,
+    metaspace,
+)
 from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
@@ -139,21 +150,6 @@ def ids_of(names: Sequence[str]) -> dict[str, int]:
     return {name: token_id for token_id, name in enumerate(names) if name}
 
 
-def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
-    """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
-
-    `pattern_type` is "String" for a literal pattern or "Regex" for a regular expression.
-    """
-    return {"type": "Replace", "pattern": {pattern_type: pattern}, "content": content}
-
-
-# Lower-casing. `Lowercase` does not produce the final form of sigma, so a replacement precedes it.
-_LOWER = [
-    replacement(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
-    {"type": "Lowercase"},
-]
-
-
 def _byte_pairs(
     vocabulary: BytePairVocabulary,
     names: Sequence[str],
@@ -163,9 +159,9 @@ def _byte_pairs(
 ) -> dict[str, bytes]:
     token_ids = ids_of(names)
     # The steps of `BytePairVocabulary.normalized`.
-    steps = [replacement("\U0010ffff", ""), replacement("\x00", "\ufffd")]
-    steps += [{"type": "NFC"}] if vocabulary.composed else []
-    steps += _LOWER if vocabulary.lower_case else []
+    steps = [*BYTE_CLEANING]
+    steps += [NFC] if vocabulary.composed else []
+    steps += LOWER if vocabulary.lower_case else []
     prefix, has_split = vocabulary.add_prefix_space, vocabulary.pattern != "gpt2"
     byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
     pre_tokenizer = {**byte_level, "use_regex": not has_split}
@@ -234,25 +230,26 @@ def _sentencepiece(
             "fuse_unk": True,
             "byte_fallback": byte_fallback,
             "vocab": token_ids,
-            "merges": _merges(pieces, {*special.values()}),
+            "merges": derived_merges(pieces, {*special.values()}),
         }
     prefix = model.normalizer_spec.add_dummy_prefix
-    scheme = "always" if prefix else "never"
-    metaspace = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
+    words = metaspace("always" if prefix else "never")
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
-        "pre_tokenizer": {**metaspace, "split": True},
-        "decoder": {**metaspace, "split": True},
+        "pre_tokenizer": words,
+        "decoder": words,
         "model": model_field,
     }
-    if vocabulary.verbatim:  # a word may begin with several spaces
-        steps = [{"type": "Prepend", "prepend": WORD_START}] if prefix else []
-        steps.append(replacement(" ", WORD_START))
+    if not model.normalizer_spec.remove_extra_whitespaces:  # a word may begin with several spaces
+        steps = [PREPEND, SPACES] if prefix else [SPACES]
         decoders = [replacement(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
         decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+        normalizer, words = {"type": "Sequence", "normalizers": steps}, None
+        if vocabulary.shares_space:
+            normalizer, words = None, metaspace("first", is_split=False)
         parts |= {
-            "normalizer": {"type": "Sequence", "normalizers": steps},
-            "pre_tokenizer": None,
+            "normalizer": normalizer,
+            "pre_tokenizer": words,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
     options = {
@@ -286,27 +283,6 @@ def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence
     return result.SerializeToString(deterministic=True)
 
 
-def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
-    """Derives the merges of a SentencePiece BPE model from the scores of its pieces.
-
-    Args:
-        pieces: text and score of each piece, in the order of the ids.
-        special: texts of the special pieces, which no merge produces.
-
-    Returns:
-        The merges as `[left, right]`, in the order in which BPE applies them.
-    """
-    piece_ids = {name: piece_id for piece_id, (name, _) in enumerate(pieces) if name not in special}
-    scores, merges = dict(pieces), []
-    for name in piece_ids:
-        splits = ((name[:i], name[i:]) for i in range(1, len(name)))
-        pairs = [
-            (left, right) for left, right in splits if left in piece_ids and right in piece_ids
-        ]
-        merges += sorted(pairs, key=lambda pair: (piece_ids[pair[0]], piece_ids[pair[1]]))
-    return [[*pair] for pair in sorted(merges, key=lambda pair: -scores["".join(pair)])]
-
-
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
     """Builds normalizers for `tokenizer.json` that normalize text as the vocabulary does."""
     config, spec = vocabulary.normalization, model.normalizer_spec
@@ -319,23 +295,19 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
         )
     steps = []
     if vocabulary.fold_accents:
-        steps = [replacement("``", '"'), replacement("''", '"'), {"type": "NFKD"}]
-        steps.append({"type": "StripAccents"})
-    steps.append(replacement(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex"))
+        steps = [*FOLDING]
+    steps += [] if vocabulary.verbatim else [CONTROLS]
     if config.remove_nonprinting:
-        steps.append(replacement(r"\p{C}", "", "Regex"))
-    steps += _LOWER if config.lower_case else []
-    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        steps.append(NONPRINTING)
+    steps += LOWER if config.lower_case else []
+    steps += [] if vocabulary.verbatim else [STRIP]
     if spec.precompiled_charsmap:
         if vocabulary.fold_accents:  # NFKD decomposes Hangul, which `Precompiled` does not compose
-            steps.append({"type": "NFC"})
+            steps.append(NFC)
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
     if spec.remove_extra_whitespaces:
-        steps += [
-            {"type": "Strip", "strip_left": True, "strip_right": True},
-            replacement(" {2,}", " ", "Regex"),
-        ]
+        steps += [STRIP, SINGLE_SPACES]
     return steps
 
 
