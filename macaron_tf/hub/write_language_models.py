@@ -45,13 +45,15 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     model.require_head()
     network, config = model.network, model.config
     rows, special = kept_rows(model), model.special
-    has_bias = _has_bias(model, rows)  # a bias of zeros is left out
+    bias = _output_bias(model, rows)  # left out if all of it is 0
     families = [family for family in FAMILIES.values() if isinstance(family, LanguageFamily)]
 
     def describe_missing(family: LanguageFamily) -> str:
         if isinstance(network, CausalClassifier):
             return "" if CausalClassifier in family.tasks else "a classifier's head"
-        return "an output bias" if has_bias and not family.bias else ""
+        # [CLS] is never predicted.
+        needs_bias = np.any(bias[rows != special.begin]) and not family.bias
+        return "an output bias" if needs_bias else ""
 
     config_with_bias = dataclasses.replace(config, output_bias=True)
     family = find_family([*families, MACARON_LANGUAGE], config_with_bias, describe_missing)
@@ -65,7 +67,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
     fields = {
         **config_fields(family, config),
-        **({"output_bias": has_bias} if family.bias else {}),
+        **({"output_bias": bool(bias.any())} if family.bias else {}),
         **token_ids,
         "model_type": family.model_type,
         "vocab_size": len(rows),
@@ -90,8 +92,9 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         if head.output_table:
             output_table = head.output_table.matrix("float32")
             state[family.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
-        if has_bias:
-            state[family.bias] = keras.ops.convert_to_numpy(head.bias)[rows]
+        if family.bias and bias.any():
+            notes.append("the output bias needs our PyTorch file: GPT-2 and Llama have none")
+            state[family.bias] = bias
         fields["architectures"] = [family.class_prefix + family.language_class]
         pipeline = "text-generation"
         default = {**token_ids, **_suppressed_tokens(model, rows)}
@@ -134,15 +137,12 @@ def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
     return {"suppress_tokens": ids} if ids else {}
 
 
-def _has_bias(model: Pretrained, rows: np.ndarray) -> bool:
-    """Returns whether a language model has an output bias that is not zero.
-
-    The function ignores the bias of [CLS].
-    """
-    if isinstance(model.network, CausalClassifier) or model.network.language_head.bias is None:
-        return False
-    bias = keras.ops.convert_to_numpy(model.network.language_head.bias)
-    return bool(np.any(bias[rows[rows != model.special.begin]]))
+def _output_bias(model: Pretrained, rows: np.ndarray) -> np.ndarray:
+    """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
+    network = model.network
+    if isinstance(network, CausalClassifier) or network.language_head.bias is None:
+        return np.zeros(len(rows), "float32")
+    return keras.ops.convert_to_numpy(network.language_head.bias)[rows]
 
 
 def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: LanguageFamily) -> None:
