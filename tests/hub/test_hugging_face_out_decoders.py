@@ -227,7 +227,7 @@ def test_an_unknown_model_type_is_named(tmp_path):
         fields = {"model_type": model_type}
         refuses("but only t5, bart", import_encoder_decoder, {}, fields)
         (tmp_path / "config.json").write_text(json.dumps(fields))
-        reason = "but only bert, .*, openai-gpt, gpt2, llama, xlnet, t5, .* can be used"
+        reason = "but only distilbert, .*, gpt2, llama, qwen3, .*, xlnet, t5, .* can be used"
         refuses(reason, macaron_tf.load, f"hugging-face:{tmp_path}")
 
 

@@ -311,7 +311,7 @@ def test_vectors_of_sentences_agree(kind, tmp_path):
         [vocabulary.special.begin, *ids[: length - 2], vocabulary.special.end]
         for ids in vocabulary.encode_lines(sentences)
     ]
-    ids = padded(rows)
+    ids = padded(rows, vocabulary.special.pad)
     hidden = numpy_of(read.network.hidden_states({"token_ids": ids}, training=False))
 
     model = transformers.AutoModel.from_pretrained(directory).eval()
@@ -322,5 +322,8 @@ def test_vectors_of_sentences_agree(kind, tmp_path):
     with torch.no_grad():
         expected = model(**asked).last_hidden_state.numpy()
     np.testing.assert_allclose(
-        vectors(hidden, ids != 0), vectors(expected, asked["attention_mask"]), atol=1e-5, rtol=0
+        vectors(hidden, ids != vocabulary.special.pad),
+        vectors(expected, asked["attention_mask"]),
+        atol=1e-5,
+        rtol=0,
     )

@@ -39,7 +39,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-L, B = 9, 2  # for XLNet
+L, B, PADDING = 9, 2, 5  # for XLNet
 WITH_TOKENIZERS = ("gpt of relu", "gpt2", "gpt2 of another width", "llama of one table")
 GPTS = [family for family in FAMILIES if family != "xlnet"]
 
@@ -321,7 +321,7 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
 
 def drawn(seed=0):
     rng = np.random.default_rng(seed)
-    ids = rng.integers(5, V, (B, L))
+    ids = rng.integers(PADDING + 1, V, (B, L))
     order = np.full((B, L), -1)
     positions = np.array([[1, 4, 6], [0, 5, 8]])
     for row in range(B):
@@ -364,7 +364,7 @@ def task_rows(padded=2):
         segments[row, context : length - 1] = 1
         segments[row, length - 1] = 2
         tokens[row, [context - 1, length - 2]], tokens[row, length - 1] = 3, 2
-        tokens[row, length:] = 0
+        tokens[row, length:] = PADDING
     return {"token_ids": tokens, "segment_ids": segments}
 
 
@@ -375,7 +375,7 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     theirs = make("xlnet", tmp_path, f"For{head}", num_labels=3)
     # Hugging Face summarizes the last column, so its rows are padded on the left.
     read, rows = read_hugging_face(tmp_path), task_rows(2 if head.startswith("Token") else 0)
-    real = rows["token_ids"] != 0
+    real = rows["token_ids"] != PADDING
     more = {"attention_mask": torch.tensor(real.astype("float32"))}
     given, read_rows = rows, rows
     if head == "MultipleChoice":
@@ -396,7 +396,7 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
 def test_the_answers_of_an_xlnet_agree(tmp_path):
     theirs = make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
     read, rows = read_hugging_face(tmp_path), task_rows()
-    real = torch.tensor((rows["token_ids"] != 0).astype("float32"))
+    real = torch.tensor((rows["token_ids"] != PADDING).astype("float32"))
     answers = hidden_states(theirs, read, rows, attention_mask=real)
     expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
     found = numpy_of(read.network(rows, training=False))

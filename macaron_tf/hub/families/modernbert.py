@@ -69,17 +69,16 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
     """
     windows = [config.layer(index)[2] for index in range(config.num_layers)]
     first, *others = shortest_period(windows)
+    poolings = [field for field, summary in _POOLINGS.items() if summary == config.summary]
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
     return {
-        "classifier_pooling": {name: field for field, name in _POOLINGS.items()}.get(
-            config.summary
-        ),
         "local_attention": next(filter(None, windows), 128),
         "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
         "rope_parameters": {
             layer_type: rotary_fields(base, config.rotary_scaling)
             for layer_type, base in bases.items()
         },
+        **({"classifier_pooling": poolings[0]} if poolings else {}),
         # `None` replaces transformers' defaults, which are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
         # Field names of transformers before version 5.

@@ -82,21 +82,21 @@ def _prove(vocabulary: PieceVocabulary, tokenizer: Tokenizer) -> None:
         import tokenizers
     except ImportError:
         return
-    try:
-        theirs = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.tokenizer_json))
-    except Exception as error:  # the package has no class of its own for a file it cannot read
-        why = first_line(error)
-        print(f"note: the ids of {file} were not compared, because {why:.200}", file=sys.stderr)
-        return
-    theirs.no_truncation()
-    theirs.no_padding()
     special = {n for n in tokenizer.all_added if tokenizer.entries.get(n, {}).get("special")}
     special -= {*vocabulary.added}
     added = itertools.islice(vocabulary.added, 20)
     texts = [*_TEXTS, *(f"{name} the{name}dog {name}, x {name}{name}\n" for name in added)]
     texts = [text for text in texts if not any(name and name in text for name in special)]
+    try:
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.tokenizer_json))
+        theirs.no_truncation()
+        theirs.no_padding()
+        found = theirs.encode_batch(texts, add_special_tokens=False)
+    except Exception as error:  # the package has no class of its own for a file it cannot read
+        why = first_line(error)
+        print(f"note: the ids of {file} were not compared, because {why:.200}", file=sys.stderr)
+        return
     rows = vocabulary.encode_lines(texts)
-    found = theirs.encode_batch(texts, add_special_tokens=False)
     # Of several splits of equal probability, the libraries choose different ones.
     in_order = sorted if tokenizer.model.get("type") == "Unigram" else list
     for text, ours, row in zip(texts, rows, found, strict=True):
