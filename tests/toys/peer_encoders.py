@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from macaron_tf.hub.tokenizers.sentencepiece import CONTROLS, SINGLE_SPACES, STRIP, metaspace
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.toys.hugging_face import save_random
 
@@ -94,7 +95,13 @@ def write_vocabulary(kind, directory) -> int:
     if kind == "albert":
         names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", *"▁abcdefgh"]
     model = {"type": "Unigram", "vocab": [[name, -1.0] for name in names]}
-    (directory / "tokenizer.json").write_text(json.dumps({"model": model}))
+    steps = [CONTROLS, STRIP, SINGLE_SPACES]
+    whole = {
+        "model": {**model, "unk_id": names.index("<unk>")},
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": metaspace("always"),
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(whole))
     return len(names)
 
 
