@@ -191,7 +191,8 @@ class SentencePieceVocabulary(PieceVocabulary):
         strings = _fold_accents(strings) if self.fold_accents else strings
         if self.verbatim:
             lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
-            if self.normalization.lower_case:
+            if self.normalization.lower_case:  # as Hugging Face does, without a final sigma
+                lines = tf.strings.regex_replace(lines, "Σ", "σ")  # noqa: RUF001
                 lines = tf.strings.lower(lines, encoding="utf-8")
             pattern = f"^[ {WORD_START}]"
             return tf.strings.regex_replace(lines, pattern, "") if self.shares_space else lines

@@ -103,9 +103,19 @@ def llama() -> Tokenizer:
     return whole
 
 
+def gpt() -> Tokenizer:
+    whole = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    whole.normalizer = normalizers.BertNormalizer(lowercase=True)
+    whole.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    whole.decoder = decoders.BPEDecoder()
+    options = {"end_of_word_suffix": "</w>", "special_tokens": ["<unk>"], "show_progress": False}
+    whole.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=900, **options))
+    return whole
+
+
 KINDS = {
     "byte_level": byte_level, "qwen": qwen, "word_piece": word_piece, "unigram": unigram,
-    "llama": llama,
+    "llama": llama, "gpt": gpt,
 }  # fmt: skip
 NORMALIZERS = [
     None, normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
@@ -161,19 +171,31 @@ def variants(base: dict):
 
 
 def read(kind: str, directory: pathlib.Path) -> PieceVocabulary:
-    is_encoder = kind in ("word_piece", "unigram")
-    read = read_vocabulary if is_encoder else lambda d: read_language_vocabulary(d, True)[0]
-    return read(directory)
+    if kind in ("word_piece", "unigram"):
+        return read_vocabulary(directory)
+    return read_language_vocabulary(directory, kind != "gpt")[0]
 
 
 def write(fields: dict, directory: pathlib.Path, **options) -> None:
+    """Writes tokenizer.json, beside the files of the vocabulary that early tokenizers have."""
     (directory / "tokenizer.json").write_text(json.dumps(fields))
+    model = fields["model"]
+    if model["type"] != "Unigram":
+        (directory / "vocab.json").write_text(json.dumps(model["vocab"]))
+    if model["type"] == "BPE":
+        (directory / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+    if model["type"] == "WordPiece":
+        (directory / "vocab.txt").write_text(
+            "\n".join(sorted(model["vocab"], key=model["vocab"].get))
+        )
     (directory / "tokenizer_config.json").write_text(json.dumps(options))
 
 
 def base_of(kind: str) -> tuple[dict, dict]:
     """Returns tokenizer.json with special tokens, and tokenizer_config.json."""
     whole = KINDS[kind]()
+    if kind == "gpt":
+        return json.loads(whole.to_str()), {}
     names = {"qwen": ["<|endoftext|>"], "byte_level": ["<|endoftext|>"], "llama": ["<s>", "</s>"]}
     whole.add_special_tokens(names.get(kind, SPECIAL))
     if kind == "llama":
@@ -210,7 +232,7 @@ def test_each_variant_is_read_right_or_refused(kind, tmp_path, monkeypatch):
         bad = [(text, row, t.ids) for text, row, t in pairs if in_order(row) != in_order(t.ids)]
         (wrong if bad else equal).append((name, bad[:2]))
     assert not wrong, wrong
-    assert "itself" in dict(equal)
+    assert "itself" in dict(equal) and len(equal) >= 7
 
 
 def test_a_difference_is_an_error_with_the_text_and_both_ids(tmp_path, monkeypatch):
@@ -322,7 +344,7 @@ def test_the_way_out_encodes_in_python(tmp_path):
     refuses("has no tokenizer.json", macaron_tf.load, location, tokenizer="python")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gpt"])
 def test_the_way_out_knows_the_special_tokens_of_each_kind(kind, tmp_path):
     base, options = base_of(kind)
     if kind in ("byte_level", "qwen"):

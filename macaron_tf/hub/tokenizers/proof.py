@@ -28,7 +28,7 @@ _TEXTS = (
     "https://www.example.com/a?b=c&d=%20#e", "me@example.com", "C:\\dir\\file.txt",
     "x += y[i]; // z", "def f(x):\n    return x\n", "<b>&amp;</b>", "UPPER lower MiXeD camelCase",
     "café naïve Ångström", "cafe\u0301 e\u0301", "Straße ẞ", "İstanbul ıssız", "ǅ ŉ ĳ",
-    "ﬁn ﬂow ﬀ", "ｆｕｌｌ Ｗｉｄｔｈ", "𝔐𝕒𝓽", "ℌ ™ ℠ ©", "Ωμέγα άλφα", "Привет, мир",
+    "ﬁn ﬂow ﬀ", "ｆｕｌｌ Ｗｉｄｔｈ", "𝔐𝕒𝓽", "ℌ ™ ℠ ©", "ΟΔΟΣ άλφα", "Привет, мир",
     "Українська їжа", "שלום עולם", "مرحبا بالعالم", "हिन्दी में", "বাংলা", "தமிழ்", "ภาษาไทย",
     "ქართული", "Հայերեն", "አማርኛ", "漢字かな交じり文。", "中文没有空格的句子，对吗？",
     "「日本語」、ー・", "한국어 띄어쓰기", "カタカナﾊﾝｶｸ", "日本 and Tokyo", "👍",
@@ -55,6 +55,8 @@ def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
     for name, flag in itertools.product(vocabulary.added, ("single_word", "lstrip", "rstrip")):
         if tokenizer.entries.get(name, {}).get(flag):
             raise tokenizer.refusal(f"the added token {name!r} with {flag}=true")
+    if tokenizer.model.get("unk_id") not in (None, vocabulary.special.unk):
+        raise tokenizer.refusal("an unk_id that is not the id of unk_token")
     names = [name for name in vocabulary.added if name not in vocabulary.unnormalized]
     lines = vocabulary.normalized_lines(names)
     if isinstance(vocabulary, SentencePieceVocabulary):  # it strips lines itself

@@ -60,11 +60,16 @@ def metaspace(scheme: str, is_split: bool = True) -> dict[str, Any]:
 def _take_metaspace(
     tokenizer: Tokenizer, steps: list[dict[str, Any]], is_split: bool
 ) -> str | None:
-    """Removes the pre-tokenizer Metaspace from `steps`, and returns its `prepend_scheme`."""
+    """Removes the pre-tokenizer Metaspace from `steps`, and returns its `prepend_scheme`.
+
+    Our graphs add a space to each part of a text between added tokens.
+    """
     schemes = ("always", "first", "never")
     scheme = next((name for name in schemes if take(steps, metaspace(name, is_split))), None)
-    if scheme == "first" and tokenizer.added:
+    if tokenizer.added and scheme == "first":
         raise tokenizer.refusal("both added tokens and prepend_scheme=first")
+    if tokenizer.added and not scheme and tokenizer.options.get("legacy") is False:
+        raise tokenizer.refusal("both added tokens and legacy=False", "tokenizer_config.json")
     return scheme
 
 
@@ -86,9 +91,10 @@ def _read_steps(
         if options.get(name) not in (None, value):
             raise tokenizer.refusal(f"{name}={options[name]!r}", "tokenizer_config.json")
     tokenizer.check_model("Unigram", unk_id=(), byte_fallback=(None, False, True))
+    words = [*(tokenizer.pre_tokenizers or ())]
+    by_space = take(words, {"type": "WhitespaceSplit"})
+    scheme = _take_metaspace(tokenizer, words, is_split=True)
     if tokenizer.pre_tokenizers is None:
-        if tokenizer.added and options.get("legacy") is False:
-            raise tokenizer.refusal("both added tokens and legacy=False", "tokenizer_config.json")
         config = NormalizationConfig(lower_case=lower_case)
         return {"normalization": config, "fold_accents": fold_accents, "verbatim": True}
     steps = [*(tokenizer.normalizers or ())]
@@ -105,12 +111,11 @@ def _read_steps(
     is_stripped |= take(steps, STRIP) or take(steps, {**STRIP, "strip_left": False})
     is_single = take(steps, SINGLE_SPACES) or take(steps, {**SINGLE_SPACES, "content": WORD_START})
     tokenizer.refuse_steps("normalizer", steps)
-    steps = [*tokenizer.pre_tokenizers]
-    by_space = take(steps, {"type": "WhitespaceSplit"})
-    scheme = _take_metaspace(tokenizer, steps, True)
-    tokenizer.refuse_steps("pre-tokenizer", steps if scheme else steps or [{"type": None}])
-    if not (by_space and table) and not (is_stripped and is_single):
-        raise tokenizer.refusal("no steps Precompiled and WhitespaceSplit")
+    tokenizer.refuse_steps("pre-tokenizer", words if scheme else words or [{"type": None}])
+    if by_space and not table:
+        raise tokenizer.refusal("the pre-tokenizer WhitespaceSplit without Precompiled")
+    if not by_space and not (is_stripped and is_single):
+        raise tokenizer.refusal("steps that keep repeated spaces")
     spec.add_dummy_prefix = scheme != "never"
     if not tokenizer.file:
         spec.precompiled_charsmap = table
@@ -121,9 +126,8 @@ def _read_steps(
 def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
     """Reads the tokenizer of a Llama 2 model, which is a SentencePiece BPE tokenizer.
 
-    Without `tokenizer.model`, the model is that of `tokenizer.json`.
-
-    If padding and [MASK] are missing, they have ids after all tokens.
+    Without the file `tokenizer.model`, the model is that of `tokenizer.json`. If padding and [MASK]
+    are missing, they have ids after all tokens.
 
     Raises:
         UserError: a file is damaged, or the vocabulary lacks a special token.
@@ -140,7 +144,7 @@ def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
     prepends, by_space = take(steps, PREPEND), take(steps, SPACES)
     tokenizer.refuse_steps("normalizer", steps)
     steps = [*(tokenizer.pre_tokenizers or ())]
-    scheme = _take_metaspace(tokenizer, steps, False)
+    scheme = _take_metaspace(tokenizer, steps, is_split=False)
     if by_space:  # without effect, because the text has no spaces any more
         take(steps, _SPLIT_SPACES)
     tokenizer.refuse_steps("pre-tokenizer", steps)

@@ -22,7 +22,7 @@ from macaron_tf.hub.tokenizers.sentencepiece import (
     metaspace,
 )
 from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
-from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
+from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
@@ -52,6 +52,11 @@ def tokenizer_files(
     Raises:
         UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
+    if isinstance(vocabulary, TokenizerJsonVocabulary):
+        raise UserError(
+            "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face: "
+            "save in macaron_tf's own format, or copy tokenizer.json from the original folder"
+        )
     for vocabulary_class, write in _WRITERS.items():
         if isinstance(vocabulary, vocabulary_class):
             names, special = token_names(vocabulary, complete, pad_last)
