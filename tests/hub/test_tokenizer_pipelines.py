@@ -274,7 +274,8 @@ def test_a_template_with_other_tokens_is_refused(tmp_path):
         if is_right:
             assert read_vocabulary(tmp_path).pair_separators == 1
         else:
-            refuses(r"the template \[MASK\] A \[SEP\] B \[SEP\]", read_vocabulary, tmp_path)
+            reason = r"has the template \[MASK\] A \[SEP\] B \[SEP\], but"
+            refuses(reason, read_vocabulary, tmp_path)
 
 
 def test_special_tokens_map_names_what_the_config_leaves_out(tmp_path):

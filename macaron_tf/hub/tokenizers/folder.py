@@ -229,8 +229,9 @@ class Tokenizer:
 
     def refusal(self, what: str, file: str = "tokenizer.json") -> UserError:
         """Returns the error for something in a file that the graph cannot do."""
+        way_out = "load the" if self.tokenizer_json else "save tokenizer.json, and load the"
         return UserError(
-            f"{self.directory / file} has {what}, which macaron_tf's graphs do not have: load the "
+            f"{self.directory / file} has {what}, which macaron_tf's graphs do not have: {way_out} "
             f"model by {PYTHON}"
         )
 
@@ -295,7 +296,10 @@ class Tokenizer:
         is_known = before in allowed[0] and after in allowed[1]
         if not is_known or (role == "encoder" and {*between} != {end}):
             names = " ".join([*before, "A", *between, "B", *after])
-            raise self.refusal(f"the template {names}")
+            raise UserError(
+                f"{self.directory / 'tokenizer.json'} has the template {names}, but special tokens "
+                "in other places cannot be read: give another model"
+            )
 
     def token(self, field: str) -> str | None:
         """Returns the name of the special token in a field such as "cls_token".
@@ -352,6 +356,8 @@ class Tokenizer:
         If the files do not say so, the result is True, as in transformers' RoBERTa.
         """
         token = self.entries.get(name) or self.options.get("mask_token")
+        if isinstance(token, dict) and (token.get("rstrip") or token.get("single_word")):
+            raise self.refusal(f"the mask token {name!r} with rstrip=true or single_word=true")
         return bool(token.get("lstrip", True)) if isinstance(token, dict) else True
 
     def ids_and_merges(self) -> tuple[dict[str, int], list[str]]:

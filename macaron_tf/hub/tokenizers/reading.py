@@ -253,7 +253,10 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
     before, _, after = tokenizer.frame or ([], [], [])
     ids = [[token_ids.get(name) for name in part] for part in (before, after)]
     if ids[0] not in ([], [begin]) or ids[1] not in ([], [end], [end, begin]):
-        raise tokenizer.refusal(f"a template that adds {' '.join([*before, *after])}")
+        raise UserError(
+            f"{directory / 'tokenizer.json'} has a template that adds "
+            f"{' '.join([*before, *after])}, which cannot be read: give another model"
+        )
     mask = tokenizer.token("mask_token")
     return TokenizerJsonVocabulary(
         json.dumps(tokenizer.tokenizer_json).encode(),
