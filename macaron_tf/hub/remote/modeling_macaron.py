@@ -97,6 +97,12 @@ def layer_norm(config, width=None):
     return nn.LayerNorm(width or config.hidden_dim, config.epsilon, **options)
 
 
+def projection(width, output_width, bias=True):
+    """Builds a linear layer between two widths, or the identity if the widths are equal."""
+    is_needed = width != output_width
+    return nn.Linear(width, output_width, bias=bias) if is_needed else nn.Identity()
+
+
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, followed by a norm and dropout."""
 
@@ -518,8 +524,7 @@ class MacaronModel(MacaronPreTrainedModel):
         super().__init__(config)
         self.embeddings = Embeddings(config)
         width = config.embedding_dim or config.hidden_dim
-        needs_projection = width != config.hidden_dim
-        self.projection = nn.Linear(width, config.hidden_dim) if needs_projection else nn.Identity()
+        self.projection = projection(width, config.hidden_dim)
         self.stack = Stack(config)
         self.post_init()
 
@@ -610,10 +615,7 @@ class NextTokenHead(nn.Module):
     def __init__(self, config):
         super().__init__()
         width = config.embedding_dim or config.hidden_dim
-        needs_projection = width != config.hidden_dim
-        self.projection = (
-            nn.Linear(config.hidden_dim, width, bias=False) if needs_projection else nn.Identity()
-        )
+        self.projection = projection(config.hidden_dim, width, bias=False)
         self.output_table = None
         if not config.tied:
             self.output_table = nn.Linear(width, config.vocab_size, bias=False)
@@ -636,19 +638,16 @@ class TokenModel(MacaronPreTrainedModel):
         self.add_module(self.head_name, self.head_class(config))
         self.post_init()
 
-    @property
-    def head(self):
-        return self.get_submodule(self.head_name)
-
     def logits(self, x):
-        return self.head(x, self.macaron.embeddings.tokens.weight)
+        return self.get_submodule(self.head_name)(x, self.macaron.embeddings.tokens.weight)
 
     def resize_token_embeddings(self, *args, **kwargs):
         """Resizes the token embeddings and the head's bias. The bias of new tokens is 0."""
-        table, bias = super().resize_token_embeddings(*args, **kwargs), self.head.bias
-        if bias is not None:
-            bias = functional.pad(bias.data, (0, table.num_embeddings - len(bias)))
-            self.head.bias = nn.Parameter(bias)
+        table = super().resize_token_embeddings(*args, **kwargs)
+        head = self.get_submodule(self.head_name)
+        if head.bias is not None:
+            more = table.num_embeddings - len(head.bias)
+            head.bias = nn.Parameter(functional.pad(head.bias.data, (0, more)))
         return table
 
 
