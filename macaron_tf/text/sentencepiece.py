@@ -55,6 +55,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             SentencePiece model, as Llama does. Of `normalization`, only `lower_case` has an effect.
         shares_space: whether a space at the start of a line is the space that SentencePiece adds
             there, as in Hugging Face's Metaspace. Used only with `verbatim`.
+        spaces: pattern of the characters that become spaces, as Hugging Face's WhitespaceSplit
+            reads them. Used only with `verbatim`.
         special: ids of the special tokens in a model from another library. `None` means a model
             that is trained here.
 
@@ -65,7 +67,7 @@ class SentencePieceVocabulary(PieceVocabulary):
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
     options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
-    later_options = types.MappingProxyType({"verbatim": False, "shares_space": False})
+    later_options = types.MappingProxyType({"verbatim": False, "shares_space": False, "spaces": ""})
     leading_space = "^ +"
 
     def __init__(
@@ -78,6 +80,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         cls_last: bool = False,
         verbatim: bool = False,
         shares_space: bool = False,
+        spaces: str = "",
         special: Special | None = None,
     ):
         self.proto = bytes(proto)
@@ -88,6 +91,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.cls_last = cls_last
         self.verbatim = verbatim
         self.shares_space = shares_space
+        self.spaces = spaces
         self.processor = model = sentencepiece.SentencePieceProcessor()
         try:
             model.LoadFromSerializedProto(self.proto)
@@ -194,6 +198,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             if self.normalization.lower_case:  # as Hugging Face does, without a final sigma
                 lines = tf.strings.regex_replace(lines, "Σ", "σ")  # noqa: RUF001
                 lines = tf.strings.lower(lines, encoding="utf-8")
+            if self.spaces:
+                lines = tf.strings.regex_replace(lines, self.spaces, " ")
             pattern = f"^[ {WORD_START}]"
             return tf.strings.regex_replace(lines, pattern, "") if self.shares_space else lines
         return normalize(strings, self.normalization, language or self.languages[0])

@@ -185,7 +185,7 @@ def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
         assert getattr(vocabulary, name) == value
         settings = {
             **vocabulary.settings(),
-            name: {False: True, True: False, "gpt2": "llama3"}[value],
+            name: {False: True, True: False, "gpt2": "llama3", "": "x"}[value],
         }
         changed = type(vocabulary).from_contents(vocabulary.contents(), settings)
         assert changed.settings() == settings and changed.hash != vocabulary.hash

@@ -19,7 +19,7 @@ _AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
 _TEXTS = (
     "", "a", "The quick brown fox jumped over the lazy dog.", " lead", "trail ",
     "two  spaces   and", "   ", "a\tb\t\tc", "\tab", "line\nend", "a\n\nb\n", "a \n b",
-    "one\r\ntwo", "\n \n  x", "a\u00a0b", "a\u3000b \u2003c", "x\x0by\x0cz", "a\x07b\x1bc\x7f",
+    "one\r\ntwo", "\n \n  x", "a\u00a0b", "a\u3000b \u2003c\x85d", "x\x0by\x0cz", "a\x07b\x1bc\x7f",
     "a\u200bb\u200dc\ufeff", "soft\xadhyphen", "0", "7 77", "12345678 90",
     "3.14159, 1,234,567.89", "2024-11-29T12:30", "a1b22c333", "$5+5% = #1", "№ 5 ¼ ½ Ⅷ ² ①",
     "don't they'll I'd we're I've I'm he's", "DON'T THEY'LL I'M", "'s 't ''s", "can’t it’s",

@@ -210,7 +210,8 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
         return vocabulary, not frame and tokenizer.options.get("add_bos_token") is not False
     if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
         return vocabulary, not frame and bos not in (None, tokenizer.token("eos_token"))
-    return vocabulary, starts
+    is_gpt2 = vocabulary.special.begin == vocabulary.special.end
+    return vocabulary, starts and (is_gpt2 or not frame)
 
 
 def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:

@@ -41,6 +41,9 @@ CONTROLS = replacement(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex")
 NONPRINTING = replacement(r"\p{C}", "", "Regex")
 STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 SINGLE_SPACES = replacement(" {2,}", " ", "Regex")
+WHITE_SPACE = {"type": "WhitespaceSplit"}
+# White space that is left after SentencePiece's table of characters (`True`), or without it.
+_SPACES = {True: r"[\x{85}\x{1680}]", False: r"[\s\v\x{85}\pZ]"}
 PREPEND = {"type": "Prepend", "prepend": WORD_START}
 SPACES = replacement(" ", WORD_START)
 _SPLIT_SPACES = {
@@ -92,11 +95,12 @@ def _read_steps(
             raise tokenizer.refusal(f"{name}={options[name]!r}", "tokenizer_config.json")
     tokenizer.check_model("Unigram", unk_id=(), byte_fallback=(None, False, True))
     words = [*(tokenizer.pre_tokenizers or ())]
-    by_space = take(words, {"type": "WhitespaceSplit"})
+    by_space = take(words, WHITE_SPACE)
     scheme = _take_metaspace(tokenizer, words, is_split=True)
     if tokenizer.pre_tokenizers is None:
         config = NormalizationConfig(lower_case=lower_case)
-        return {"normalization": config, "fold_accents": fold_accents, "verbatim": True}
+        changes = {"normalization": config, "fold_accents": fold_accents}
+        return {**changes, "verbatim": True, "spaces": _SPACES[bool(spec.precompiled_charsmap)]}
     steps = [*(tokenizer.normalizers or ())]
     fold_accents = take(steps, *FOLDING)
     verbatim = not take(steps, CONTROLS)
@@ -112,15 +116,15 @@ def _read_steps(
     is_single = take(steps, SINGLE_SPACES) or take(steps, {**SINGLE_SPACES, "content": WORD_START})
     tokenizer.refuse_steps("normalizer", steps)
     tokenizer.refuse_steps("pre-tokenizer", words if scheme else words or [{"type": None}])
-    if by_space and not table:
-        raise tokenizer.refusal("the pre-tokenizer WhitespaceSplit without Precompiled")
     if not by_space and not (is_stripped and is_single):
         raise tokenizer.refusal("steps that keep repeated spaces")
-    spec.add_dummy_prefix = scheme != "never"
+    spec.add_dummy_prefix, spec.remove_extra_whitespaces = scheme != "never", True
     if not tokenizer.file:
         spec.precompiled_charsmap = table
     config = NormalizationConfig(lower_case=lower_case, remove_nonprinting=nonprinting)
-    return {"normalization": config, "fold_accents": fold_accents, "verbatim": verbatim}
+    changes = {"normalization": config, "fold_accents": fold_accents}
+    spaces = _SPACES[bool(table)] if verbatim and by_space else ""
+    return {**changes, "verbatim": verbatim, "spaces": spaces}
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:

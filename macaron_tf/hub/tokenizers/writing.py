@@ -18,6 +18,7 @@ from macaron_tf.hub.tokenizers.sentencepiece import (
     SINGLE_SPACES,
     SPACES,
     STRIP,
+    WHITE_SPACE,
     derived_merges,
     metaspace,
 )
@@ -239,9 +240,10 @@ def _sentencepiece(
         }
     prefix = model.normalizer_spec.add_dummy_prefix
     words = metaspace("always" if prefix else "never")
+    steps = [WHITE_SPACE, words] if vocabulary.spaces else [words]
     parts = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
-        "pre_tokenizer": words,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": words,
         "model": model_field,
     }
