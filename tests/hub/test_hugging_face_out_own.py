@@ -282,6 +282,7 @@ def test_pytorch_s_language_models_follow_transformers_customs(system, tmp_path)
     made.save_pretrained(tmp_path / "out", format=FORMAT)
     opened = transformers.AutoModelForCausalLM.from_pretrained
     theirs = opened(tmp_path / "out", trust_remote_code=True)
+    assert theirs.config.tie_word_embeddings == made.config.tied  # transformers 4 ties by it
     ids = torch.tensor(np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 9)))
     logits = theirs(ids).logits
     first = theirs(ids[:, :4], use_cache=True)

@@ -42,11 +42,14 @@ _SETTINGS = (
     *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
     *("positions", "toeplitz", "tiny_attention_dim", "num_segments"),
     *("embedding_norm", "embedding_scale", "initializer_range"),
-    *("dropout", "attention_dropout", "activation_dropout", "causal", "tied"),
+    *("dropout", "attention_dropout", "activation_dropout", "causal"),
 )
 # Dict mapping a setting to its field. transformers treats the name `max_length` as a text
-# generation setting, and then cannot save the model.
-_FIELDS = {**{name: name for name in _SETTINGS}, "max_length": "max_position_embeddings"}
+# generation setting, and then cannot save the model. Version 4 ties by its own field.
+_FIELDS = {
+    **{name: name for name in _SETTINGS},
+    **{"max_length": "max_position_embeddings", "tied": "tie_word_embeddings"},
+}
 _HEADS = (
     *("MaskedLM", "CausalLM", "SequenceClassification", "TokenClassification"),
     *("QuestionAnswering", "MultipleChoice"),

@@ -47,7 +47,7 @@ SETTINGS = {
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
     **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
     **{"classifier_dropout": 0.1, "pooler_activation": "tanh"},
-    **{"causal": False, "tied": True, "output_bias": False},
+    **{"causal": False, "tie_word_embeddings": True, "output_bias": False},
 }
 
 
@@ -80,9 +80,10 @@ class MacaronConfig(PretrainedConfig):
     }
 
     def __init__(self, **fields):
-        for name, default in SETTINGS.items():
-            setattr(self, name, fields.pop(name, default))
+        settings = {name: fields.pop(name, default) for name, default in SETTINGS.items()}
         super().__init__(**fields)
+        for name, value in settings.items():
+            setattr(self, name, value)
 
 
 def layer_norm(config, width=None):
@@ -617,7 +618,7 @@ class NextTokenHead(nn.Module):
         width = config.embedding_dim or config.hidden_dim
         self.projection = projection(config.hidden_dim, width, bias=False)
         self.output_table = None
-        if not config.tied:
+        if not config.tie_word_embeddings:
             self.output_table = nn.Linear(width, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
 
