@@ -86,10 +86,11 @@ def read_vocabulary(
             supported, or `lower_case` is required or must be `None`.
     """
     tokenizer = Tokenizer(directory, _MODEL_TYPES)
-    # Early WordPiece files lack the type.
-    model_type = tokenizer.model.get("type")
-    if tokenizer.file and not model_type:
-        model_type = _MODEL_TYPES[tokenizer.file.name]
+    file_type = _MODEL_TYPES[tokenizer.file.name] if tokenizer.file else None
+    # Early WordPiece files lack the type. A SentencePiece model may be a BPE.
+    model_type = tokenizer.model.get("type") or file_type
+    if file_type == "Unigram":
+        model_type = file_type
     if model_type in ("BPE", "Unigram"):
         refuse_lower_case(lower_case, directory)
     if model_type == "BPE":

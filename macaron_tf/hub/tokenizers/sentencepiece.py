@@ -46,6 +46,16 @@ WHITE_SPACE = {"type": "WhitespaceSplit"}
 _SPACES = {True: r"[\x{85}\x{1680}]", False: r"[\s\v\x{85}\pZ]"}
 PREPEND = {"type": "Prepend", "prepend": WORD_START}
 SPACES = replacement(" ", WORD_START)
+# Values of the model's fields; an empty tuple means any value.
+_MODEL_FIELDS: dict[str, tuple] = {
+    "unk_id": (),
+    "unk_token": (),
+    "fuse_unk": (),
+    "dropout": (None, 0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "ignore_merges": (None, False),
+}
 _SPLIT_SPACES = {
     "type": "Split",
     "pattern": {"String": " "},
@@ -93,7 +103,7 @@ def _read_steps(
     for name, value in (("keep_accents", False), ("sp_model_kwargs", {}), ("remove_space", True)):
         if options.get(name) not in (None, value):
             raise tokenizer.refusal(f"{name}={options[name]!r}", "tokenizer_config.json")
-    tokenizer.check_model("Unigram", unk_id=(), byte_fallback=(None, False, True))
+    tokenizer.check_model("Unigram", **_MODEL_FIELDS, byte_fallback=(None, False, True))
     words = [*(tokenizer.pre_tokenizers or ())]
     by_space = take(words, WHITE_SPACE)
     scheme = _take_metaspace(tokenizer, words, is_split=True)
@@ -157,16 +167,7 @@ def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
             tokenizer.refuse_steps("pre-tokenizer", [{"type": None}])
         spec.add_dummy_prefix = prepends or scheme in ("always", "first")
         spec.remove_extra_whitespaces = False
-    tokenizer.check_model(
-        "Unigram",
-        unk_token=(),
-        dropout=(None, 0),
-        fuse_unk=(),
-        byte_fallback=(True,),
-        continuing_subword_prefix=(None, ""),
-        end_of_word_suffix=(None, ""),
-        ignore_merges=(None, False),
-    )
+    tokenizer.check_model("Unigram", **_MODEL_FIELDS, byte_fallback=(True,))
     vocabulary = SentencePieceVocabulary(
         _model_file(model, pieces, special),
         verbatim=True,
