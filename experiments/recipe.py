@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras
 
-from macaron_tf.errors import UserError, nearest, parse_json
+from macaron_tf.errors import ALIASES, UserError, nearest, parse_json
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import find_sources, imported_names, source_names
@@ -495,7 +495,8 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
     paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
-    matches = difflib.get_close_matches(path.rpartition(".")[2], paths.values(), 1)
+    name = path.rpartition(".")[2]
+    matches = difflib.get_close_matches(ALIASES.get(name, name), paths.values(), 1)
     candidates = [leaf for leaf, name in paths.items() if name in matches]
     suggestion = f"; perhaps you meant {candidates[0]!r}" if candidates else ""
     return nearest(path, candidates) or suggestion

@@ -134,13 +134,38 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
     return os.path.expanduser(text)
 
 
+# Names of settings in Keras, KerasHub and transformers, with the names here.
+ALIASES = {
+    **dict.fromkeys(("intermediate_dim", "intermediate_size", "ffn_dim"), "feed_forward_dim"),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_head"), "num_kv_heads"),
+    **dict.fromkeys(("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"), "epsilon"),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), "num_heads"),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), "num_layers"),
+    **dict.fromkeys(("max_sequence_length", "max_position_embeddings"), "max_length"),
+    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), "tied"),
+    **dict.fromkeys(("vocabulary_size",), "vocab_size"),
+    **dict.fromkeys(("rope_theta", "rope_max_wavelength"), "rotary_base"),
+    **dict.fromkeys(("lr", "initial_learning_rate"), "learning_rate"),
+    **dict.fromkeys(("num_train_steps", "num_training_steps", "train_steps"), "max_steps"),
+    "hidden_size": "hidden_dim",
+    "hidden_act": "activation",
+    "normalize_first": "norm",
+    "type_vocab_size": "num_segments",
+}
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Suggests a known name that is similar to `name`, as the end of an error message.
+
+    A name of another library (see `ALIASES`) is similar to the name here.
 
     Returns:
         Text such as `; perhaps you meant 'adam'`, or "" if no known name is similar.
     """
-    matches = difflib.get_close_matches(name, list(choices), 1)
+    choices = list(choices)
+    prefix, dot, last = name.rpartition(".")
+    alias = f"{prefix}{dot}{ALIASES.get(last, last)}"
+    matches = [alias] if alias in choices else difflib.get_close_matches(name, choices, 1)
     return f"; perhaps you meant {matches[0]!r}" if matches else ""
 
 

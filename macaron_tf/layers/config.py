@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Lt
 
-from macaron_tf.errors import check_divisible
+from macaron_tf.errors import ALIASES, check_divisible
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
 from macaron_tf.layers.rotary import check_scaling
@@ -151,5 +151,12 @@ def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> di
         settings_class: settings class.
         arguments: keyword arguments, which the function changes in place. Arguments that are not
             fields of `settings_class` stay.
+
+    Raises:
+        ValueError: an argument has the name of a field in another library (see `ALIASES`).
     """
-    return {name: arguments.pop(name) for name in hints_of(settings_class) if name in arguments}  # type: ignore[arg-type]
+    hints = hints_of(settings_class)  # type: ignore[arg-type]
+    for name in arguments:
+        if ALIASES.get(name) in hints:
+            raise ValueError(f"there is no argument {name}: it is called {ALIASES[name]} here")
+    return {name: arguments.pop(name) for name in hints if name in arguments}

@@ -422,6 +422,7 @@ def config(name: str, /, **overrides) -> Config:
     if unknown:
         raise ValueError(
             f"model {name!r} has no option {unknown[0]!r}: give one of {', '.join(sorted(fields))}"
+            f"{nearest(unknown[0], fields)}"
         )
     return dataclasses.replace(CONFIGS[name], **overrides)
 

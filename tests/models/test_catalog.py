@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from macaron_tf.layers import MacaronBlock
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models import (
     Encoder,
@@ -285,6 +286,9 @@ def test_names_and_overrides():
     known = "the name 'macaron_huge': give one of .*meant 'macaron"
     rejects(known, catalog.build, "macaron_huge")
     rejects("model 'macaron_tiny' has no option 'width'", catalog.config, "macaron_tiny", width=3)
+    options = {"intermediate_size": 3}
+    rejects("perhaps you meant 'feed_forward_dim'", catalog.config, "macaron_tiny", **options)
+    rejects("it is called num_kv_heads here", MacaronBlock, num_key_value_heads=3)
 
 
 TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)
