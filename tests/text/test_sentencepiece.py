@@ -13,6 +13,7 @@ from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST
+from tests.toys.processes import python
 from tests.toys.vocabularies import train_bytes, train_joint
 
 LOWER = NormalizationConfig(lower_case=True)
@@ -183,3 +184,15 @@ def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):
     assert real_vocabulary.decode_lines(first) == real_vocabulary.decode_lines(plain)
     longer = np.mean([len(row) for row in first]) / np.mean([len(row) for row in plain])
     assert 1.02 < longer < 1.5
+
+
+def test_bpe_dropout_draws_the_same_in_each_process(tmp_path):
+    vocabulary = SentencePieceVocabulary.train(["the cat sat on the mat", "a dog ran"] * 9, 40)
+    vocabulary.save(tmp_path)
+    code = (
+        "import sys; from macaron_tf.text import SentencePieceVocabulary as Vocabulary; "
+        "rows = Vocabulary.load(sys.argv[1]).sample_lines(['the cat sat on the mat'] * 4, 0.5, 3); "
+        "print(rows)"
+    )
+    rows = vocabulary.sample_lines(["the cat sat on the mat"] * 4, 0.5, 3)
+    assert python("-c", code, tmp_path).splitlines()[-1] == repr(rows)
