@@ -233,6 +233,8 @@ def test_each_variant_is_read_right_or_refused(kind, tmp_path, monkeypatch):
         (wrong if bad else equal).append((name, bad[:2]))
     assert not wrong, wrong
     assert "itself" in dict(equal) and len(equal) >= 7
+    if kind == "unigram":  # whose accents stay without a normalizer
+        assert "normalizer None" in dict(equal)
 
 
 def test_a_difference_is_an_error_with_the_text_and_both_ids(tmp_path, monkeypatch):
@@ -276,6 +278,30 @@ def test_a_template_with_other_tokens_is_refused(tmp_path):
         else:
             reason = r"has the template \[MASK\] A \[SEP\] B \[SEP\], but"
             refuses(reason, read_vocabulary, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("single", "bos", "starts"),
+    [
+        ("<s> $A", "<s>", True),
+        ("$A", "<s>", False),
+        ("$A", "</s>", True),  # as in GPT-2, whose texts begin with the end-of-text token
+        (None, "<s>", True),
+        ("$A </s>", "<s>", None),
+    ],
+)
+def test_a_template_says_whether_texts_begin_with_a_special_token(single, bos, starts, tmp_path):
+    whole = byte_level()
+    whole.add_special_tokens(["<s>", "</s>"])
+    if single:
+        ids = [(name, whole.token_to_id(name)) for name in ("<s>", "</s>")]
+        pair = f"{single} {single.replace('A', 'B')}"
+        whole.post_processor = processors.TemplateProcessing(single, pair, ids)
+    write(json.loads(whole.to_str()), tmp_path, bos_token=bos, eos_token="</s>")
+    if starts is None:
+        refuses(r"has the template A </s> B </s>, but", read_language_vocabulary, tmp_path, True)
+    else:
+        assert read_language_vocabulary(tmp_path, True)[1] is starts
 
 
 def test_special_tokens_map_names_what_the_config_leaves_out(tmp_path):

@@ -73,7 +73,7 @@ def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
 
 
 def _prove(vocabulary: PieceVocabulary, tokenizer: Tokenizer) -> None:
-    """Compares the ids of about 120 texts with those of `tokenizer.json`, where both are at hand.
+    """Compares the ids of about 100 texts with those of `tokenizer.json`, where both are at hand.
 
     The names of special tokens are plain text in a vocabulary, so no text has them.
     """
