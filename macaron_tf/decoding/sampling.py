@@ -517,7 +517,8 @@ def sample(
 
     def is_suppressed(ids):
         is_beyond_vocabulary = False if vocabulary_size is None else ids >= vocabulary_size
-        return (ids == special.begin) | is_beyond_vocabulary
+        is_begin = (ids == special.begin) & (special.begin != special.end)
+        return is_begin | is_beyond_vocabulary
 
     rules = Rules(
         config,

@@ -414,7 +414,7 @@ class SequenceGenerator(TextGenerator):
         )
         self.is_suppressed = np.concatenate([self.is_suppressed, np.ones(num_extra_ids, bool)])
         self.is_suppressed[[*self.sentinel_ids]] = False
-        self.is_suppressed[special.begin] = special.begin in self.answer_start
+        self.is_suppressed[special.begin] = special.begin in {*self.answer_start} - {special.end}
 
     def options(self) -> dict[str, Any]:
         names = ("longest", "sentinels", "source_start", "answer_start", "end_ids", "line_ends")

@@ -311,7 +311,9 @@ def padded_rows(
 
 def check_pieces(vocabulary: PieceVocabulary, tokens: np.ndarray) -> None:
     """Raises a UserError if the embedding table `tokens` has too few rows for a vocabulary."""
-    if vocabulary.pieces > len(tokens):
+    special = {*vocabulary.special.ids, *vocabulary.special.sentinels}
+    # Some released models lack the row of a special token, such as the mask of BART for summaries.
+    if not {*range(len(tokens), vocabulary.pieces)} <= special:
         raise UserError(
             f"the vocabulary has {vocabulary.pieces} tokens, but the model has only {len(tokens)} "
             "embeddings: use the tokenizer files and config.json that belong to the weights"

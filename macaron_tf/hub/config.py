@@ -18,6 +18,7 @@ _GENERATION = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "bad_words_ids"),
     *("forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "do_sample"),
     *("num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "top_k", "top_p"),
+    *("temperature", "repetition_penalty"),
 )
 # Fields that do not change the answers of any model: names, labels, switches of PyTorch, dropout,
 # and ids, which belong to the vocabulary.
@@ -26,6 +27,7 @@ _WITHOUT_EFFECT = (
     *("torch_dtype", "torchscript", "attn_implementation", "_attn_implementation_autoset"),
     *("return_dict", "output_attentions", "output_hidden_states", "use_cache", "vocab_size"),
     *("chunk_size_feed_forward", "gradient_checkpointing", "tokenizer_class", "classifier_dropout"),
+    *("output_past", "num_labels", "_num_labels", "max_new_tokens", "min_new_tokens", "prefix"),
     *("finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id"),
     *("is_decoder", "is_encoder_decoder", "cls_token_id", "sep_token_id", "mask_token_id"),
     "macaron_tf",
@@ -142,7 +144,8 @@ class ForeignConfig:
         unread = [name for name, value in self.fields.items() if value and name not in known]
         if unread:
             print(
-                f"note: {self.where} has fields that are not read: {', '.join(unread)}",
+                f"note: {self.where} has fields that macaron_tf ignores, so outputs may differ "
+                f"from transformers: {', '.join(unread)}",
                 file=sys.stderr,
             )
 

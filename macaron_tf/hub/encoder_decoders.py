@@ -60,11 +60,14 @@ class SequenceFamily(Family):
         has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
         if self.read_tokenizer and has_tokenizer and vocabulary is None:
             vocabulary = self.read_tokenizer(directory)
-        model = import_model(read_state(directory), self, config, vocabulary)
-        generation, special = config.generation(directory), model.special
-        ends: dict[str, tuple[int, ...]] = ends_of(generation, special)
-        start = config.get("decoder_start_token_id", special.end)
+        generation = config.generation(directory)
+        start = config.get("decoder_start_token_id")
         start = generation.get("decoder_start_token_id", start)
+        if vocabulary and not self.starts and start is not None:
+            vocabulary.special = dataclasses.replace(vocabulary.special, begin=start)
+        model = import_model(read_state(directory), self, config, vocabulary)
+        special = model.special
+        ends: dict[str, tuple[int, ...]] = ends_of(generation, special)
         if self.starts and vocabulary and start != special.begin:
             # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
             # force <s> to follow.

@@ -47,9 +47,9 @@ class LanguageFamily(Family):
     Attributes:
         starts: whether texts begin with a special token. The tokenizer is then a byte-level BPE, as
             in GPT-2 and Llama 3, instead of a character-level BPE, as in GPT.
-        tokenizer: "required" if a folder needs a tokenizer, "optional" if the model is read without
-            a vocabulary where the tokenizer is missing, and "tried" if it is also read where the
-            tokenizer cannot be read, with a note on stderr.
+        tokenizer: "required" if a folder needs a tokenizer. "optional" reads the model without a
+            vocabulary if the tokenizer is missing. "tried" also reads the model without a
+            vocabulary if the tokenizer is not supported, and prints a note.
         last_norm: name of the last norm, with `{}` for the index of the last layer.
         language_class: suffix of the class name of the model with its output layer.
         bias: name of the output layer's bias. Most models have none.
@@ -74,13 +74,19 @@ class LanguageFamily(Family):
         settings, arrays = self.read_settings(config), self.arrays(read_state(directory))
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
-        start = config.get("bos_token_id") or ends[0]
+        start = (
+            config.number("bos_token_id", ends[0])
+            if config.get("bos_token_id") is not None
+            else ends[0]
+        )
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
         if vocabulary is None:
             own_vocabulary, starts = self._read_vocabulary(directory)
         else:
-            own_vocabulary, starts = vocabulary, vocabulary.starts
+            # GPT-2's tokenizer does not say that texts begin with the end-of-text token.
+            starts = vocabulary.starts or self.tokenizer == "required"
+            own_vocabulary = vocabulary
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = own_vocabulary is not None and (
             own_vocabulary.special.mask < own_vocabulary.pieces

@@ -246,6 +246,8 @@ class MultiHeadAttention(Mixer):
             raise ValueError(f"window={window} is negative: give 0 or more")
         if window and cross:
             raise ValueError(f"window={window} cannot be combined with cross=True: set window=0")
+        if qk_norm != "none" and cross:
+            raise ValueError(f"qk_norm={qk_norm!r} cannot be combined with cross=True: set 'none'")
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
         check_choice("qk_norm", qk_norm, ("none", "head", "heads"))

@@ -19,8 +19,9 @@ class Residual(Recording, keras.layers.Layer):
     code. Other solvers evaluate f, including its norms and dropout, at several points. Post-norm
     normalizes only the end of the step.
 
-    Parallel branches start from the same x and share the norm of the first branch. With post-norm,
-    the output of two branches is `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
+    Parallel branches start from the same x. They share the norm of the first branch, except with
+    `norm="output"`, where each branch has its own. With post-norm, the output of two branches is
+    `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
 
     Args:
         sublayer: layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.

@@ -48,7 +48,7 @@ class TokenizerJsonVocabulary(PieceVocabulary):
         self.mask_takes_space = mask_takes_space
         fields = json.loads(contents)
         for token in fields.get("added_tokens") or ():
-            token["special"] = token["id"] in special.ids
+            token["special"] = token["id"] in {*special.ids, *special.sentinels}
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
         except Exception as error:  # the package has no class of its own for this error

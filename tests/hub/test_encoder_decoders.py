@@ -11,6 +11,7 @@ import macaron_tf
 from macaron_tf.decoding import (
     BeamSearchConfig,
     GenerationConfig,
+    SamplingConfig,
     SequenceGenerator,
     translate_ids,
 )
@@ -321,3 +322,32 @@ def test_several_ends_in_the_configuration_of_a_marian():
     config = {**theirs.config.to_dict(), "eos_token_id": [0, 7, 9]}
     read = import_encoder_decoder({n: w.numpy() for n, w in theirs.state_dict().items()}, config)
     assert read.special.end == 0 and read.config.end_id == 0
+
+
+def test_the_row_of_the_mask_may_be_missing(tmp_path):
+    """BART for summaries, as released: one row fewer than its tokenizer has tokens."""
+    theirs, tokenizer = bart_directory(tmp_path)
+    assert tokenizer.mask_token_id == len(tokenizer) - 1
+    theirs.resize_token_embeddings(len(tokenizer) - 1)
+    theirs.save_pretrained(tmp_path)
+    read = read_hugging_face(tmp_path)
+    text = "the quick fox"
+    ids = tokenizer(text, return_tensors="np").input_ids.astype("int32")
+    target = np.array([[2, 0, 9, 30]], "int32")
+    expected = their_logits(theirs, ids, target)
+    found = np.asarray(read.network({"source": ids, "target": target}, training=False))
+    check_equal(found[..., : expected.shape[-1]], expected)
+    theirs.resize_token_embeddings(len(tokenizer) - 2)  # a token of text lacks its row, too
+    theirs.save_pretrained(tmp_path)
+    refuses("use the tokenizer files and config.json", read_hugging_face, tmp_path)
+
+
+def test_an_end_that_is_also_the_beginning_ends_answers():
+    theirs = bart()
+    with torch.no_grad():
+        theirs.final_logits_bias[0, 2] = 50.0  # </s> begins and ends
+    read = in_memory(theirs)
+    assert read.special.begin == read.special.end == 2
+    config = SamplingConfig(max_length_ratio=0.0, max_length_offset=6)
+    found = translate_ids(read.network, tf.constant(sources("bart")), config, seed=1)["ids"].numpy()
+    assert (found[..., 0] == 2).all()

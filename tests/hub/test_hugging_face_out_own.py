@@ -319,15 +319,17 @@ def test_distances_have_their_buckets(tmp_path):
     np.testing.assert_allclose(ours, found, atol=1e-5)
 
 
-def test_it_learns_there(tmp_path):
+@pytest.mark.parametrize("labels", [[0, 1], [0.5, 1.2]])  # two classes, and numbers
+def test_it_learns_there(labels, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=2)
+    outputs = 2 if labels == [0, 1] else 1
+    written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=outputs)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out", trust_remote_code=True
     )
     given = {"input_ids": torch.tensor(IDS).long(), "attention_mask": torch.tensor(REAL).long()}
-    given |= {"token_type_ids": torch.tensor(SEGMENTS).long(), "labels": torch.tensor([0, 1])}
-    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    given |= {"token_type_ids": torch.tensor(SEGMENTS).long(), "labels": torch.tensor(labels)}
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.01 if outputs == 1 else 0.1)
     losses = []
     for _ in range(5):
         loss = theirs(**given).loss

@@ -43,4 +43,8 @@ ALBERT = dataclasses.replace(
     },
     fixed_settings={"sharing": "all"},
     required_fields={**BERT.required_fields, "num_hidden_groups": 1, "inner_group_num": 1},
+    without_effect=(
+        *("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type"),
+        "num_memory_blocks",
+    ),
 )

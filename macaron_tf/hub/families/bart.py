@@ -115,12 +115,14 @@ BART = SequenceFamily(
     required_fields={
         "normalize_before": False,
         "add_final_layer_norm": False,
+        "normalize_embedding": True,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
     },
     without_effect=(
         *("dropout", "attention_dropout", "activation_dropout", "classif_dropout", "init_std"),
-        *("encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers"),
+        *("encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "extra_pos_embeddings"),
+        "force_bos_token_to_be_generated",
     ),
     prefix="model.",
     body_prefixes=("encoder.", "decoder."),

@@ -72,4 +72,9 @@ BERT = EncoderFamily(
     output_kernel="cls.predictions.decoder.weight",
     settings=SETTINGS,
     required_fields=REQUIRED,
+    # Of multilingual and Chinese models.
+    without_effect=(
+        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_type"),
+        *("pooler_num_fc_layers", "pooler_size_per_head"),
+    ),
 )

@@ -77,5 +77,5 @@ DISTILBERT = DistilBertFamily(
     },
     fixed_settings={"num_segments": 0},
     required_fields={"tie_word_embeddings": True},
-    without_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"),
+    without_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"),
 )

@@ -56,5 +56,5 @@ ELECTRA = dataclasses.replace(
         **BERT.required_fields,
         **{"summary_type": "first", "summary_use_proj": True},  # of `ElectraForMultipleChoice`
     },
-    without_effect=("summary_activation", "summary_last_dropout"),
+    without_effect=(*BERT.without_effect, "summary_activation", "summary_last_dropout"),
 )

@@ -51,7 +51,13 @@ GPT2 = LanguageFamily(
     },
     # Only `GPT2DoubleHeadsModel`, which has no counterpart here, reads the summary.
     without_effect=(
-        *("embd_pdrop", "n_ctx", "reorder_and_upcast_attn", "summary_first_dropout"),
+        *(
+            "predict_special_tokens",
+            "embd_pdrop",
+            "n_ctx",
+            "reorder_and_upcast_attn",
+            "summary_first_dropout",
+        ),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
     ),
     prefix="transformer.",

@@ -39,6 +39,7 @@ MARIAN = dataclasses.replace(
     fixed_settings={**POST, "position_layout": "concatenated"},
     derive_settings=_marian_settings,
     derive_fields=_marian_fields,
+    without_effect=(*BART.without_effect, "max_position_embeddings"),
     required_fields={
         **BART.required_fields,
         "normalize_embedding": False,

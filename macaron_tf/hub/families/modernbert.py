@@ -138,9 +138,11 @@ MODERNBERT = EncoderFamily(
     required_fields={
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
         **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
+        "rope_scaling": None,  # the scaling of each type of layer is in `rope_parameters`
     },
     without_effect=(
-        *("embedding_dropout", "initializer_cutoff_factor", "deterministic_flash_attn"),
+        *("layer_norm_eps", "position_embedding_type", "embedding_dropout"),
+        *("initializer_cutoff_factor", "deterministic_flash_attn"),
         *("sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
         *("repad_logits_with_grad", "global_attn_every_n_layers"),
         *("global_rope_theta", "local_rope_theta"),  # read if `rope_parameters` lacks them

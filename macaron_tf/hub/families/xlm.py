@@ -140,7 +140,7 @@ XLM = XlmFamily(
         *("sinusoidal_embeddings", "embed_init_std", "lang_id", "id2lang", "start_n_top"),
         *("pad_index", "unk_index", "mask_index", "bos_index", "eos_index", "end_n_top"),
         *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-        "summary_first_dropout",
+        *("summary_first_dropout", "max_vocab", "min_count", "share_inout_emb", "n_words"),
     ),
     padding_id=2,
 )

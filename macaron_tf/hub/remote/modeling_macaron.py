@@ -741,9 +741,10 @@ class TaskModel(MacaronPreTrainedModel):
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
         logits, states = self.scores(input_ids, attention_mask, **kwargs)  # (B, C) or (B, L, C)
-        loss = cross_entropy(logits, labels)
         if labels is not None and self.config.num_labels == 1:
             loss = functional.mse_loss(logits[..., 0], labels.float())
+        else:
+            loss = cross_entropy(logits, labels)
         return self.output_class(loss=loss, logits=logits, hidden_states=states)
 
 

@@ -33,7 +33,7 @@ _SPLITS = {
 }
 SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
 MEND = "download or copy the tokenizer's files again"
-PYTHON = 'macaron_tf.load(..., tokenizer="python")'  # the way out of what the graph does not have
+PYTHON = 'macaron_tf.load(..., tokenizer="python")'  # runs tokenizer.json in Python instead
 # Vocabulary files of all tokenizers.
 FILES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _ENDS = ("bos_token", "eos_token")
@@ -228,11 +228,11 @@ class Tokenizer:
         return before, between, after
 
     def refusal(self, what: str, file: str = "tokenizer.json") -> UserError:
-        """Returns the error for something in a file that the graph cannot do."""
+        """Returns the error for a step or field that the TensorFlow tokenizers do not support."""
         way_out = "load the" if self.tokenizer_json else "save tokenizer.json, and load the"
         return UserError(
-            f"{self.directory / file} has {what}, which macaron_tf's graphs do not have: {way_out} "
-            f"model by {PYTHON}"
+            f"{self.directory / file} has {what}, which macaron_tf's TensorFlow tokenizers do not "
+            f"support: {way_out} model by {PYTHON}"
         )
 
     def refuse_steps(self, kind: str, steps: Sequence[Mapping[str, Any]]) -> None:

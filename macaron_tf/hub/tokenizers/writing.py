@@ -1,4 +1,4 @@
-"""Export of macaron_tf vocabularies as Hugging Face tokenizers (the inverse of `vocabularies`)."""
+"""Export of macaron_tf vocabularies as Hugging Face tokenizers (the inverse of `reading`)."""
 
 import base64
 import re
