@@ -338,15 +338,11 @@ def override(
                 section = section.setdefault(parent, {})
             section[name] = value
             paths.append(path)
-    saved = read_saved()
-    training = values.get("training", {})
-    if "warmup_steps" not in training:
-        steps = training.get("max_steps", recipe.training.max_steps)
-        training["warmup_steps"] = _warm_up(recipe.training, steps)
-        if saved and _warm_up(recipe.training, saved.training.max_steps) == (
-            saved.training.warmup_steps
-        ):
-            training["warmup_steps"] = saved.training.warmup_steps
+    given, training = recipe.training, values.get("training", {})
+    keeps_warm_up = "warmup_steps" not in training
+    if keeps_warm_up:
+        steps = training.get("max_steps", given.max_steps)
+        training["warmup_steps"] = _warm_up(given, steps)
     recipe = _changed(recipe, {**values, "training": training})
     if model_texts:
         model_options = dict(recipe.model_options)
@@ -355,6 +351,11 @@ def override(
             hint = _hint(recipe, config_class, name, f"model.{name}={text}")
             model_options[name] = parse(f"model.{name}", text, hint)
         recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
+    saved = read_saved()
+    if saved and keeps_warm_up:
+        warm_up = saved.training.warmup_steps
+        if _warm_up(given, saved.training.max_steps) == warm_up:
+            recipe = _changed(recipe, {"training": {"warmup_steps": warm_up}})
     for path in paths:
         recipe = recipe.follow(path)
     if not saved:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers.attention import broadcast_mask
@@ -158,6 +157,8 @@ class Model(Recording, keras.Model):
         # `tf.saved_model.save` reads this property. Keras's default would declare ids as floats.
         if not self.input_names and not self._first_inputs:
             return super()._default_save_signature
+        import tensorflow as tf
+
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, make_spec) -> Any:
@@ -198,10 +199,8 @@ class Model(Recording, keras.Model):
                     f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
                 )
             if value is not None:
-                if isinstance(value, tf.RaggedTensor):
-                    is_ids = name == next(iter(self.input_names))
-                    value = value.to_tensor(self.config.pad_id if is_ids else 0)
-                value = ops.convert_to_tensor(value)
+                is_ids = name == next(iter(self.input_names))
+                value = ops.convert_to_tensor(_filled(value, self.config.pad_id if is_ids else 0))
                 # Lookups in tables take no unsigned integers. MirroredStrategy builds models on the
                 # mean of the ids over replicas, which is a float.
                 usual = keras.backend.standardize_dtype(value.dtype) in ("int32", "bool")
@@ -224,6 +223,15 @@ class Model(Recording, keras.Model):
                 return name
         names = ", ".join(self.input_names or ())
         raise ValueError(f"{type(self).__name__} has no input {alias!r}: use one of {names}")
+
+
+def _filled(value, fill: int):
+    """Fills up the rows of a ragged tensor, which only TensorFlow has."""
+    if keras.backend.backend() != "tensorflow":
+        return value
+    import tensorflow as tf
+
+    return value.to_tensor(fill) if isinstance(value, tf.RaggedTensor) else value
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:

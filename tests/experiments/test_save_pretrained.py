@@ -162,7 +162,7 @@ def test_it_is_not_trained_on(saved, toy, refused):
         "was written by save_pretrained",
         saved,
     )
-    refused(translate, ["average", str(saved / "numbers")], "contains 0 checkpoints", saved)
+    refused(translate, ["average", str(saved / "numbers")], "has 0 checkpoints", saved)
     words = "one set of weights"
     arguments = ["translate", saved / "numbers", "--checkpoint", "best"]
     refused(translate, arguments, words, saved)

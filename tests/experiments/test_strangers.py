@@ -464,7 +464,7 @@ def test_an_average_is_written_into_no_other_file(kind, here):
     manifest = {"step": 1, "vocabulary": "", "weights": []}
     save_whole(here / "one", write, manifest)
     save_whole(here / "two", lambda folder: write(folder, kind), manifest)
-    with pytest.raises(UserError, match="two/model.weights.h5 stores w in another file"):
+    with pytest.raises(UserError, match="two/model.weights.h5 keeps w in another file"):
         average_checkpoints([here / "one", here / "two"], here / "average")
     assert before == [(here / name).read_bytes() for name in ("victim", "victim.h5")]
     assert not (here / "average").exists()

@@ -22,7 +22,7 @@ VOCABULARIES = {
     "words": lambda: WordPieceVocabulary(WORDS),
     "pieces": lambda: SentencePieceVocabulary.train(LINES, 40, character_coverage=1.0),
     "unigrams": lambda: SentencePieceVocabulary.train(
-        LINES, 31, model_type="unigram", character_coverage=1.0
+        LINES, 30, model_type="unigram", character_coverage=1.0
     ),
     "none": lambda: None,
 }

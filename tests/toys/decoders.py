@@ -38,7 +38,7 @@ def byte_pairs() -> BytePairVocabulary:
 @functools.cache
 def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
     options = {"model_type": kind, "character_coverage": 1.0}
-    size = 31 if kind == "unigram" else 40
+    size = 30 if kind == "unigram" else 40
     return SentencePieceVocabulary.train(LINES, size, masks=masks, **options)
 
 
