@@ -11,7 +11,7 @@ import pytest
 from experiments.lab.benchmarks import serving
 from experiments.lab.benchmarks.harness import machine, markdown
 from experiments.lab.benchmarks.serving import made_up_lines, translators
-from export import keras_model, saved_model
+from macaron_tf.__main__ import main
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -77,16 +77,15 @@ def test_lines_are_of_all_lengths_and_the_same_each_time():
 
 @pytest.fixture
 def exported_here(monkeypatch):
-    """Runs commands of `export` in this process instead of a child process."""
-    mains = {"export.keras_model": keras_model.main, "export.saved_model": saved_model.main}
+    """Runs commands of the project in this process instead of a child process."""
     elsewhere = subprocess.run
 
     def run(command, **options):
-        if command[1] != "-m":
+        if command[1:3] != ["-m", "macaron_tf"]:
             return elsewhere(command, **options)
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            status = mains[command[2]](command[3:])
+            status = main(command[3:])
         return subprocess.CompletedProcess(command, status, said.getvalue())
 
     monkeypatch.setattr(serving.subprocess, "run", run)
