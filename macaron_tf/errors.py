@@ -143,7 +143,6 @@ ALIASES = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), "num_layers"),
     **dict.fromkeys(("max_sequence_length", "max_position_embeddings"), "max_length"),
     **dict.fromkeys(("tie_word_embeddings", "tie_weights"), "tied"),
-    **dict.fromkeys(("vocabulary_size",), "vocab_size"),
     **dict.fromkeys(("rope_theta", "rope_max_wavelength"), "rotary_base"),
     **dict.fromkeys(("lr", "initial_learning_rate"), "learning_rate"),
     **dict.fromkeys(("num_train_steps", "num_training_steps", "train_steps"), "max_steps"),
@@ -151,6 +150,7 @@ ALIASES = {
     "hidden_act": "activation",
     "normalize_first": "norm",
     "type_vocab_size": "num_segments",
+    "vocabulary_size": "vocab_size",
 }
 
 

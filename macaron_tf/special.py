@@ -42,10 +42,14 @@ class Special:
         return cls(**{**values, "sentinels": tuple(values.get("sentinels", ()))})
 
     @property
+    def roles(self) -> tuple[int | None, ...]:
+        """Ids of PAD, UNK, [CLS], [SEP] and [MASK], in the order of `SPECIAL_PIECES`."""
+        return self.pad, self.unk, self.begin, self.end, self.mask
+
+    @property
     def ids(self) -> tuple[int, ...]:
         """Ids of all tokens except the sentinels, without duplicates."""
-        ids = (self.pad, self.unk, self.begin, self.end, self.mask)
-        return tuple(dict.fromkeys(i for i in ids if i is not None))
+        return tuple(dict.fromkeys(i for i in self.roles if i is not None))
 
     @property
     def size(self) -> int:

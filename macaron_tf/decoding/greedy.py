@@ -69,9 +69,8 @@ class GreedySearch:
                 logits, cache = self.model.decode_step(tokens[:, None], index, context, cache)
                 scores = jax.nn.log_softmax(logits[:, 0])  # (B, V)
                 columns = jnp.arange(scores.shape[1])
-                is_suppressed = (columns == pad) | (columns >= self.vocabulary_size)
-                if begin != end:
-                    is_suppressed |= columns == begin
+                is_begin = (columns == begin) & (begin != end)
+                is_suppressed = (columns == pad) | is_begin | (columns >= self.vocabulary_size)
                 is_suppressed |= (columns == end) & (index < self.limits.min_length)
                 best_ids = jnp.argmax(jnp.where(is_suppressed, -jnp.inf, scores), axis=-1).astype(
                     "int32"

@@ -9,7 +9,7 @@ import numpy as np
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Table, assign_weights, check_pieces, padded_rows, read_state
 from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple
-from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, build_model, missing_head
+from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, ModelFolder, build_model, missing_head
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
@@ -47,25 +47,19 @@ class SequenceFamily(Family):
     appends_padding: bool = False
     saves_positions: bool = False
 
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-        vocabulary: PieceVocabulary | None = None,
-    ) -> Pretrained:
-        """Reads an encoder-decoder, with its tokenizer if there is one, from a folder."""
-        refuse_lower_case(lower_case, directory)
-        has_tokenizer = any((directory / name).is_file() for name in _TOKENIZERS)
+    def read(self, folder: ModelFolder) -> Pretrained:
+        config = folder.config
+        refuse_lower_case(folder.lower_case, folder.path)
+        has_tokenizer = any((folder.path / name).is_file() for name in _TOKENIZERS)
+        vocabulary: PieceVocabulary | None = folder.vocabulary
         if self.read_tokenizer and has_tokenizer and vocabulary is None:
-            vocabulary = self.read_tokenizer(directory)
-        generation = config.generation(directory)
+            vocabulary = self.read_tokenizer(folder.path)
+        generation = config.generation(folder.path)
         start = config.get("decoder_start_token_id")
         start = generation.get("decoder_start_token_id", start)
         if vocabulary and not self.starts and start is not None:
             vocabulary.special = dataclasses.replace(vocabulary.special, begin=start)
-        model = import_model(read_state(directory), self, config, vocabulary)
+        model = import_model(read_state(folder.path), self, config, vocabulary)
         special = model.special
         ends: dict[str, tuple[int, ...]] = ends_of(generation, special)
         if self.starts and vocabulary and start != special.begin:

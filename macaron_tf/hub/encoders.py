@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from macaron_tf.hub.arrays import (
     read_state,
 )
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import Family, build_model, missing_head
+from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, find_head
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.layers.heads import Pooler
@@ -74,37 +73,27 @@ class EncoderFamily(Family):
         """Returns the languages of the language embeddings, in the order of their ids."""
         return ()
 
-    def read_vocabulary(
-        self, directory: pathlib.Path, config: ForeignConfig, lower_case: bool | None
-    ) -> PieceVocabulary | None:
-        """Reads the tokenizer in a folder. `None` means that the folder lacks its files."""
-        return read_vocabulary(directory, lower_case)
+    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
+        """Reads the tokenizer in a folder. `None` means that the folder has no tokenizer files."""
+        return read_vocabulary(folder.path, folder.lower_case)
 
     def model_fields(self, model: Pretrained) -> dict[str, Any]:
         """Returns fields of `config.json` that do not depend on the network's configuration."""
         return {}
 
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-        vocabulary: PieceVocabulary | None = None,
-    ) -> Pretrained:
-        """Reads an encoder with its heads from a folder. `has_task=False` ignores a task head."""
+    def read(self, folder: ModelFolder) -> Pretrained:
+        config, has_task = folder.config, folder.has_task
         settings = self.read_settings(config)
         padding = config.number("pad_token_id", self.padding_id)
         languages = self.languages(config)
-        if vocabulary is None:
-            vocabulary = self.read_vocabulary(directory, config, lower_case)
+        vocabulary = folder.vocabulary or self.read_vocabulary(folder)
         if vocabulary and self.positions_from_padding and vocabulary.special.pad != padding:
             raise UserError(
                 f"{config.where} has pad_token_id={padding}, but the padding token has id "
                 f"{vocabulary.special.pad} in the vocabulary: use the tokenizer files that belong "
                 "to the model"
             )
-        arrays = self.arrays(read_state(directory))
+        arrays = self.arrays(read_state(folder.path))
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
             settings["max_length"] -= padding + 1

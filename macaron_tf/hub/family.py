@@ -16,6 +16,7 @@ from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import TokenizerJsonVocabulary
 
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
@@ -42,6 +43,25 @@ class TaskHead:
     has_pooler: bool = False
     activation: str = "tanh"
     activation_field: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFolder:
+    """Folder of a Hugging Face model, and what to read from it.
+
+    Attributes:
+        path: path of the folder.
+        config: settings in its `config.json`.
+        lower_case: see `read_hugging_face`.
+        has_task: whether to read a task head.
+        vocabulary: vocabulary of the model. `None` means that the tokenizer's files are read.
+    """
+
+    path: pathlib.Path
+    config: ForeignConfig
+    lower_case: bool | None = None
+    has_task: bool = True
+    vocabulary: TokenizerJsonVocabulary | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,21 +127,8 @@ class Family(abc.ABC):
     code: Callable[[], dict[str, bytes]] = dict
 
     @abc.abstractmethod
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-    ) -> Pretrained:
-        """Reads a model from a Hugging Face folder.
-
-        Args:
-            directory: folder of the model.
-            config: settings in its `config.json`.
-            lower_case: see `read_hugging_face`.
-            has_task: whether to read a task head.
-        """
+    def read(self, folder: ModelFolder) -> Pretrained:
+        """Reads a model with its heads from a Hugging Face folder."""
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Converts the other library's settings to a dict of macaron_tf settings.

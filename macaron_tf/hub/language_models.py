@@ -4,7 +4,6 @@ Transformer-XL is not supported, because transformers no longer contains Transfo
 """
 
 import dataclasses
-import pathlib
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -21,14 +20,14 @@ from macaron_tf.hub.arrays import (
     padded_rows,
     read_state,
 )
-from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple
-from macaron_tf.hub.family import Family, TaskHead, build_model, missing_head
+from macaron_tf.hub.config import ends_of, id_tuple
+from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, find_head
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
-from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
+from macaron_tf.text import PieceVocabulary
 
 # Settings of every language model.
 CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
@@ -61,51 +60,37 @@ class LanguageFamily(Family):
     language_class: str
     bias: str = ""
 
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-        vocabulary: TokenizerJsonVocabulary | None = None,
-    ) -> Pretrained:
-        """Reads a language model, or a classifier based on it, from a folder."""
-        refuse_lower_case(lower_case, directory)
-        settings, arrays = self.read_settings(config), self.arrays(read_state(directory))
+    def read(self, folder: ModelFolder) -> Pretrained:
+        config, has_task = folder.config, folder.has_task
+        refuse_lower_case(folder.lower_case, folder.path)
+        settings, arrays = self.read_settings(config), self.arrays(read_state(folder.path))
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
-        start = (
-            config.number("bos_token_id", ends[0])
-            if config.get("bos_token_id") is not None
-            else ends[0]
-        )
+        has_start = config.get("bos_token_id") is not None
+        start = config.number("bos_token_id") if has_start else ends[0]
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
-        if vocabulary is None:
-            own_vocabulary, starts = self._read_vocabulary(directory)
-        else:
-            # GPT-2's tokenizer does not say that texts begin with the end-of-text token.
-            starts = vocabulary.starts or self.tokenizer == "required"
-            own_vocabulary = vocabulary
+        vocabulary, starts = self._read_vocabulary(folder)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
-        has_special = own_vocabulary is not None and (
-            own_vocabulary.special.mask < own_vocabulary.pieces
-        )
+        has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
         head = find_head(self, config, arrays, settings, has_special) if has_task else None
-        parts = (settings, own_vocabulary, starts, special, head)
+        parts = (settings, vocabulary, starts, special, head)
         model = import_language_model(arrays, self, *parts)
         missing = "" if head else missing_head(config, model.unread) or model.missing_head
-        generation = {} if head else config.generation(directory)
+        generation = {} if head else config.generation(folder.path)
         fields = {"generation": generation, "ends": ends_of(generation, model.special)}
         return dataclasses.replace(model, missing_head=missing, **fields)
 
-    def _read_vocabulary(self, directory: pathlib.Path) -> tuple[PieceVocabulary | None, bool]:
+    def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool]:
         """Returns the vocabulary, and whether texts begin with a special token."""
+        if vocabulary := folder.vocabulary:
+            # GPT-2's tokenizer does not say that texts begin with the end-of-text token.
+            return vocabulary, vocabulary.starts or self.tokenizer == "required"
         names = ("vocab.json", "tokenizer.json", "tokenizer.model")
-        if self.tokenizer != "required" and not any((directory / n).is_file() for n in names):
+        if self.tokenizer != "required" and not any((folder.path / n).is_file() for n in names):
             return None, False
         try:
-            return read_language_vocabulary(directory, self.starts)
+            return read_language_vocabulary(folder.path, self.starts)
         except UserError as error:
             if self.tokenizer != "tried":
                 raise

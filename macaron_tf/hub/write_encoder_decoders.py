@@ -9,7 +9,7 @@ import numpy as np
 from macaron_tf.hub.arrays import Raw
 from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
-from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.families import families_of
 from macaron_tf.hub.tokenizers.decoders import pad_with_start, sequence_tokenizer
 from macaron_tf.hub.writing import (
     HuggingFaceFolder,
@@ -42,9 +42,8 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     """
     model.require_head()
     config = model.config
-    families = [family for family in FAMILIES.values() if isinstance(family, SequenceFamily)]
     family = find_family(
-        families,
+        families_of(SequenceFamily),
         _with_supported_values(config),
         lambda family: _unsupported_setting(family, config),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.families import families_of
 from macaron_tf.hub.family import TaskHead
 from macaron_tf.hub.heads import (
     HEAD_ACTIVATIONS,
@@ -83,8 +83,7 @@ class _Encoder:
         self.replaced_token_head = model.replaced_token
         if isinstance(network, GeneratorDiscriminator):
             self.replaced_token_head = network.replaced_token
-        families = [family for family in FAMILIES.values() if isinstance(family, EncoderFamily)]
-        families = [family for family in families if family.is_tried(model)]
+        families = [family for family in families_of(EncoderFamily) if family.is_tried(model)]
         kind = type(vocabulary)
         families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
         self.family = find_family(families, self.config, self._describe_missing)

@@ -9,7 +9,7 @@ import numpy as np
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.families import families_of
 from macaron_tf.hub.families.macaron import MACARON_LANGUAGE
 from macaron_tf.hub.heads import head_fields, unstandardized_weights
 from macaron_tf.hub.language_models import LanguageFamily
@@ -46,7 +46,6 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
     network, config = model.network, model.config
     rows, special = kept_rows(model), model.special
     bias = _output_bias(model, rows)  # left out if all of it is 0
-    families = [family for family in FAMILIES.values() if isinstance(family, LanguageFamily)]
 
     def describe_missing(family: LanguageFamily) -> str:
         if isinstance(network, CausalClassifier):
@@ -56,7 +55,9 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         return "an output bias" if needs_bias else ""
 
     config_with_bias = dataclasses.replace(config, output_bias=True)
-    family = find_family([*families, MACARON_LANGUAGE], config_with_bias, describe_missing)
+    family = find_family(
+        [*families_of(LanguageFamily), MACARON_LANGUAGE], config_with_bias, describe_missing
+    )
     if _is_framed(model):  # the classifier reads special tokens, even if the checkpoint lacked them
         rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
     token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}

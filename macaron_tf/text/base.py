@@ -371,9 +371,7 @@ class PieceVocabulary(Vocabulary):
 
         An example of a name is "[CLS]". Bytes that are not UTF-8 are escaped.
         """
-        special = self.special
-        ids = (special.pad, special.unk, special.begin, special.end, special.mask)
-        names = dict(zip(ids, SPECIAL_PIECES, strict=True))
+        names = dict(zip(self.special.roles, SPECIAL_PIECES, strict=True))
         return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def starts_word(self, token_id: int) -> bool:

@@ -80,8 +80,9 @@ class MergedPieceVocabulary(PieceVocabulary):
         self.names = (*(SPECIAL_PIECES if special is None else ()), *self.units)
         # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
-        text_units = [self.names[token_id] for token_id in self._text_ids]
-        self.unit_ids = dict(zip(text_units, self._text_ids, strict=True))
+        text_ids = self._text_ids
+        text_units = [self.names[token_id] for token_id in text_ids]
+        self.unit_ids = dict(zip(text_units, text_ids, strict=True))
         if len(self.unit_ids) < len(text_units):
             duplicate = next(unit for unit in text_units if text_units.count(unit) > 1)
             raise UserError(f"the vocabulary contains the piece {duplicate!r} twice")
@@ -413,8 +414,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
             where it ends, `(B, None)` int64 each.
         """
         ids = self.tokenize(lines)  # (B, None)
-        lengths = np.zeros(self.pieces, np.int64)
-        lengths[self._text_ids] = [len(self.names[token_id]) for token_id in self._text_ids]
+        lengths, text_ids = np.zeros(self.pieces, np.int64), self._text_ids
+        lengths[text_ids] = [len(self.names[token_id]) for token_id in text_ids]
         lengths = tf.gather(lengths, ids.values)
         # Number of bytes before the original text of a line, including all added spaces.
         sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)

@@ -90,7 +90,7 @@ def in_memory(model):
 
 
 def sources(kind, batch=5, length=15):
-    """Returns rows of token ids, each of which ends with EOS and padding."""
+    """Returns rows of token ids that end with EOS and padding."""
     rng, (pad, _, end) = np.random.default_rng(0), SPECIAL[kind]
     rows = np.full((batch, length), pad, np.int32)
     for b in range(batch):

@@ -9,6 +9,7 @@ import tensorflow as tf
 import macaron_tf
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.family import ModelFolder
 from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
 from macaron_tf.special import Special
 from tests.harness import numpy_of
@@ -30,10 +31,6 @@ ENCODERS = {
     "modernbert": Special(259, 256, 257, 258, 260),
     "xlm with its tokenizer": Special(2, 3, 0, 1, 5),
 }
-
-
-def roles(special) -> tuple:
-    return special.pad, special.unk, special.begin, special.end, special.mask
 
 
 def check_written(model, folder, out) -> None:
@@ -63,7 +60,7 @@ def test_an_encoder_keeps_its_ids(family, tmp_path):
     theirs = peer_encoders.make(family, peer_encoders.masked_head(family), tmp_path / "in")
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'in'}")
     special, rows = ENCODERS[family], theirs.config.vocab_size
-    assert roles(read.special) == roles(special) and read.config.pad_id == special.pad
+    assert read.special.roles == special.roles and read.config.pad_id == special.pad
     assert read.special.rows == rows and read.config.vocab_size == -(-rows // 8) * 8
     inputs = peer_encoders.batch(theirs, family)
     expected = peer_encoders.call(theirs, inputs)
@@ -203,7 +200,7 @@ def test_every_field_is_read_or_without_effect(family, tmp_path, capsys):
     fields = {**json.loads(theirs.config.to_json_string(use_diff=False)), **written}
     file.write_text(json.dumps(fields))
     config = ForeignConfig.of_directory(place, FAMILIES)
-    assert FAMILIES[config.get("model_type")].read(place, config)
+    assert FAMILIES[config.get("model_type")].read(ModelFolder(place, config))
     capsys.readouterr()
     config.report_unread(FAMILIES[config.get("model_type")].without_effect)
     assert not capsys.readouterr().err

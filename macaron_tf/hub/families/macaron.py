@@ -5,14 +5,13 @@ a causal language model.
 """
 
 import importlib.resources
-import pathlib
 from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import TaskHead
+from macaron_tf.hub.family import ModelFolder, TaskHead
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
@@ -29,7 +28,6 @@ from macaron_tf.models.tasks import (
 )
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text import TokenizerJsonVocabulary
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 # Number of sub-layers and of relative biases that have entries in the mapping of weight names.
@@ -223,17 +221,10 @@ MACARON_LANGUAGE = LanguageFamily(
 class _MacaronFamily(EncoderFamily):
     """Rules for all networks with blocks of macaron_tf, which have the same `model_type`."""
 
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-        vocabulary: TokenizerJsonVocabulary | None = None,
-    ) -> Pretrained:
-        if config.architecture == self.class_prefix + MACARON_LANGUAGE.language_class:
-            return MACARON_LANGUAGE.read(directory, config, lower_case, has_task, vocabulary)
-        return super().read(directory, config, lower_case, has_task, vocabulary)
+    def read(self, folder: ModelFolder) -> Pretrained:
+        if folder.config.architecture == self.class_prefix + MACARON_LANGUAGE.language_class:
+            return MACARON_LANGUAGE.read(folder)
+        return super().read(folder)
 
 
 _POOLED: dict[str, Any] = {

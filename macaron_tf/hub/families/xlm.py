@@ -1,7 +1,6 @@
 """XLM: an encoder with language embeddings, whose tokenizer splits words by Moses' rules."""
 
 import dataclasses
-import pathlib
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -9,6 +8,7 @@ from macaron_tf.hub.arrays import Raw, transformer_layer
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.families.bert import READER, TAGGER
+from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderSpanReader, EncoderTagger
@@ -39,46 +39,39 @@ def _xlm_fields(config: EncoderConfig) -> dict:
     }
 
 
-def _languages(config: ForeignConfig) -> tuple[str, ...]:
-    """Returns the languages of an XLM in the order of their ids.
-
-    The tuple is empty if the configuration names no languages.
-
-    Raises:
-        UserError: `lang2id` does not number the languages from 0, or `n_langs` is another number of
-            languages.
-    """
-    language_ids = config.get("lang2id") or {}
-    count = config.number("n_langs", 1)
-    # Compared as text, because values of a damaged file may have any type.
-    ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
-    if ids is None or ids != {*map(repr, range(len(language_ids)))}:
-        raise UserError(
-            f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
-            "languages from 0 without gaps: correct this field"
-        )
-    if language_ids and len(language_ids) != count:
-        raise UserError(
-            f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} languages: "
-            "use the configuration that belongs to the weights"
-        )
-    return tuple(sorted(language_ids, key=language_ids.get))
-
-
 class XlmFamily(EncoderFamily):
     """Rules for XLM. The folder of an XLM may lack the tokenizer's files."""
 
     def languages(self, config: ForeignConfig) -> tuple[str, ...]:
-        return _languages(config)
+        """Returns the languages of an XLM in the order of their ids.
 
-    def read_vocabulary(
-        self, directory: pathlib.Path, config: ForeignConfig, lower_case: bool | None
-    ) -> PieceVocabulary | None:
-        languages = _languages(config)
-        if not (directory / "vocab.json").is_file():
+        The tuple is empty if the configuration names no languages.
+
+        Raises:
+            UserError: `lang2id` does not number the languages from 0, or `n_langs` is another
+                number of languages.
+        """
+        language_ids = config.get("lang2id") or {}
+        count = config.number("n_langs", 1)
+        # Compared as text, because values of a damaged file may have any type.
+        ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
+        if ids is None or ids != {*map(repr, range(len(language_ids)))}:
+            raise UserError(
+                f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
+                "languages from 0 without gaps: correct this field"
+            )
+        if language_ids and len(language_ids) != count:
+            raise UserError(
+                f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} "
+                "languages: use the configuration that belongs to the weights"
+            )
+        return tuple(sorted(language_ids, key=language_ids.get))
+
+    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
+        if not (folder.path / "vocab.json").is_file():
             return None
-        refuse_lower_case(lower_case, directory)
-        return read_xlm_vocabulary(directory, languages)
+        refuse_lower_case(folder.lower_case, folder.path)
+        return read_xlm_vocabulary(folder.path, self.languages(folder.config))
 
     def model_fields(self, model: Pretrained) -> dict[str, Any]:
         fields: dict[str, Any] = {"pad_index": model.special.pad}

@@ -1,7 +1,5 @@
 """XLNet: permutation language modelling with two streams and memory of the last segment."""
 
-import pathlib
-
 import keras
 import numpy as np
 
@@ -15,8 +13,8 @@ from macaron_tf.hub.arrays import (
     padded_rows,
     read_state,
 )
-from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
-from macaron_tf.hub.family import Family, TaskHead, build_model, missing_head
+from macaron_tf.hub.config import ACTIVATIONS
+from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
 from macaron_tf.hub.heads import find_head, head_fields, head_state
 from macaron_tf.hub.tokenizers.decoders import refuse_moses, replace_fields
 from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
@@ -99,33 +97,28 @@ def xlnet_attention(heads: int) -> Table:
 class XlnetFamily(Family):
     """Rules for XLNet, whose network has two streams."""
 
-    def read(
-        self,
-        directory: pathlib.Path,
-        config: ForeignConfig,
-        lower_case: bool | None = None,
-        has_task: bool = True,
-        vocabulary: PieceVocabulary | None = None,
-    ) -> Pretrained:
+    def read(self, folder: ModelFolder) -> Pretrained:
         """Reads an XLNet, with its language-model head or its task head if there is one.
 
         If there is neither head, the result has a language-model head with random weights. [CLS] is
         the last token of a sequence. The pooler of a classifier reads the output at [CLS], or at
         the first position if `config.json` has `summary_type="first"`. The tokenizer is optional.
         """
-        refuse_lower_case(lower_case, directory)
-        settings, arrays = self.read_settings(config), self.arrays(read_state(directory))
+        config = folder.config
+        refuse_lower_case(folder.lower_case, folder.path)
+        settings, arrays = self.read_settings(config), self.arrays(read_state(folder.path))
         tokens = arrays.array(*self.tokens)  # (V', D)
         special = Special(config.number("pad_token_id", _XLNET_PADDING), rows=len(tokens))
         names = ("spiece.model", "tokenizer.json")
-        if vocabulary is None and any((directory / name).is_file() for name in names):
-            vocabulary = read_vocabulary(directory)
+        vocabulary: PieceVocabulary | None = folder.vocabulary
+        if vocabulary is None and any((folder.path / name).is_file() for name in names):
+            vocabulary = read_vocabulary(folder.path)
         if vocabulary:
             check_pieces(vocabulary, tokens)
             if vocabulary.special.pad != special.pad:
                 raise UserError(
                     f"the padding token has id {vocabulary.special.pad} in the tokenizer of "
-                    f"{directory}, but {special.pad} in the model: use the tokenizer files that "
+                    f"{folder.path}, but {special.pad} in the model: use the tokenizer files that "
                     "belong to the model"
                 )
             special = vocabulary.special
@@ -138,7 +131,7 @@ class XlnetFamily(Family):
             ),
         }
         settings |= {"vocab_size": size, "pad_id": special.pad}
-        if task_head := has_task and find_head(self, config, arrays, settings):
+        if task_head := folder.has_task and find_head(self, config, arrays, settings):
             if config.get("summary_type") != "first":
                 config.require({"summary_type": "last"})
             network = build_model(task_head.network_class, settings, **task_head.options)

@@ -13,6 +13,9 @@ from macaron_tf.hub.tokenizers.writing import (
     ANY_LENGTH,
     added_token,
     ids_of,
+    special_token,
+    template,
+    text,
     token_names,
     tokenizer_files,
 )
@@ -149,23 +152,13 @@ def _set_special_tokens(
     token_ids = {token["content"]: token["id"] for token in tokenizer_json["added_tokens"]}
     ends = {"bos_token": config["cls_token"], "eos_token": config["sep_token"]}
 
-    def special_token(field: str) -> dict[str, Any]:
-        return {"SpecialToken": {"id": config[field], "type_id": 0}}
+    def tokens(fields: Sequence[str]) -> list[dict[str, Any]]:
+        return [special_token(config[field]) for field in fields]
 
-    def text(name: str) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": 0}}
-
-    start, end = [*map(special_token, before)], [*map(special_token, after)]
-    names = {config[field] for field in (*before, *between, *after)}
-    special_tokens = {
-        name: {"id": name, "ids": [token_ids[name]], "tokens": [name]} for name in names
-    }
-    processor = {
-        "type": "TemplateProcessing",
-        "single": [*start, text("A"), *end],
-        "pair": [*start, text("A"), *map(special_token, between), text("B"), *end],
-        "special_tokens": special_tokens,
-    }
+    single = [*tokens(before), text("A"), *tokens(after)]
+    pair = [*tokens(before), text("A"), *tokens(between), text("B"), *tokens(after)]
+    names = dict.fromkeys(config[field] for field in (*before, *between, *after))
+    processor = template(single, pair, {name: token_ids[name] for name in names})
     return replace_fields(files, {"post_processor": processor}, ends)
 
 

@@ -79,8 +79,10 @@ def is_same(model: Mapping[str, Any], ours: Sequence[int], theirs: Sequence[int]
 
     Of several splits of equal probability, the libraries choose different ones.
     """
-    if list(ours) == list(theirs) or model.get("type") != "Unigram":
-        return list(ours) == list(theirs)
+    if list(ours) == list(theirs):
+        return True
+    if model.get("type") != "Unigram":
+        return False
     pieces = dict(enumerate(model["vocab"]))
     rows = [
         [pieces.get(token_id, (str(token_id), 0.0)) for token_id in row] for row in (ours, theirs)

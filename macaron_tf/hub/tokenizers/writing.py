@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.tokenizers.folder import BYTE_CLEANING, LOWER, NFC, replacement, split
+from macaron_tf.hub.tokenizers.folder import BYTE_CLEANING, LOWER, NFC, SPECIAL, replacement, split
 from macaron_tf.hub.tokenizers.sentencepiece import (
     CONTROLS,
     FOLDING,
@@ -28,7 +28,6 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
 ANY_LENGTH = 10**9
-FIELDS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 def tokenizer_files(
@@ -102,8 +101,7 @@ def token_names(
         names = [*vocabulary.names]
         if isinstance(vocabulary, MosesPairVocabulary):
             role_names = (*_NAMES[:4], "<special1>")
-    ids = (special.pad, special.unk, special.begin, special.end, special.mask)
-    roles = {f: (n, name) for f, n, name in zip(FIELDS, ids, role_names, strict=True)}
+    roles = {f: (n, name) for f, n, name in zip(SPECIAL, special.roles, role_names, strict=True)}
     if complete:
         names += [""] * (max(special.ids) + 1 - len(names))
     for token_id, name in roles.values():
@@ -422,27 +420,38 @@ def post_processor(
     """
     start, end = special["cls_token"], special["sep_token"]
     second = 1 if has_segments else 0
-
-    def special_token(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [special_token(start, 0), text("A", 0), special_token(end, 0)]
-    between = [special_token(end, 0)] * (vocabulary.pair_separators - 1)
+    single = [special_token(start), text("A"), special_token(end)]
+    between = [special_token(end)] * (vocabulary.pair_separators - 1)
     pair = [*single, *between, text("B", second), special_token(end, second)]
     if vocabulary.cls_last:
         last = special_token(start, CLS_SEGMENT)
         single, pair = [*single[1:], last], [*pair[1:], last]
-    special_tokens = {
-        name: {"id": name, "ids": [special_ids[name]], "tokens": [name]} for name in (start, end)
-    }
+    return template(single, pair, {name: special_ids[name] for name in (start, end)})
+
+
+def special_token(name: str, segment: int = 0) -> dict[str, Any]:
+    """Builds the part of a template for a special token."""
+    return {"SpecialToken": {"id": name, "type_id": segment}}
+
+
+def text(name: str, segment: int = 0) -> dict[str, Any]:
+    """Builds the part of a template for a text, which is called "A" or "B"."""
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def template(
+    single: Sequence[dict[str, Any]], pair: Sequence[dict[str, Any]], special_ids: Mapping[str, int]
+) -> dict[str, Any]:
+    """Builds a post-processor from the parts of a row with one text and of a row with two texts.
+
+    `special_ids` maps the name of each special token in the parts to its id.
+    """
+    tokens = {name: {"id": name, "ids": [n], "tokens": [name]} for name, n in special_ids.items()}
     return {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": pair,
-        "special_tokens": special_tokens,
+        "single": [*single],
+        "pair": [*pair],
+        "special_tokens": tokens,
     }
 
 
