@@ -9,7 +9,7 @@ Multi30k, also from pre-trained models after 1,000 updates. The IWSLT14 and WMT1
 not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several GPUs or TPUs.
 """
 
-from experiments.translate.run import DataConfig, TranslationRecipe
+from experiments.translate.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
