@@ -134,7 +134,7 @@ def settings_pages() -> dict[str, str]:
             table(("setting", "meaning", "value", "default"), rows) if rows else "",
         ]
     index = (
-        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `macaron pretrain settings "
+        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `macaron settings "
         "RECIPE [WORD]` prints the settings of a recipe with their values. [Recipes, settings, "
         "runs](../settings.md) is the guide.\n\n"
     )
