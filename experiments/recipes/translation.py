@@ -116,9 +116,9 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 
     The recipe follows Conneau and Lample 2019, section 4.3. The token embeddings, the language
     embeddings, the encoder and the decoder start from the pre-trained weights. The cross-attention
-    is randomly initialized. For other rows of the paper's table, choose the parts by `init_parts`, as
-    in `--set "init_parts=('embeddings','encoder')"`, or omit `--init`. With `--set
-    init_decoder=runs/clm`, the decoder starts from a second run, such as a causal language model.
+    is randomly initialized. For other rows of the paper's table, choose the parts, as by `--set
+    "init_parts=('embeddings','encoder')"`, or omit `--init`. With `--set init_decoder=RUN`, the
+    decoder starts from a second run, such as a causal language model.
 
     The text is the same as in `multi30k_macaron_tiny`, but is not lower-cased, because XLM's
     vocabulary is cased. The sizes of encoder and decoder are the sizes of the pre-trained model.
