@@ -13,8 +13,7 @@ import tensorflow as tf
 from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from experiments.run import Inputs, Run
-from experiments.train import Plan
+from experiments.run import Inputs, Plan, Run
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError

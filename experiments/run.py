@@ -5,7 +5,7 @@ RUN/model.json           the network without weights; see `Run.write`
 RUN/data.json            fingerprint (SHA-256), size and location of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
-RUN/average/             averaged weights, which `translate average` writes
+RUN/average/             averaged weights, which `macaron average` writes
 RUN/metrics.jsonl        metrics, with a line for each log step and each validation
 RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
@@ -23,7 +23,7 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -36,15 +36,15 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
+from macaron_tf.objectives import Objective
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.progress import finite
+from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
-
-if typing.TYPE_CHECKING:
-    from experiments.train import Plan
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
@@ -367,6 +367,49 @@ class Run(abc.ABC):
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
+
+    Attributes:
+        run: the run, with its final recipe and its vocabulary.
+        batches: function that returns an endless dataset of batches. Its argument is the index of
+            the first micro-batch.
+        validation: function that makes the validation function of a network; see
+            `macaron_tf.training.train`.
+        fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
+            string turns this check off.
+        counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
+        per_worker: whether each worker process makes its own batches; see `FitModel`.
+        initialize: function that loads pre-trained weights into the built network. It is not called
+            if the run has a checkpoint.
+        objective: the training objective; `None` means that the recipe makes it.
+        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
+            no line is printed.
+        best: format string of the printed line about the best checkpoint, with the fields {metric},
+            {score} and {step}.
+        next: format strings of commands to try next, with the fields {run} (folder of the run) and
+            {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
+        ended: function that is called after training with the result, or with `None` if training
+            diverged. It returns other values of `best` and `next`, or `None` to keep them.
+        explain: function that returns the `UserError` for an exception of the data, or `None`.
+    """
+
+    run: Run
+    batches: Callable[[int], tf.data.Dataset]
+    validation: Callable[[keras.Model], Validate]
+    fingerprint: str = ""
+    counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
+    per_worker: bool = False
+    initialize: Callable[[keras.Model], typing.Any] = lambda network: None
+    objective: Objective | None = None
+    note: str | None = ""
+    best: str = "best validation {metric} {score:.4f} at step {step:,}"
+    next: Sequence[str] = ()
+    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
+    explain: Callable[[Exception], UserError | None] = lambda error: None
 
 
 def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
