@@ -14,13 +14,9 @@ import sys
 import pytest
 
 from experiments import registry
-from experiments.embed.run import paper_recipe
-from experiments.finetune.run import preset
 from experiments.recipe import Recipe, override, settings_of
-from experiments.text_to_text.run import TextRecipe
 from macaron_tf.cli import arguments
 from macaron_tf.cli.launcher import COMMANDS, command
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from tests import lab, walk
 
@@ -149,13 +145,13 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
 
 @functools.cache
 def recipes() -> list[tuple[Recipe, set[str]]]:
-    """Returns named recipes and some task recipes, each with the paths of its settings."""
-    tasks = [get_task(name, own=True) for name in ("squad", "classify", "tag", "choose", "sst2")]
-    made = [registry.load(name) for name in registry.names()]
-    made += [paper_recipe(name) for name in ("snli", "stsb", "triplets")]
-    made += [preset(name, task) for name in ("elmo", "macaron") for task in tasks]
-    text = dict(model="t5_tiny", task="sst2", source="tsv:x", init="x", training=made[0].training)
-    made += [TextRecipe(**text), made[-1].changed(languages=("en", "de"))]
+    """Returns recipes of every kind, each with the paths of its settings."""
+    names = [*registry.names(), "text_to_text:sst2"]
+    names += [f"sentence_bert:{task}" for task in ("snli", "stsb", "triplets")]
+    tasks = ("squad", "classify", "tag", "choose", "sst2")
+    names += [f"{name}:{task}" for name in ("finetune_elmo", "finetune") for task in tasks]
+    made = [registry.load(name) for name in names]
+    made.append(made[-1].changed(languages=("en", "de")))
     return [(recipe, {path for path, *_ in settings_of(recipe)}) for recipe in made]
 
 

@@ -24,9 +24,9 @@ PLAIN = """
 import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
 sys.modules |= dict.fromkeys(blocked)
-for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrain.evaluate",
-             "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
-             "text_to_text.train", "recipes.bert"):
+for name in ("commands", "train", "predict", "score", "translate.run", "translate.evaluate",
+             "pretrain.run", "pretrain.evaluate", "finetune.run", "finetune.evaluate", "embed.run",
+             "elmo.run", "text_to_text.run", "recipes.bert"):
     importlib.import_module("experiments." + name)
 for name in ("hub", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
@@ -45,7 +45,7 @@ def test_the_help_lists_commands_that_exist():
         assert f"  {name} " in shown and text in shown
 
 
-@pytest.mark.parametrize("name", ["translate", "export", "serve"])
+@pytest.mark.parametrize("name", ["train", "predict", "export", "serve"])
 def test_a_command_s_help_waits_for_no_keras(name):
     code = (
         "import sys; from macaron_tf.cli.launcher import main\n"
@@ -60,7 +60,7 @@ def test_a_command_s_help_waits_for_no_keras(name):
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("translat", "; perhaps you meant 'translate'"), ("nothing", ""), ("benchmarks.decode", "")],
+    [("trian", "; perhaps you meant 'train'"), ("nothing", ""), ("benchmarks.decode", "")],
 )
 def test_an_unknown_command_is_one_sentence(name, near):
     process = launched(name)
@@ -91,9 +91,8 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
 @pytest.mark.parametrize(
     ("line", "modules", "extra"),
     [
-        ("finetune evaluate RUN", "scipy", "evaluate"),
-        ("pretrain train bert_tiny OUT", "scipy, tensorboard", "train"),
-        ("tcn train jsb OUT", "scipy, tensorboard", "train"),
+        ("evaluate RUN", "scipy", "evaluate"),
+        ("train bert_tiny OUT", "scipy, tensorboard", "train"),
         ("compare OUT", "matplotlib, scipy, tensorboard", "studies"),
     ],
 )

@@ -9,12 +9,10 @@ import pkgutil
 import pytest
 
 from experiments import registry, studies
-from experiments.finetune.run import preset
 from experiments.run import DIVERGED
 from experiments.versions import versions
 from macaron_tf.cli import arguments
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary

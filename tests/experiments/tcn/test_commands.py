@@ -1,4 +1,4 @@
-"""Tests of the commands for the TCN's sequence tasks."""
+"""Tests of the study of the TCN's sequence tasks, and of their data."""
 
 import functools
 import gzip
@@ -12,11 +12,11 @@ import pytest
 import scipy.io
 
 from experiments import registry
+from experiments.lab.tcn import main as train
+from experiments.lab.tcn import table
 from experiments.tcn import data, text
-from experiments.tcn.commands import main as tcn
 from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
-from experiments.tcn.train import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from tests import ram_paths
@@ -42,10 +42,6 @@ def write_pieces(path, tunes: str, **changes) -> None:
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
-
-
-def train(words: list[str]) -> int:
-    return tcn(["train", *words])
 
 
 @pytest.fixture(scope="module")
