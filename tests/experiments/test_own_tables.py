@@ -236,8 +236,8 @@ def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
 @pytest.mark.parametrize(
     ("command", "function", "words"),
     [
-        (main, "experiments.commands:evaluate", ["evaluate", "RUN"]),
-        (main, "experiments.commands:submit", ["submit", "RUN", "OUT"]),
+        (main, "experiments.evaluate:run", ["evaluate", "RUN"]),
+        (main, "experiments.finetune.evaluate:submit", ["submit", "RUN", "OUT"]),
         (few_shot, "experiments.few_shot.evaluate:run", ["RUN", "--task", "sst2", "--out", "OUT"]),
     ],
 )

@@ -76,17 +76,15 @@ def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
     ]
     assert answers[0] == answers[1]
     (tmp_path / "lines.txt").write_text("good film\n")
-    search = ["--corpus", tmp_path / "lines.txt", "--query", "film", "--set", "pooling=max"]
     for name in ("toy", "siamese"):
-        assert "good film" in ran(main, "search", tmp_path / name, *search).out
-    output = tmp_path / "siamese.npy"
-    words = ["--input", tmp_path / "lines.txt", "--output", output]
-    ran(main, "predict", tmp_path / "siamese", *words)
-    assert np.load(output).shape == (1, classifier.config.hidden_dim)
+        output = tmp_path / f"{name}.npy"
+        words = ["--input", tmp_path / "lines.txt", "--output", output, "--set", "pooling=max"]
+        ran(main, "predict", tmp_path / name, *words)
+        assert np.load(output).shape == (1, classifier.config.hidden_dim)
     ran(export, tmp_path / "siamese", tmp_path / "served")
     classifier.network.quantize("int8")
     classifier.save_pretrained(tmp_path / "int8")
-    refused(main, ["search", tmp_path / "int8", *search], "int8 is quantized, but", tmp_path)
+    refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized, but", tmp_path)
 
 
 def test_every_command_takes_what_load_opens(
@@ -103,8 +101,8 @@ def test_every_command_takes_what_load_opens(
         refused(main, ["predict", file], mend)
         refused(export, [file, tmp_path / "served"], mend)
     (tmp_path / "lines").write_text("good film\n")
-    search = ["search", tmp_path / "toy.keras", "--corpus", tmp_path / "lines"]
-    refused(main, search, "a network without a vocabulary")
+    files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
+    refused(main, ["predict", tmp_path / "toy.keras", *files], "a network without a vocabulary")
     refuses("has its own vocabulary", macaron_tf.load, toy_run, vocabulary=folder)
     refused(main, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
     for name, run in (("toy", toy_run), ("numbers", number_run)):

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from experiments.commands import main as macaron
 from experiments.embed.run import EmbeddingRun
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain.corpus import train_vocabulary
@@ -39,7 +38,7 @@ from tests.export.serving_toys import call, count_calls
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST, SURROGATES
 from tests.toys.numbers import number_pairs
-from tests.toys.pretraining import flags, toy_settings, write_documents
+from tests.toys.pretraining import toy_settings, write_documents
 from tests.toys.tasks import (
     READING,
     sentences,
@@ -222,10 +221,8 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
-    settings = flags(["temperature=2", "seed=1", "max_tokens=10"])
-    capsys.readouterr()
-    assert macaron(["predict", str(folder / "bart"), text, *settings]) == 0
-    said = capsys.readouterr().out.removesuffix("\n")
+    settings = {"temperature": 2.0, "seed": 1, "max_tokens": 10}
+    said = "".join(macaron_tf.load(folder / "bart").stream(text, **settings))
     assert answer["outputs"]["completion"] == [said, said]
 
 

@@ -8,7 +8,7 @@ from experiments import registry
 from experiments.recipe import recipe_from_json, settings_of
 
 
-OF_TASKS = ("finetune:squad", "finetune:classify", "sentence_bert:snli", "text_to_text:sst2+cola")
+OF_TASKS = ("finetune:squad", "sentence_bert:snli", "text_to_text:sst2+cola")
 
 
 @functools.cache

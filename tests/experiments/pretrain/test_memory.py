@@ -107,7 +107,7 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     for length in (12, 40):
         ran(main, *command, "--set", f"memory_length={length}")
     records = [json.loads(path.read_text()) for path in (whole / "scores").glob("*.json")]
-    found = {record["memory_length"]: record["nll"] for record in records}
+    found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
     assert found[12] == pytest.approx(validations(whole)[-1]["nll"], abs=1e-6)
     # All texts have one length; a split with fewer rows than the batch size has shorter texts.

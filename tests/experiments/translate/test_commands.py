@@ -94,7 +94,7 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
         name = setting.partition("=")[0]
         for more in ([], ["temperature=0"]):
             words = ["predict", number_run, *flags([setting, *more])]
-            refused(main, words, f"{name} applies only to sampling: set temperature above 0")
+            refused(main, words, f"{name} applies only to sampling: set a temperature")
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
