@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
-    Command,
     Distinct,
     Part,
     argument,
     checkpoint,
-    command,
     count,
     group,
     local_path_argument,
@@ -55,7 +53,7 @@ def _prepare(options: argparse.Namespace) -> None:
         from macaron_tf.loading import locate
 
         if options.data_dir is None:
-            locations = (values.get("run"), values.get("encoder"), *values.get("runs", ()))
+            locations = (values.get("run"), *values.get("runs", ()))
             folders = (saved_data_dir(locate(one).folder) for one in locations if one)
             options.data_dir = next(filter(None, folders), None)
         options.tfds = Tfds(options.data_dir, options.download, options.trust_code)
@@ -84,6 +82,7 @@ def _prepare(options: argparse.Namespace) -> None:
     find_sources(values.get("source"))
 
 
+command = arguments.command
 program = functools.partial(arguments.program, prepare=_prepare)
 single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
@@ -158,17 +157,6 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def sampling_settings(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Returns a pair: a dict of the sampling settings `top_k` and `top_p`, and the random seed."""
-    values = {"top_k": 0, "top_p": 1.0, "seed": 1}
-    changed = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
-    if changed and not options.temperature:
-        flag = next(iter(changed)).replace("_", "-")
-        raise UserError(f"--{flag} applies only to sampling: set --temperature above 0")
-    values |= changed
-    return values, values.pop("seed")
-
-
 def unless_resumed(*parts: Part) -> Part:
     """Makes the arguments of `parts`, and the alternative flag `--resume RUN`.
 
@@ -200,72 +188,19 @@ def extra(name: str) -> Part:
     return lambda parser: parser.set_defaults(extra=name)
 
 
-def recipe(examples: str) -> Part:
-    """Makes the arguments RECIPE, `--data-dir`, `--download` and `--set`.
+def epilog(text: str) -> Part:
+    """Sets the text at the end of a command's help."""
 
-    Args:
-        examples: settings that the help of `--set` shows as examples.
-    """
-    return together(RECIPE, TFDS, settings(examples))
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.epilog = text
 
-
-def recipe_to_train(examples: str, *more: Part) -> Part:
-    """Makes the arguments of a command that trains a recipe or resumes a run.
-
-    Args:
-        examples: settings that the help of `--set` shows as examples.
-        more: further arguments that describe a new run.
-    """
-    return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
-
-
-def recipes(recipe_class: str) -> tuple[Command, Command]:
-    """Makes the commands `recipes [NAME]` and `settings RECIPE [WORD ...]`.
-
-    Args:
-        recipe_class: class of the recipes, as `module:class`.
-    """
-
-    def of_class(parser: argparse.ArgumentParser) -> None:
-        parser.set_defaults(recipe_class=recipe_class)
-
-    listing = command(
-        "recipes",
-        "list the recipes, or print a recipe as a Python file to edit",
-        "experiments.registry:run",
-        local_path_argument("name", "name of the recipe to print (default: list all)", nargs="?"),
-        of_class,
-    )
-    return listing, settings_by("experiments.registry:run_settings", RECIPE, of_class)
-
-
-def settings_by(run: str, recipe_argument: Part, *parts: Part) -> Command:
-    """Makes the command `settings`, which calls `run` to print the settings of a recipe.
-
-    Args:
-        run: function that prints the settings, as `module:function`.
-        recipe_argument: argument that names the recipe.
-        parts: further arguments that `run` reads.
-    """
-    return command(
-        "settings",
-        "list the settings of a recipe with their paths, values, ranges and meanings",
-        run,
-        recipe_argument,
-        argument(
-            "words WORD",
-            "list only the settings whose path or meaning contains one of these words",
-            nargs="*",
-        ),
-        settings("model=NAME, before the settings are listed"),
-        *parts,
-    )
+    return add
 
 
 def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | None:
     """Adds `--data-dir`. The help mentions a run only if the parser has an argument for runs."""
     default = "the environment variable TFDS_DATA_DIR, or else ~/tensorflow_datasets"
-    if any(action.dest in ("run", "runs", "encoder") for action in parser._actions):
+    if any(action.dest in ("run", "runs") for action in parser._actions):
         default = f"for an existing run, the folder that it was trained with; otherwise {default}"
     text = f"folder that contains the datasets of TensorFlow Datasets (default: {default})"
     return path_argument("--data-dir DIR", text)(parser)
@@ -276,8 +211,13 @@ JSON = switch(
 )
 RECIPE = local_path_argument(
     "recipe",
-    "name of a recipe (see the command `recipes`), or your own function that returns a recipe, as "
-    "FILE.py[:NAME] or package.module:NAME; NAME may be omitted if it is the file's only function",
+    "name of a recipe (`macaron recipes` lists them), with its task if it has one, as in "
+    "finetune:sst2; or your own function that returns a recipe, as FILE.py[:NAME] or "
+    "package.module:NAME, where NAME may be omitted if it is the file's only function",
+)
+BACKWARD = switch(
+    "--backward",
+    "translate from the target language to the source language, with runs of unsupervised=True",
 )
 
 
@@ -290,12 +230,11 @@ def seeds(default: list[int] | None, text: str) -> Part:
 
 FINETUNING = together(
     argument(
-        "--tasks TASK", "tasks on which to fine-tune each pre-trained model", nargs="+", default=[]
-    ),
-    path_argument(
-        "--source",
-        "source of the examples, such as tsv:FILE, if --tasks names a single task (default: the "
-        "task's dataset in TensorFlow Datasets)",
+        "--tasks TASK",
+        "tasks on which to fine-tune each pre-trained model, such as rte or, with the settings of "
+        "another recipe, finetune_bert:rte",
+        nargs="+",
+        default=[],
     ),
     settings("epochs=1, in every fine-tuning run", "--finetune-set"),
 )
@@ -308,14 +247,6 @@ TFDS = together(
     _data_dir,
     switch("--download", "download and prepare datasets that are missing in --data-dir"),
 )
-EXAMPLES = together(
-    path_argument(
-        "--source",
-        "source of the examples, such as tsv:FILE (default: for an existing run, the source that "
-        "it was trained on; otherwise the task's dataset in TensorFlow Datasets)",
-    ),
-    TFDS,
-)
 RUN = path_argument("run", "folder of the training run")
 TRAINED = together(RUN, checkpoint())
 RUN_TO_TRAIN = path_argument(
@@ -326,37 +257,10 @@ LOWER_CASE = yes_or_no(
     "whether a model of another library lower-cases text; required if its files do not say so, and "
     "not allowed otherwise",
 )
-INIT_NONE = together(
-    argument(
-        "--model NAME",
-        "for --init none: name of a model in the catalog, such as bert_base, to train from random "
-        "weights",
-    ),
-    path_argument(
-        "--vocabulary DIR",
-        "folder of a saved vocabulary: with --init none, the model's vocabulary; otherwise, the "
-        "vocabulary that the model in --init must have",
-    ),
-    LOWER_CASE,
-)
 VOCABULARY = path_argument(
     "--vocabulary DIR",
     "folder of a saved vocabulary to use (default: the vocabulary in the output folder; if there "
     "is none, train a new vocabulary on the corpus)",
-)
-SAMPLING = together(
-    count(
-        "--top-k K",
-        "number of most probable tokens from which to sample (default: 0, which means all tokens)",
-        minimum=0,
-    ),
-    count(
-        "--top-p P",
-        "nucleus sampling: sample from the fewest most probable tokens whose probabilities sum to "
-        "P (default: 1.0, which means all tokens)",
-        minimum=0.0,
-    ),
-    count("--seed", "random seed for sampling (default: 1)", minimum=0),
 )
 DEVICES = group(
     "devices",

@@ -1,6 +1,7 @@
 """Training of encoders on a task's examples, with the training length in epochs."""
 
 import dataclasses
+import functools
 import os
 import sys
 import typing
@@ -12,8 +13,8 @@ import tensorflow as tf
 from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from experiments.run import Run
-from experiments.train_run import RunData, train_run
+from experiments.run import Inputs, Run
+from experiments.train import Plan
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
@@ -23,11 +24,9 @@ from macaron_tf.settings import Count, Dropout
 from macaron_tf.starts import Start, read_start
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
-from macaron_tf.training import TrainingResult
-from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.session import Validate
 
-NOTHING = "none"
+NOTHING = "random weights"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class EpochRecipe(Recipe):
         task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
         source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
             neither the user nor the task names a source.
-        init: pre-trained model to start from, or `none` for random weights; see `read_init`.
+        init: pre-trained model to start from; `None` means random weights. See `read_init`.
         batch_size: number of examples in a micro-batch or, if long texts are read in windows,
             number of windows.
         epochs: number of passes over the training set; `None` means `training.max_steps` updates.
@@ -64,12 +63,13 @@ class EpochRecipe(Recipe):
         "validate_epochs",
     )
 
-    by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
+    by_argument: typing.ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
+    start_settings: typing.ClassVar = ("init", "model")
     configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # supported model configurations
 
     task: str
     source: str | None
-    init: str = "none"
+    init: str | None = None
     batch_size: Count = 32
     epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
     warmup_fraction: Dropout | None = 0.1
@@ -115,6 +115,58 @@ class EpochRecipe(Recipe):
         return self.changed(training=changes)
 
 
+@dataclasses.dataclass(frozen=True)
+class EpochRun(Run):
+    """Base class of runs of an `EpochRecipe`."""
+
+    @classmethod
+    def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+        vocabulary = inputs.vocabulary
+        if earlier and not recipe.init:
+            if vocabulary:
+                raise UserError("--resume cannot be combined with --vocabulary: leave it out")
+            return Start(NOTHING, earlier.vocabulary, recipe.model, recipe.model_options)
+        model = None if recipe.init else recipe.model
+        return read_init(
+            recipe.init, model, vocabulary, inputs.lower_case, trust_code=inputs.trust_code
+        )
+
+    @classmethod
+    def started(cls, recipe: EpochRecipe, start: Start) -> EpochRecipe:
+        return recipe.changed(**start.settings | {"init": recipe.init})
+
+    def plan_of_examples(
+        self,
+        examples: EncodedExamples,
+        validation: Callable[[keras.Model], Validate],
+        start: Start,
+        strategy: tf.distribute.Strategy,
+        **fields,
+    ) -> Plan:
+        """Plans the training on tokenized examples.
+
+        Args:
+            examples: the tokenized training examples.
+            validation: field of the plan.
+            start: the model that training starts from.
+            strategy: distribution strategy.
+            fields: further fields of the plan.
+        """
+        recipe = self.recipe
+        batches = example_batches(examples, recipe.batch_size, strategy)
+        print(f"{recipe.task}: {batches.summary()}", flush=True)
+        return Plan(
+            run=self,
+            batches=functools.partial(batches.dataset, recipe.training.seed),
+            validation=validation,
+            fingerprint=batches.fingerprint(),
+            counts={"examples": len(batches)},
+            initialize=start.copy_to,
+            note=f", from {start.given}",
+            **fields,
+        )
+
+
 def read_init(
     location: str | None,
     model: str | None = None,
@@ -127,10 +179,10 @@ def read_init(
     """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
 
     Args:
-        location: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
-            random weights. `None` means that `--init` is missing.
-        model: name of the model in the catalog; allowed only if `location` is `none`.
-        vocabulary: folder of the vocabulary. If `location` is `none`, this argument is required.
+        location: value of `--init`, which is a location that `macaron_tf.load` reads; `None` means
+            random weights.
+        model: name of the model in the catalog, if `location` is `None`.
+        vocabulary: folder of the vocabulary. If `location` is `None`, this argument is required.
             Otherwise, the vocabulary must equal the vocabulary of the loaded model.
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
         kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
@@ -138,53 +190,24 @@ def read_init(
         trust_code: see `macaron_tf.load`.
 
     Raises:
-        UserError: an argument is missing or not allowed with this `location`, the model cannot be
-            read or has another type, or the vocabularies differ.
+        UserError: an argument is missing, the model cannot be read or has another type, or the
+            vocabularies differ.
     """
-    if location is None or (location == NOTHING and not (model and vocabulary)):
+    if not location and not vocabulary:
         raise UserError(
-            "--init is missing: give a model, such as hugging-face:DIR, or `--init none --model "
-            "bert_tiny --vocabulary CORPUS/vocabulary` after `macaron pretrain prepare bert_tiny "
-            "CORPUS --set corpus.sources=text-lines:FILE`"
+            "--init is missing: give a model, such as hugging-face:DIR, or train from random "
+            "weights by `--set model=bert_tiny --vocabulary CORPUS/vocabulary` after `macaron "
+            "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
         )
-    if location == NOTHING:
+    if not location:
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
-            raise UserError(
-                f"--model {model} needs pre-trained weights: give --init RUN instead of --init none"
-            )
-        return Start(location, load_encoder_vocabulary(vocabulary), model)
-    if model:
-        raise UserError(f"--model {model} is allowed only with --init none: leave --model out")
+            raise UserError(f"model={model} needs pre-trained weights: give --init RUN")
+        return Start(NOTHING, load_encoder_vocabulary(vocabulary), model)
     init = read_start(location, kinds, lower_case, pooling, trust_code)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
     return init
-
-
-def init_of_run(
-    run: Run,
-    model: str | None = None,
-    vocabulary: str | os.PathLike | None = None,
-    lower_case: bool | None = None,
-) -> Start:
-    """Loads the model that a run of an `EpochRecipe` started from, in order to resume the run.
-
-    Args:
-        run: the run to resume.
-        model, vocabulary, lower_case: arguments of `read_init`.
-
-    Raises:
-        UserError: the run started from random weights, and `model` or `vocabulary` is set, or
-            `read_init` raises.
-    """
-    recipe = run.recipe
-    if recipe.init != NOTHING:
-        trust_code = run.trust_code
-        return read_init(recipe.init, model, vocabulary, lower_case, trust_code=trust_code)
-    if model or vocabulary:
-        raise UserError("--resume cannot be combined with --model or --vocabulary: leave both out")
-    return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 
 def warn_start(
@@ -225,32 +248,3 @@ def example_batches(
     because the model is compiled for each length.
     """
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
-
-
-def train_examples(
-    run: Run,
-    examples: EncodedExamples,
-    validation: Callable[[keras.Model], Validate],
-    init: Start,
-    strategy: tf.distribute.Strategy,
-    callbacks: Callbacks | None = None,
-) -> TrainingResult:
-    """Trains a run of an `EpochRecipe` on tokenized examples.
-
-    Args:
-        run: the run; its recipe must be the output of `EpochRecipe.resolved`.
-        examples: the tokenized training examples.
-        validation, strategy, callbacks: arguments of `train_run`.
-        init: the model that training starts from.
-    """
-    recipe = run.recipe
-    batches = example_batches(examples, recipe.batch_size, strategy)
-    print(f"{recipe.task}: {batches.summary()}", flush=True)
-    data = RunData(
-        lambda start: batches.dataset(recipe.training.seed, start),
-        batches.fingerprint(),
-        {"examples": len(batches)},
-    )
-    note = f", from {init.given}"
-    options = {"initialize": init.copy_to, "note": note, "callbacks": callbacks}
-    return train_run(run, data, validation, strategy, **options)

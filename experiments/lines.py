@@ -5,7 +5,7 @@ import json
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from macaron_tf.cli.program import decoded
@@ -89,57 +89,41 @@ def json_line(answer: Any) -> str:
     return f"{json.dumps(answer, ensure_ascii=False)}\n"
 
 
-def refuse_flags_with_json(mend: str, **flags: Any) -> None:
-    """Raises a `UserError` if a flag is set that `--json` does not support.
-
-    Args:
-        mend: end of the error message, which says what to do.
-        flags: value of each flag; a true value means that the flag is set.
-    """
-    if conflicting := [name for name, value in flags.items() if value]:
-        flag = conflicting[0].replace("_", "-")
-        raise UserError(f"--{flag} cannot be combined with --json: {mend}")
+# Function that yields the parts of the answers to a chunk of lines. Its arguments are the lines and
+# the number of the first line, counted from 1.
+Answer = Callable[[list[str], int], Iterable[str]]
 
 
 def answer_lines(
-    input_path: str | None, output_path: str | None, answer: Callable[[list[str], int], str]
+    texts: Sequence[str], input_path: str | None, output_path: str | None, answer: Answer
 ) -> None:
-    """Reads lines, computes an answer to each line, and writes the answers in order.
+    """Computes an answer to each text or line, and writes the answers in order.
 
     The function processes the lines in chunks, as `arriving` yields them.
 
     Args:
+        texts: texts to answer; if there are none, the lines of `input_path`.
         input_path: file to read lines from; `None` means stdin.
         output_path: file for the answers; `None` means stdout.
-        answer: function that returns the answers to a chunk of lines as one text. Its arguments are
-            the lines and the line number of the first line, counted from 1.
+        answer: function that answers a chunk of lines.
 
     Raises:
         UserError: a file cannot be read or written, or a line is not valid. The message about a
             line names the input file and the line number.
     """
     first_number = 1
-    with opened_input(input_path) as lines, opened_output(output_path) as out:
-        for chunk in arriving(decoded(lines)):
+    source = "" if texts else f"{input_path or 'standard input'}, "
+    given = contextlib.nullcontext() if texts else opened_input(input_path)
+    with given as lines, opened_output(output_path) as out:
+        for chunk in [[*texts]] if texts else arriving(decoded(lines)):
             try:
-                answers = answer(chunk, first_number)
-            except (LineError, TextError) as error:
-                problem = str(error)
-                if isinstance(error, TextError):
-                    problem = f"line {first_number + error.number - 1}: {error.reason}"
-                raise UserError(f"{input_path or 'standard input'}, {problem}") from error
-            out.write(answers.encode())
-            out.flush()
+                for part in answer(chunk, first_number):
+                    out.write(part.encode())
+                    out.flush()
+            except TextError as error:
+                noun = "text" if texts else "line"
+                number = first_number + error.number - 1
+                raise UserError(f"{source}{noun} {number}: {error.reason}") from error
+            except LineError as error:
+                raise UserError(f"{source}{error}") from error
             first_number += len(chunk)
-
-
-def answer_json(
-    input_path: str | None, output_path: str | None, predict: Callable[[list[str]], list[Any]]
-) -> None:
-    """Reads lines, computes an answer to each line, and writes each answer as a line of JSON.
-
-    Args:
-        input_path, output_path: see `answer_lines`.
-        predict: function that returns a list with one answer for each line.
-    """
-    answer_lines(input_path, output_path, lambda lines, _: "".join(map(json_line, predict(lines))))

@@ -62,6 +62,10 @@ class Recipe(Settings):
 
     # Dict mapping a setting to the name of the command-line argument that determines the setting.
     by_argument: typing.ClassVar[dict[str, str]] = {}
+    # Settings that determine the pre-trained model from which training starts.
+    start_settings: typing.ClassVar[tuple[str, ...]] = ("init",)
+    # Settings that an evaluation may change. A path that ends in a dot is a whole section.
+    evaluation_settings: typing.ClassVar[tuple[str, ...]] = ()
 
     model: str
     training: TrainingConfig

@@ -5,12 +5,14 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import pkgutil
+import re
 import textwrap
 from collections.abc import Callable, Iterable
 
 from experiments.recipe import Recipe, override, settings_of
-from experiments.run import Run
+from experiments.run import Run, recipe_kind
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.paths import as_path
 from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path
@@ -37,6 +39,10 @@ _FAMILIES = {
         tcn_adding tcn_copy_memory tcn_jsb tcn_nottingham tcn_mnist tcn_permuted_mnist
         tcn_ptb_words tcn_ptb_characters tcn_wikitext tcn_lambada
     """,
+    "finetuning": """
+        finetune finetune_bert finetune_elmo finetune_gpt finetune_spanbert finetune_swish_rnn
+        sentence_bert text_to_text
+    """,
     "text_to_text": "t5_tiny t5_base bart_tiny bart_base",
     "translation": """
         demo multi30k_macaron_tiny multi30k_transformer_tiny multi30k_xlm_tiny
@@ -47,7 +53,45 @@ _FAMILIES = {
 FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
-def _recipe_function(name: str) -> Callable[[], Recipe] | None:
+# Modules whose recipes need a task, as in `finetune:sst2`.
+_OF_TASKS = ("finetuning",)
+# Class of the runs of each kind of recipe.
+_RUNS = {
+    "pretraining": "experiments.pretrain.run:PretrainingRun",
+    "finetuning": "experiments.finetune.run:FinetuningRun",
+    "embedding": "experiments.embed.run:EmbeddingRun",
+    "text_to_text": "experiments.text_to_text.run:TextRun",
+    "translation": "experiments.translate.run:TranslationRun",
+    "elmo": "experiments.elmo.run:ElmoRun",
+    "sequence": "experiments.tcn.run:SequenceRun",
+}
+
+
+def run_class(kind: str) -> type[Run]:
+    """Returns the class of the runs of recipes whose `kind` is `kind`."""
+    return pkgutil.resolve_name(_RUNS[kind])
+
+
+def open_run(path: str | os.PathLike, trust_code: bool = False) -> Run:
+    """Opens the folder of a run of any kind; see `Run.open`."""
+    kind = recipe_kind(as_path(path))
+    if kind not in _RUNS:
+        raise UserError(
+            f"{path} is a run of an unknown kind, {kind!r}: use the version that made it"
+        )
+    return run_class(kind).open(path, trust_code)
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Splits `RECIPE:TASK` into the location of a recipe and its task, or `None` without a task."""
+    builtin, _, task = name.partition(":")
+    if builtin in FAMILY_OF:
+        return builtin, task or None
+    match = re.fullmatch(r"(.+:[A-Za-z_]\w*):([\w+]+)", name, re.S)
+    return match.groups() if match else (name, None)
+
+
+def _recipe_function(name: str) -> Callable[..., Recipe] | None:
     """Returns the function that makes the recipe `name`, or `None` if there is no such recipe."""
     if name not in FAMILY_OF:
         return None
@@ -56,9 +100,11 @@ def _recipe_function(name: str) -> Callable[[], Recipe] | None:
 
 
 def names(recipe_class: type[Recipe] = Recipe) -> list[str]:
-    """Returns the sorted names of all recipes of the class `recipe_class`."""
+    """Returns the sorted names of all recipes of the class `recipe_class` that need no task."""
     return [
-        name for name in sorted(FAMILY_OF) if isinstance(_recipe_function(name)(), recipe_class)
+        name
+        for name, family in sorted(FAMILY_OF.items())
+        if family not in _OF_TASKS and isinstance(_recipe_function(name)(), recipe_class)
     ]
 
 
@@ -66,97 +112,51 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     """Makes a recipe and replaces settings.
 
     Args:
-        name: name of a recipe, or location of a user's function as `./my_recipes.py[:NAME]` or
-            `package.module:NAME`.
+        name: name of a recipe, such as `bert_tiny`, or with its task, such as `finetune:sst2`; or
+            location of a user's function as `./my_recipes.py[:NAME]` or `package.module:NAME`, also
+            with a task behind it if the function takes the name of a task.
         recipe_class: class that the recipe must have.
         settings: strings of the form `path=value`; see `override`.
 
     Raises:
-        UserError: there is no such recipe, the user's function fails, the recipe's class is not
-            `recipe_class`, or a setting is not valid.
+        UserError: there is no such recipe, a task is missing or superfluous, the user's function
+            fails, the recipe's class is not `recipe_class`, or a setting is not valid.
     """
-    return override(make_recipe(name, recipe_class, _recipe_function(name)), settings)
-
-
-def resumed(options: argparse.Namespace, run_class: type[Run]) -> Run | None:
-    """Returns the run of `--resume`, or `None` without this flag."""
-    if options.resume is None:
-        return None
-    path, trust_code = as_path(options.run), options.trust_code
-    return run_class.existing(path, trust_code) or run_class.open(path, trust_code)
-
-
-def plan(
-    options: argparse.Namespace,
-    run_class: type[Run],
-    recipe: Recipe | None = None,
-    earlier: Run | None = None,
-) -> Run:
-    """Returns the run that a `train` command describes, with `--set` applied to its recipe.
-
-    Args:
-        options: parsed options of the command.
-        run_class: class of the run.
-        recipe: recipe before `--set`; `None` means the recipe that RECIPE names or, with
-            `--resume`, the recipe that the run has saved.
-        earlier: the run of `--resume`, if it is open already.
-    """
-    path = as_path(options.run)
-    earlier = earlier or resumed(options, run_class)
-    if recipe is None:
-        recipe = earlier.recipe if earlier else load(options.recipe, run_class.recipe_class)
-
-    def read_saved() -> Recipe | None:
-        nonlocal earlier
-        earlier = earlier or run_class.existing(path, options.trust_code)
-        return earlier and earlier.recipe
-
-    recipe = override(recipe, options.set, read_saved)
-    context = {"data_dir": options.data_dir, "earlier": earlier, "settings": options.set}
-    return run_class(path, recipe, None, **context)
-
-
-def make_recipe(
-    name: str, recipe_class: type[Recipe], builtin: Callable | None, *arguments
-) -> Recipe:
-    """Calls the function that makes a recipe, and checks the recipe's class.
-
-    Args:
-        name: name of the recipe, or location of a user's function.
-        recipe_class: class that the recipe must have.
-        builtin: function of this package that makes the recipe `name`; `None` if there is none.
-        arguments: arguments of the function that makes the recipe.
-
-    Raises:
-        UserError: there is no recipe `name`, the user's function fails, or the recipe's class is
-            not `recipe_class`.
-    """
-    if is_import_path(name):
-        recipe = call_user_code(name, find(name, trust_code=True), *arguments)
+    location, task = _split(name)
+    arguments, function = [task] if task else [], _recipe_function(location)
+    if function is None and is_import_path(location):
+        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
         if not isinstance(recipe, recipe_class):
             raise UserError(
                 f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "
-                f"{recipe_class.__name__}: correct the function, or use another command"
+                f"{recipe_class.__name__}: correct the function"
             )
         find_sources(dataclasses.asdict(recipe))
-        return recipe
-    if builtin is None:
+        return override(recipe, settings)
+    if function is None:
         raise UserError(
-            f"no recipe is called {name!r}: choose one of {', '.join(names(recipe_class))}"
-            f"{nearest(name, names(recipe_class))}; for your own file write ./{name}.py"
+            f"no recipe is called {location!r}: choose one of {', '.join(sorted(FAMILY_OF))}"
+            f"{nearest(location, FAMILY_OF)}; for your own file write ./{location}.py"
         )
-    recipe = builtin(*arguments)
+    needs_task = FAMILY_OF[location] in _OF_TASKS
+    if needs_task and not task:
+        raise UserError(
+            f"{location} needs a task, as in {location}:sst2: `macaron tasks` lists the tasks"
+        )
+    if task and not needs_task:
+        raise UserError(f"{location} has no tasks: write {location} without :{task}")
+    recipe = function(*arguments)
     if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "
-            f"use {recipe.command}, or choose one of {', '.join(names(recipe_class))}"
+            f"choose one of {', '.join(names(recipe_class))}"
         )
-    return recipe
+    return override(recipe, settings)
 
 
 def documentation(name: str) -> tuple[str, str]:
     """Returns the docstring of a built-in recipe and the docstring of its module."""
-    function = _recipe_function(name)
+    function = _recipe_function(_split(name)[0])
     return inspect.getdoc(function), inspect.getdoc(inspect.getmodule(function))
 
 
@@ -169,17 +169,17 @@ def source_code(name: str, recipe: Recipe) -> str:
     """
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
-    modules = sorted({cls.__module__ for cls in classes})
+    modules, function = sorted({cls.__module__ for cls in classes}), name.partition(":")[0]
     lines = [
         f'"""A copy of the recipe {name} to change.\n',
-        f"    {recipe.command} train ./{name}.py runs/{name}",
+        f"    macaron train ./{function}.py runs/{function}",
         '"""\n',
     ]
     for module in modules:
         class_names = sorted(cls.__name__ for cls in classes if cls.__module__ == module)
         lines.append(f"from {module} import {', '.join(class_names)}")
     lines += [
-        f"\n\ndef {name}() -> {type(recipe).__name__}:",
+        f"\n\ndef {function}() -> {type(recipe).__name__}:",
         textwrap.indent(f'"""{documentation(name)[0]}\n"""', "    "),
         f"    return {code}",
     ]
@@ -216,29 +216,32 @@ def _code(value, classes: set[type], indent: str) -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `recipes [NAME]`: lists all recipes, or prints a recipe as a Python file."""
-    recipe_class, name = pkgutil.resolve_name(options.recipe_class), options.name
+    name = options.name
     if name is None:
-        for listed in names(recipe_class):
-            print(f"{listed:28} {documentation(listed)[0].splitlines()[0]}")
+        for listed, family in sorted(FAMILY_OF.items()):
+            shown = f"{listed}:TASK" if family in _OF_TASKS else listed
+            print(f"{shown:28} {documentation(listed)[0].splitlines()[0]}")
         return
-    if is_import_path(name):
+    recipe = load(name)
+    if _split(name)[0] not in FAMILY_OF:
         raise UserError(f"{name} is your own recipe: edit its file, or name a built-in recipe")
-    print(source_code(name, load(name, recipe_class)), end="")
+    print(source_code(name, recipe), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
-    recipe_class = pkgutil.resolve_name(options.recipe_class)
-    print_settings(load(options.recipe, recipe_class, options.set), options.words)
+    """Runs the command `settings RECIPE [WORD ...]`: prints path, value, range and meaning.
 
-
-def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints the path, value, range and meaning of settings.
-
-    Args:
-        recipe: the recipe.
-        words: words to look for in paths and meanings; without words, all settings are printed.
+    Only the settings are printed whose path or meaning contains a word; without words, all are.
     """
+    recipe, words = load(options.recipe, settings=options.set), options.words
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")
+
+
+def run_vocabulary(options: argparse.Namespace) -> None:
+    """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
+    recipe = load(options.recipe, settings=options.set)
+    vocabulary = run_class(recipe.kind).train_vocabulary(recipe, options.tfds)
+    vocabulary.save(options.out)
+    print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

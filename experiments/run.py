@@ -1,4 +1,4 @@
-"""The folder of a run, which a `train` command writes and other commands read.
+"""The folder of a run, which the command `train` writes and other commands read.
 
 RUN/recipe.json          all settings, including values of `--set`
 RUN/model.json           the network without weights; see `Run.write`
@@ -16,7 +16,6 @@ RUN/diverged.json        error message, if training diverged
 """
 
 import abc
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -27,12 +26,14 @@ import typing
 from collections.abc import Mapping, Sequence
 
 import keras
+import tensorflow as tf
 from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.versions import versions
 from macaron_tf.data.sources.names import Source
-from macaron_tf.errors import UserError, needs_vocabulary
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.settings import Settings, hints_of
@@ -43,7 +44,7 @@ from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
 if typing.TYPE_CHECKING:
-    from macaron_tf.pretrained import Pretrained
+    from experiments.train import Plan
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
@@ -51,11 +52,39 @@ _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fi
 
 
 @dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What training reads besides its recipe, as the flags of `macaron train` say.
+
+    Attributes:
+        devices: distribution strategy.
+        tfds: access to TensorFlow Datasets; `None` means the default folder.
+        corpus: folder of a prepared corpus.
+        vocabulary: folder of a saved vocabulary.
+        lower_case: whether the pre-trained model lower-cases text, if its files do not say so.
+        processes: number of processes that tokenize; `None` means one per core.
+        own_shards: whether each worker reads only its own shards of the corpus.
+        resumes: whether the command continues a run by `--resume`.
+        trust_code: whether to import user code that folders name.
+    """
+
+    devices: tf.distribute.Strategy = dataclasses.field(default_factory=tf.distribute.get_strategy)
+    tfds: Tfds | None = None
+    corpus: str | None = None
+    vocabulary: str | os.PathLike | None = None
+    lower_case: bool | None = None
+    processes: int | None = None
+    own_shards: bool = False
+    resumes: bool = False
+    trust_code: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
     """A training run in a folder, finished or not.
 
-    Each type of run, such as pre-training, has a subclass that sets `recipe_class` and
-    `vocabulary_class`. If `vocabulary_class` is `None`, runs have no vocabulary.
+    Each kind of training, such as pre-training, is a subclass: it sets `recipe_class` and
+    `vocabulary_class` (`None` for runs without a vocabulary), and says how a run starts
+    (`read_start`, `started`), what it trains on (`plan`) and how it is scored (`evaluation`).
 
     Attributes:
         path: folder of the run.
@@ -69,6 +98,10 @@ class Run(abc.ABC):
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
+    # Function of a run and the parsed options of `evaluate` that scores the run, as
+    # `module:function`, and the flags that it reads.
+    evaluation: typing.ClassVar[str]
+    evaluation_flags: typing.ClassVar[tuple[str, ...]] = ()
     vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
 
     path: epath.Path
@@ -98,10 +131,47 @@ class Run(abc.ABC):
 
     @classmethod
     def _read_recipe(cls, path: epath.Path, trust_code: bool) -> Recipe:
-        text = _read_recipe_text(path, f"`{cls.recipe_class.command} train`")
+        text = _read_recipe_text(path)
         if trust_code:
             offer_code(path)
         return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
+
+    @classmethod
+    def read_start(cls, recipe: Recipe, inputs: Inputs, earlier: "Run | None") -> typing.Any:
+        """Loads the pre-trained model that `recipe.init` names.
+
+        Args:
+            recipe: recipe without the settings of the pre-trained model.
+            inputs: flags of the command.
+            earlier: run that the command resumes; `None` for a new run.
+
+        Returns:
+            The starting point of training, which `started` and `plan` take; `None`, as in the base
+            class, means random weights.
+        """
+        return None
+
+    @classmethod
+    def started(cls, recipe: Recipe, start: typing.Any) -> Recipe:
+        """Returns the recipe with the settings of the pre-trained model `start`."""
+        return recipe
+
+    @classmethod
+    def train_vocabulary(cls, recipe: Recipe, tfds: Tfds | None) -> PieceVocabulary:
+        """Trains the vocabulary of a recipe on its text."""
+        raise UserError(
+            f"a recipe of kind {recipe.kind} trains no vocabulary: give one of pre-training or "
+            "translation"
+        )
+
+    @abc.abstractmethod
+    def plan(self, start: typing.Any, inputs: Inputs) -> "Plan":
+        """Reads the data of a run, and returns all that training needs.
+
+        Args:
+            start: result of `read_start`.
+            inputs: flags of the command.
+        """
 
     @classmethod
     def existing(cls, path: epath.Path, trust_code: bool = False) -> typing.Self | None:
@@ -307,40 +377,28 @@ def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
-def open_model(
-    options: argparse.Namespace, task_class: type, problem: str, lower_case: bool | None = None
-) -> "Pretrained":
-    """Loads the model of a command that answers texts.
-
-    Args:
-        options: parsed options `run`, `checkpoint` and `trust_code`.
-        task_class: class that the model's task must have.
-        problem: end of the error message about a model with another task.
-        lower_case: see `macaron_tf.load`.
-    """
-    from macaron_tf.loading import load  # imported late as in `build_network`
-
-    location = checkpoint_location(options.run, options.checkpoint)
-    model = load(location, lower_case, trust_code=options.trust_code)
-    if not isinstance(model.task, task_class):
-        raise UserError(f"{options.run} is a {model.task.name}, {problem}")
-    return model
-
-
 def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file atomically. NaN and infinity become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_atomic(path, f"{text}\n".encode())
 
 
-def _read_recipe_text(path: epath.Path, command: str) -> str:
+def recipe_kind(path: epath.Path) -> str:
+    """Returns the kind of the recipe in the folder of a run."""
+    try:
+        return str(parse_json(_read_recipe_text(path)).get("kind"))
+    except ValueError as error:
+        raise UserError(f"{path / 'recipe.json'} is damaged ({error}): restore the file") from error
+
+
+def _read_recipe_text(path: epath.Path) -> str:
     file = path / "recipe.json"
     try:
         return storage.read_bytes(file).decode()
     except (UserError, UnicodeDecodeError) as error:
         if path.suffix == ".keras":
             raise needs_vocabulary(path) from error
-        reason = f"is not a run, because {file} cannot be read: give a folder that {command} wrote"
+        reason = f"is not a run, because {file} cannot be read: give the folder of a run"
         if is_saved(path):
             reason = (
                 "was saved without a training recipe, which this command needs: give the folder of "

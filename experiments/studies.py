@@ -58,7 +58,7 @@ def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None
     Because of the new process, the results do not depend on the random state of earlier commands.
 
     Args:
-        name: name of the command, such as "finetune".
+        name: name of the command, such as "train".
         arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout and stderr.
 

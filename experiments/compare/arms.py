@@ -22,7 +22,17 @@ from macaron_tf.training import Diverged
 from macaron_tf.training.progress import read_lines
 
 # Flags that apply only to fine-tuning on the tasks of --tasks.
-TASK_FLAGS = ("source", "finetune_set", "learning_rates")
+TASK_FLAGS = ("finetune_set", "learning_rates")
+
+
+def recipe_of_task(text: str) -> str:
+    """Returns the recipe that a value of `--tasks` names, such as "finetune:rte" for "rte"."""
+    return text if ":" in text else f"finetune:{text}"
+
+
+def task_of(recipe: str) -> str:
+    """Returns the task of a recipe, such as "rte" for "finetune:rte"."""
+    return recipe.rpartition(":")[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Arm:
     def parse(cls, text: str) -> "Arm":
         name, recipe, settings = cls.split(text)
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
-        name = name or recipe
+        name = name or recipe.replace(":", "-")
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
                 f"the name {name!r} of the arm {text!r} must consist of letters, digits, '_', '.', "
@@ -69,16 +79,16 @@ class Arm:
         return cls(name, recipe, tuple(parts))
 
     @classmethod
-    def of_start(cls, text: str, task: str) -> "Arm":
-        """Parses `[NAME=]FROM[:PATH=VALUE,...]`, a pre-trained model to fine-tune on `task`.
+    def of_start(cls, text: str, recipe: str) -> "Arm":
+        """Parses `[NAME=]FROM[:PATH=VALUE,...]`, a pre-trained model to fine-tune by `recipe`.
 
         NAME is by default the last part of FROM.
         """
         pattern = r"(?:([\w.+-]+)=)?(.+?)(?::([a-z_]+(?:\.\w+)*=.*))?"
         name, location, settings = re.fullmatch(pattern, text, re.S).groups()
         name = name or re.split("[/:]", location.rstrip("/"))[-1]
-        arm = cls.parse(f"{name}={task}:{settings or ''}")
-        return arm.changed(f"init={location}", task=task)
+        arm = cls.parse(f"{name}={recipe}:{settings or ''}")
+        return arm.changed(f"init={location}", task=task_of(recipe))
 
     @property
     def group(self) -> int | str | None:

@@ -9,7 +9,7 @@
         'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' \\
         macaron=multi30k_macaron_tiny --equal parameters
     macaron compare runs/sst2 --data-dir DIR \\
-        bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
+        bert=finetune:sst2:init=runs/bert swish=finetune:sst2:init=runs/swish,epochs=5
     macaron compare runs/glue --data-dir DIR bert=runs/bert own=hugging-face:DIR \\
         --tasks cola sst2 mrpc stsb qqp mnli qnli rte --rates 3e-5 5e-5
 
@@ -23,14 +23,12 @@ depends:
                  validation splits
   translation    BLEU of the averaged checkpoints on the validation split, with the beam search
                  settings of the recipe. A paired bootstrap test compares the arms of each seed
-  fine-tuning    score on the validation splits of a task. RECIPE is the name of the task, and the
-                 setting init=FROM is required, as in sst2:init=runs/bert. FROM is a model to start
-                 from, in a form that `finetune train --init` accepts. {seed} in FROM is
-                 replaced by the random seed, as in init=runs/bert-{seed}. The settings preset=NAME
-                 and source=SOURCE have the same meaning as the flags --preset and --source of
-                 `finetune train`. With --tasks, an arm may also be a pre-trained model, written
-                 [NAME=]FROM[:PATH=VALUE,...]. The command fine-tunes it on every task, judges each
-                 task, and writes a table of all scores with their average
+  fine-tuning    score on the validation splits of a task. RECIPE names the task, and the setting
+                 init=MODEL is required, as in finetune:sst2:init=runs/bert. {seed} in MODEL is
+                 replaced by the random seed, as in init=runs/bert-{seed}. With --tasks, an arm may
+                 also be a pre-trained model, written [NAME=]MODEL[:PATH=VALUE,...]. The command
+                 fine-tunes it on every task, judges each task, and writes a table of all scores
+                 with their average
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
@@ -57,7 +55,7 @@ main = cli.single_program(
     ),
     cli.path_argument(
         "--corpus DIR",
-        "folder of a corpus written by `pretrain prepare` (default: prepare it in OUT/corpus)",
+        "folder of a corpus written by `macaron prepare` (default: prepare it in OUT/corpus)",
     ),
     cli.TFDS,
     cli.FINETUNING,

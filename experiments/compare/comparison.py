@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from experiments import registry, studies
 from experiments.compare import choices
-from experiments.compare.arms import Arm, Trainer
+from experiments.compare.arms import Arm, Trainer, recipe_of_task, task_of
 from experiments.compare.report import Study, write
-from experiments.compare.trainers import trainer_class
+from experiments.compare.trainers import Finetuning, trainer_class
 from experiments.recipe import Recipe, is_among, refuse_argument_settings, settings_of
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.hub import HUB
 from macaron_tf.loading import LIBRARIES
@@ -45,8 +44,8 @@ def run(options: argparse.Namespace) -> None:
     groups = [arms]
     if arms[0].task is not None:
         groups = [
-            [dataclasses.replace(arm, recipe=task, task=task) for arm in arms]
-            for task in options.tasks
+            [dataclasses.replace(arm, recipe=recipe, task=task_of(recipe)) for arm in arms]
+            for recipe in map(recipe_of_task, options.tasks)
         ]
         for group in groups[1:]:
             _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group}, options.differ)
@@ -177,8 +176,8 @@ def _parse_arms(
     is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
     if tasks and not any(is_recipe):
         for task in tasks:
-            get_task(task, own=True)  # raises for an unknown task
-        arms = [Arm.of_start(text, tasks[0]) for text in texts]
+            registry.load(recipe_of_task(task))  # raises for an unknown task
+        arms = [Arm.of_start(text, recipe_of_task(tasks[0])) for text in texts]
     else:
         arms = [Arm.parse(text) for text in texts]
     for text, arm, known in zip(texts, arms, is_recipe, strict=True):
@@ -192,10 +191,8 @@ def _parse_arms(
     for arm in arms:
         if [other.name for other in arms].count(arm.name) > 1:
             raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
-        if tasks and arm.task is None and arm.recipe in (*TASKS, *OWN_TASKS):
-            raise UserError(
-                f"{arm.name} names the task {arm.recipe}, as well as --tasks: leave one out"
-            )
+        if tasks and arm.task is None and trainer_class(arm) is Finetuning:
+            raise UserError(f"{arm.name} names a task, as well as --tasks: leave one out")
         if arm.sets("training.seed"):
             raise UserError(f"{arm.name} sets training.seed: give --seeds instead")
         if (first_class := trainer_class(arms[0])) is not (other_class := trainer_class(arm)):
@@ -209,7 +206,7 @@ def _parse_arms(
 
 def _is_recipe(name: str) -> bool:
     is_location = name.partition(":")[0] in (*LIBRARIES, HUB)
-    is_known = name in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS)
+    is_known = name.partition(":")[0] in registry.FAMILY_OF
     return is_known or (is_import_path(name) and not is_location)
 
 

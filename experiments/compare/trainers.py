@@ -9,32 +9,31 @@ import dataclasses
 import functools
 import pathlib
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from experiments import registry, studies
-from experiments.compare.arms import TASK_FLAGS, Arm, Trainer
+from experiments.compare.arms import TASK_FLAGS, Arm, Trainer, recipe_of_task, task_of
 from experiments.epochs import read_init
 from experiments.finetune.run import (
+    CHANCE_MARGIN,
     RESULT,
-    TABLE_METRICS,
     FinetuningRecipe,
     FinetuningRun,
-    preset,
+    TaskData,
 )
-from experiments.finetune.train import CHANCE_MARGIN, TaskData
 from experiments.pretrain.corpus import prepare_corpus
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.pretrain.train import check_corpus
-from experiments.recipe import Recipe, override
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun, check_corpus
+from experiments.recipe import Recipe
 from experiments.run import DIVERGED
-from experiments.translate.run import TranslationRecipe, TranslationRun
+from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
@@ -44,11 +43,15 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.plug_ins import find_sources
 from macaron_tf.training import Diverged
 
 # Maximum number of corpus rows in which tokens are counted. Counting 100 million ids takes 5 s.
 _COUNTED_ROWS = 1 << 20
+# Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name
+# them. CoLA: BERT's score is 82.0, while larger models have Matthews coefficients of 60.6 to 66.3,
+# so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
+# SuperGLUE's leaderboard is 68, so the metric is F1a, or perhaps the accuracy of single answers.
+_PAPER_METRICS = {"cola": "accuracy", "multirc": "f1a"}
 _NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
 
 
@@ -56,7 +59,7 @@ def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the table columns of fine-tuning results.
 
     Each task has a column with its score. The tasks `cola` and `multirc` have a second column with
-    the metric that the SwishRNN paper reports; see `TABLE_METRICS`.
+    the metric that the SwishRNN paper reports.
 
     Args:
         tasks: names of the fine-tuning tasks.
@@ -64,9 +67,8 @@ def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     Returns:
         A dict mapping the heading of a column to a pair of a task and a metric.
     """
-    paper_metrics = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
-    pairs = [(task, paper_metrics[task]) for task in tasks if task in paper_metrics]
+    pairs = [(task, _PAPER_METRICS[task]) for task in tasks if task in _PAPER_METRICS]
     return columns | {f"{task} {metric}": (task, metric) for task, metric in pairs}
 
 
@@ -92,7 +94,7 @@ class Pretraining(Trainer):
 
     def __init__(self, options: argparse.Namespace):
         super().__init__(options)
-        self.tuned_columns = tuned_columns(options.tasks)
+        self.tuned_columns = tuned_columns([task_of(task) for task in options.tasks])
         self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned_columns}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
@@ -107,7 +109,7 @@ class Pretraining(Trainer):
         if not self.options.tasks:
             self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
         for task in self.options.tasks:
-            get_task(task, own=True)  # raises before the pre-training begins
+            registry.load(recipe_of_task(task))  # raises before the pre-training begins
         self.corpora: dict[str, PretrainingCorpus] = {}
         by_key: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
@@ -137,9 +139,7 @@ class Pretraining(Trainer):
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
         arguments = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
-        studies.command(
-            "pretrain", "train", *arguments, *studies.flags("--set", *settings), log=log
-        )
+        studies.command("train", *arguments, *studies.flags("--set", *settings), log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         steps = self.recipe(arm).training.max_steps
@@ -164,15 +164,14 @@ class Pretraining(Trainer):
         """
         options, best = self.options, {}
         common = [f"init={run}", *options.finetune_set]
-        common += [f"source={options.source}"] if options.source else []
         flags = [*self.data_flags, *self.trust_flags(run)]
-        for task in options.tasks:
-            results = []
+        for recipe in map(recipe_of_task, options.tasks):
+            results, task = [], task_of(recipe)
             for rate in options.learning_rates or [None]:
                 name = task if rate is None else f"{task}-lr{rate:g}"
                 chosen = [f"training.learning_rate={rate!r}"] if rate is not None else []
                 tuned = run / "tuned" / name
-                results.append(fine_tuned(task, tuned, [*common, *chosen], flags, log))
+                results.append(fine_tuned(recipe, tuned, [*common, *chosen], flags, log))
             best[task] = max(results, key=lambda result: result["score"])
         return {column: best[task][metric] for column, (task, metric) in self.tuned_columns.items()}
 
@@ -233,10 +232,10 @@ class Translation(Trainer):
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
         arguments = [arm.recipe, str(run), *self.data_flags, *studies.flags("--set", *settings)]
-        studies.command("translate", "train", *arguments, log=log)
+        studies.command("train", *arguments, log=log)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Runs `translate train`, `average` and `evaluate`, and returns the scores.
+        """Runs `train`, `average` and `evaluate`, and returns the scores.
 
         The file RUN.json keeps the scores, so that they are computed once. See `Trainer.train`.
         """
@@ -245,9 +244,9 @@ class Translation(Trainer):
             self.fit_unless_diverged(arm, seed, run, log)
             output, trust = run / "comparison", self.trust_flags(run)
             shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
-            studies.command("translate", "average", str(run), *trust, log=log)
+            studies.command("average", str(run), *trust, log=log)
             arguments = [*self.data_flags, "--checkpoint", "average", "--output", str(output)]
-            studies.command("translate", "evaluate", str(run), *arguments, *trust, log=log)
+            studies.command("evaluate", str(run), *arguments, *trust, log=log)
             [path] = output.glob("*.json")
             return studies.read_json(path)
 
@@ -277,36 +276,23 @@ class Translation(Trainer):
 
 
 SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
-_NAMED = ("init", "preset", "source")  # settings that are flags of `finetune train`
-
-
-def split_settings(
-    settings: Sequence[str], paths: Collection[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Splits settings into a dict of the settings in `paths` and a list of the other settings.
-
-    If a setting occurs several times, the dict has its last value.
-    """
-    pairs = [setting.partition("=") for setting in settings]
-    selected = {path: value for path, _, value in pairs if path in paths}
-    return selected, ["".join(pair) for pair in pairs if pair[0] not in paths]
 
 
 def fine_tuned(
-    task: str,
+    recipe: str,
     run: pathlib.Path,
     settings: Sequence[str],
     flags: Sequence[str],
     log: pathlib.Path | None,
 ) -> dict[str, Any]:
-    """Fine-tunes a model by `finetune train` unless the run has ended, and returns its scores.
+    """Fine-tunes a model unless the run has ended, and returns its scores.
 
     The file RUN.json keeps the scores, so that an ended run is not trained again.
 
     Args:
-        task: the task.
+        recipe: recipe with its task, such as "finetune:rte".
         run: folder of the run.
-        settings: settings of the run, as `path=value`, with `init`, `preset` and `source`.
+        settings: settings of the run, as `path=value`, with `init`.
         flags: further arguments of the command, such as --data-dir.
         log: file for the output of the command; `None` means stdout and stderr.
 
@@ -314,13 +300,11 @@ def fine_tuned(
         A dict of "run" (folder), "diverged", "score" and the other metrics at the best checkpoint.
         If the run diverged before its first checkpoint, all scores are 0.
     """
-    named, others = split_settings(settings, _NAMED)
-    arguments = [word for name, value in named.items() for word in (f"--{name}", value)]
-    arguments += [*studies.flags("--set", *others), *flags]
+    arguments = [recipe, str(run), *studies.flags("--set", *settings), *flags]
 
     def make() -> dict[str, Any]:
         try:
-            studies.command("finetune", "train", task, str(run), *arguments, log=log)
+            studies.command("train", *arguments, log=log)
         except UserError:
             if not (run / DIVERGED).exists():
                 raise
@@ -328,7 +312,7 @@ def fine_tuned(
         scores = {**result["metrics"], "score": result["best_score"] or 0.0}
         return {"scores": scores, "diverged": result["best_score"] is None}
 
-    key = {"task": task, "settings": [*settings]}
+    key = {"recipe": recipe, "settings": [*settings]}
     saved = studies.read_or_compute(pathlib.Path(f"{run}.json"), key, make)
     values = {**saved["scores"], "run": str(run), "diverged": saved["diverged"]}
     return collections.defaultdict(float, values)
@@ -350,23 +334,17 @@ class Finetuning(Trainer):
     score_curve = "score"
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """Makes the recipe of an arm.
-
-        The model of the recipe is a default, which `finetune train` replaces with the model of
-        `init`.
+        """Makes the recipe of an arm, whose model is a default until the run reads `init`.
 
         Raises:
-            UserError: the arm does not set `init`, or the preset or a setting is not valid.
+            UserError: the arm does not set `init`, or a setting is not valid.
         """
-        selected, settings = split_settings(self.settings(arm), _NAMED)
-        if "init" not in selected:
+        if not arm.sets("init"):
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
                 f"{arm.name} does not set init, the weights to fine-tune: write {start}"
             )
-        find_sources(selected)
-        recipe = preset(selected.pop("preset", "macaron"), get_task(arm.recipe, own=True))
-        return override(recipe.changed(**selected), settings)
+        return registry.load(arm.recipe, FinetuningRecipe, self.settings(arm))
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Raises a `UserError` for an unsuitable flag, or if `init` cannot be read."""
@@ -412,13 +390,11 @@ def trainer_class(arm: Arm) -> type[Trainer]:
     Raises:
         UserError: there is no such recipe, or `compare` does not support recipes of this type.
     """
-    if arm.recipe in (*TASKS, *OWN_TASKS):
-        return Finetuning
-    classes = {cls.run_class.recipe_class: cls for cls in (Pretraining, Translation)}
+    classes = {cls.run_class.recipe_class: cls for cls in (Pretraining, Translation, Finetuning)}
     result = classes.get(type(recipe := registry.load(arm.recipe)))
     if result is None:
         raise UserError(
             f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: give a recipe for "
-            "pre-training or translation, or a fine-tuning task"
+            "pre-training, translation or fine-tuning"
         )
     return result

@@ -10,9 +10,11 @@ import time
 import urllib.request
 
 from experiments import registry
+from experiments.run import Inputs
+from experiments.train import fit
 from experiments.translate.evaluate import average_run
+from experiments.translate.init import TranslationStart
 from experiments.translate.run import TranslationRun
-from experiments.translate.train import train_translator
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
     _stage(1, "train: a Macaron on the user interface text of a home automation program")
-    train_translator(TranslationRun(path, recipe, None))
+    fit(TranslationRun(path, recipe, None).plan(TranslationStart(), Inputs()))
     trained = TranslationRun.open(path)
     # Training stops after training.max_minutes, so a slow machine writes fewer checkpoints.
     regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
@@ -54,11 +56,11 @@ def run(options: argparse.Namespace) -> None:
     print(
         f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
         f"  . .venv/bin/activate                   activates the project's environment\n"
-        f'  echo "{OTHER_SENTENCE}" | macaron translate translate {path}\n'
+        f'  echo "{OTHER_SENTENCE}" | macaron predict {path}\n'
         f"  macaron serve {served}        starts the server\n"
         f"  tensorboard --logdir {path}            shows curves and sample translations\n"
         f"  macaron demo --run runs/french --set data.target_language=fr\n"
-        f"  macaron translate --help   explains other recipes and your own data"
+        f"  macaron train --help   explains other recipes and your own data"
     )
 
 

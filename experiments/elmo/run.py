@@ -1,9 +1,8 @@
-"""Recipe and run of ELMo, and commands that train and evaluate ELMo and compute word vectors."""
+"""ELMo: recipe, run, data, evaluation and word vectors."""
 
 import argparse
 import dataclasses
 import functools
-import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
@@ -12,20 +11,17 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
-from experiments import registry
-from experiments.lines import answer_json, opened_input, opened_output, refuse_flags_with_json
 from experiments.recipe import Recipe
-from experiments.run import Run, open_model, save_scores
-from experiments.train_run import RunData, evaluate_model, report, train_run
-from macaron_tf.cli.program import decoded
+from experiments.run import Inputs, Run, save_scores
+from experiments.train import Plan, evaluate_model
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, check_encodable
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.settings import INT32, Count, Natural
-from macaron_tf.tasks import WordVectors
 from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import (
@@ -61,7 +57,6 @@ class ElmoRecipe(Recipe):
     """
 
     kind = "elmo"
-    command = "macaron elmo"
 
     sources: tuple[str, ...]
     vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
@@ -88,7 +83,30 @@ class ElmoRun(Run):
     """A training run of ELMo, finished or not."""
 
     recipe_class = ElmoRecipe
+    evaluation = "experiments.elmo.run:evaluate"
     vocabulary_class = WordVocabulary
+
+    def plan(self, start: None, inputs: Inputs) -> Plan:
+        recipe = self.recipe
+        recipe.model_config()  # raises for wrong settings before minutes are spent on the data
+        recipe.check_metric(recipe.make_objective().metric_names)
+        run = self.continued()
+        rows, held_out, vocabulary = read_rows(recipe, run.vocabulary, inputs.tfds)
+        return Plan(
+            run=dataclasses.replace(run, vocabulary=vocabulary),
+            batches=functools.partial(rows.dataset, recipe.training.seed),
+            validation=lambda network: (
+                lambda model, step: evaluate_model(model, held_out.evaluation_dataset())
+            ),
+            fingerprint=rows.fingerprint(),
+            counts={"rows": len(rows.ids)},
+            note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
+            f"{vocabulary.size:,} words in the vocabulary",
+            next=(
+                "predict {run} --input lines.txt --output vectors.npz",
+                "train finetune_elmo:sst2 {run}-sst2 --init {run} --data-dir DIR",
+            ),
+        )
 
 
 class Rows(ArrayBatches):
@@ -184,37 +202,11 @@ def read_rows(
     return train, validation, vocabulary
 
 
-def run(options: argparse.Namespace) -> None:
-    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
-    elmo_run = registry.plan(options, ElmoRun)
-    recipe = elmo_run.recipe
-    recipe.model_config()  # raises for wrong settings before minutes are spent on the data
-    recipe.check_metric(recipe.make_objective().metric_names)
-    elmo_run = elmo_run.continued()
-    rows, held_out, vocabulary = read_rows(recipe, elmo_run.vocabulary, options.tfds)
-    result = train_run(
-        dataclasses.replace(elmo_run, vocabulary=vocabulary),
-        RunData(
-            functools.partial(rows.dataset, recipe.training.seed),
-            rows.fingerprint(),
-            {"rows": len(rows.ids)},
-        ),
-        lambda network: lambda model, step: evaluate_model(model, held_out.evaluation_dataset()),
-        options.devices,
-        note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
-        f"{vocabulary.size:,} words in the vocabulary",
-        callbacks=options.callbacks,
-    )
-    embed = "{me} embed {run} --input lines.txt --output vectors.npz"
-    report(result, recipe, options, embed, "{me} tag {run} {run}-conll --data-dir DIR")
-
-
-def evaluate(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: evaluates a checkpoint on the held-out documents.
+def evaluate(elmo_run: ElmoRun, options: argparse.Namespace) -> None:
+    """Evaluates a checkpoint on the held-out documents.
 
     The metrics are also written to RUN/scores/CHECKPOINT.json.
     """
-    elmo_run = ElmoRun.open(options.run, options.trust_code)
     weights = elmo_run.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(elmo_run.recipe, elmo_run.vocabulary, options.tfds)
     elmo_run.check_data(rows.fingerprint())
@@ -223,36 +215,8 @@ def evaluate(options: argparse.Namespace) -> None:
     model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
     record = {"checkpoint": weights.name, **evaluate_model(model, held_out.evaluation_dataset())}
     print("\n".join(f"{name:12} {value}" for name, value in record.items()))
-    save_scores(elmo_run.path / "scores" / f"{weights.name}.json", "metrics", record, False)
-
-
-def run_embed(options: argparse.Namespace) -> None:
-    """Runs the command `embed`: writes the word vectors of lines to an .npz file or as JSON.
-
-    For line n, counted from 0, the .npz file has two arrays: `words_n` contains the N words of the
-    line, and `line_n` contains the vectors of these words in all layers, `(N, 1 + num_layers, D)`.
-    """
-    if options.json:
-        refuse_flags_with_json("leave one of the two out", tokenized=options.tokenized)
-    elif not options.output:
-        raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
-    model = open_model(options, WordVectors, "not an ELMo: give a run of `elmo train`")
-    if options.json:
-        answer_json(options.input, options.output, model.predict)
-        return
-    with opened_input(options.input) as file:
-        lines = list(decoded(file))
-    if not lines:
-        raise UserError("the input contains no lines: give lines with --input FILE or on stdin")
-    arrays = {}
-    for index, (words, vectors) in enumerate(embed(model.network, lines, options.tokenized)):
-        arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
-        arrays[f"line_{index}"] = vectors
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    with opened_output(options.output) as file:
-        file.write(content.getvalue())
-    print(f"{options.output}: the arrays line_0, words_0, ... of {len(lines)} line(s)")
+    path = as_path(options.output or elmo_run.path / "scores") / f"{weights.name}.json"
+    save_scores(path, "metrics", record, bool(options.output))
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:

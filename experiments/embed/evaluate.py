@@ -1,4 +1,4 @@
-"""Commands that score sentence encoders, encode sentences, and search for similar sentences."""
+"""Commands that score sentence encoders and search for similar sentences."""
 
 import argparse
 import contextlib
@@ -8,75 +8,25 @@ import sys
 import time
 
 import numpy as np
-import tensorflow as tf
 
-from experiments.embed.run import (
-    TRIPLETS,
-    EmbeddingRun,
-    encoder_of,
-    pair_task,
-)
-from experiments.lines import answer_json, arriving, opened_input, opened_output
+from experiments.embed.run import EmbeddingRun, measure, open_encoder, pair_task, read_sets
+from experiments.lines import arriving, opened_input
 from experiments.run import default_splits, metrics_line, write_scores
 from experiments.studies import table
 from macaron_tf.cli.program import decoded
-from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.examples import Examples, read_triplets
-from macaron_tf.engines.graph import TaskGraph
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import (
     nearest,
-    similarity_metrics,
-    triplet_accuracy,
     unit_vectors,
 )
 from macaron_tf.io import paths as storage
-from macaron_tf.models.tasks import SiameseEncoder
-from macaron_tf.tasks import labelled
 from macaron_tf.tasks.vectors import Vectors, warn_cut
 
-
-def read_sets(
-    task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
-) -> Examples:
-    """Reads the examples of a task, which are sentence pairs or triplets.
-
-    Args:
-        task: task with two texts per example, or `TRIPLETS`.
-        split: name of the split.
-        source: source of the examples; `None` means the default source of `task`.
-        tfds: access to TensorFlow Datasets.
-    """
-    if task is not TRIPLETS:
-        return labelled(task).read(split, tfds, source)
-    if not source:
-        raise UserError(f"the task {task.name} has no default source: give --source tsv:FILE")
-    return read_triplets(source, split)
-
-
-def measure(
-    task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
-) -> dict[str, float]:
-    """Computes the metrics of sentence vectors on a task.
-
-    The metrics are `spearman` and `pearson` for a regression task, `accuracy` for triplets, and the
-    metrics of `task` for a classification task. The correlations and the triplet accuracy are NaN
-    if a vector is not finite.
-
-    Args:
-        task: the task.
-        network: the encoder, whose classifier is used for a classification task.
-        vectors: `(N, S, D)`, vectors of N examples with S sentences each.
-        labels: `(N,)`, the scores or class indices; `None` for triplets.
-    """
-    if task is TRIPLETS:
-        return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
-    if task.regression:
-        return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
-    logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
-    return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
+# Flags of the command `evaluate` for an encoder that is no run of `EmbeddingRun`.
+FLAGS = ("source", "split", "task", "lower_case")
 
 
 def _evaluate(encoder: Vectors, task: Task, examples: Examples) -> dict[str, float]:
@@ -87,12 +37,12 @@ def _evaluate(encoder: Vectors, task: Task, examples: Examples) -> dict[str, flo
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: prints the metrics of an encoder on a task.
+    """Prints the metrics of an encoder on a task.
 
     The metrics are also written to the folder `--output`, or else to RUN/scores if the encoder is a
-    run of `embed train`.
+    training run.
     """
-    encoder, encoder_run = encoder_of(options)
+    encoder, encoder_run = open_encoder(options)
     recipe = encoder_run and encoder_run.recipe
     name = options.task or (recipe.task if recipe else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
@@ -135,12 +85,12 @@ def _write_results(
 ) -> None:
     """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
 
-    Without `--output`, nothing is written if the encoder is not a run of `embed train`.
+    Without `--output`, nothing is written if the encoder is not a training run.
 
     Args:
         options: options of the command.
         encoder: the evaluated encoder.
-        encoder_run: run of `embed train` that the encoder comes from; `None` for any other encoder.
+        encoder_run: training run that the encoder comes from; `None` for any other encoder.
         subject: name of the evaluated data, which begins the file name.
         texts: evaluated texts, which determine the hash in the file name.
         record: the data and their metrics.
@@ -148,7 +98,7 @@ def _write_results(
     if options.output or encoder_run:
         path = encoder_run and encoder_run.path
         fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
-        record = {"encoder": options.encoder, **fields, **record}
+        record = {"encoder": options.run, **fields, **record}
         identity = [encoder.identity(), *texts]
         write_scores(options.output, path, "metrics", subject, "", identity, record)
 
@@ -170,7 +120,7 @@ def run_sets(options: argparse.Namespace) -> None:
         sets[name] = read_sets(task, split, source, options.tfds)
         if len(np.unique(sets[name].labels)) < 2:
             raise UserError(f"all pairs of {name} have the same score: leave {name} out")
-    encoder, encoder_run = encoder_of(options)
+    encoder, encoder_run = open_encoder(options)
     metrics = {name: _evaluate(encoder, task, examples) for name, examples in sets.items()}
     correlations = [set_metrics["spearman"] for set_metrics in metrics.values()]
     average = float(np.mean(correlations))
@@ -184,37 +134,6 @@ def run_sets(options: argparse.Namespace) -> None:
     _write_results(options, encoder, encoder_run, "-".join(sets), texts, record)
 
 
-def encode(options: argparse.Namespace) -> None:
-    """Runs the command `encode`: writes the vectors of lines to a NumPy file or as JSON."""
-    if options.json:
-        graph = TaskGraph(encoder_of(options)[0])
-        answer_json(options.input, options.output, lambda lines: graph.answer([lines]))
-        return
-    if not options.output:
-        raise UserError("--output is missing: give --output FILE for the array, or --json")
-    with opened_input(options.input) as lines:
-        texts = list(decoded(lines))
-    if not texts:
-        raise UserError(f"{options.input or 'stdin'} is empty: give one sentence per line")
-    encoder, _ = encoder_of(options)
-    with opened_output(options.output) as file:
-        began = time.monotonic()
-        vectors = encoder.encode(texts)
-        if options.unit:
-            vectors = unit_vectors(vectors)
-        np.save(file, vectors)
-    seconds = time.monotonic() - began
-    if empty := sum(not text.strip() for text in texts):
-        print(
-            f"warning: {empty:,} of {len(texts):,} lines are empty and have meaningless vectors",
-            file=sys.stderr,
-        )
-    print(
-        f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} numbers in "
-        f"{seconds:.1f} s"
-    )
-
-
 def search(options: argparse.Namespace) -> None:
     """Runs the command `search`: prints the lines of a file that are nearest to each query.
 
@@ -225,7 +144,7 @@ def search(options: argparse.Namespace) -> None:
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
         raise UserError(f"--corpus {options.corpus} contains no text: give another file")
-    encoder, _ = encoder_of(options)
+    encoder, _ = open_encoder(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traces the graph before the first query

@@ -1,15 +1,22 @@
-"""Recipe and run of Sentence-BERT, and functions that open sentence encoders."""
+"""Sentence-BERT: recipe, run, data, and the function that opens a sentence encoder."""
 
 import argparse
 import dataclasses
 from typing import Annotated, Literal
 
+import numpy as np
+import tensorflow as tf
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe, read_init
-from experiments.run import Run
+from experiments.epochs import EpochRecipe, EpochRun, read_init, warn_start
+from experiments.run import Inputs, Run, checkpoint_location
+from experiments.train import Plan
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.data.tasks.encoding import encode_sets
+from macaron_tf.data.tasks.examples import Examples, read_triplets
 from macaron_tf.errors import UserError
+from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
 from macaron_tf.loading import locate
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
@@ -19,10 +26,11 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.settings import INT32, Positive
+from macaron_tf.settings import INT32, Positive, Settings, hints_of, parse
 from macaron_tf.starts import Start
-from macaron_tf.tasks.vectors import Vectors
-from macaron_tf.training.config import fine_tuning
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.vectors import Vectors, warn_cut
+from macaron_tf.training import FitModel
 
 # Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
 TRIPLETS = Task(
@@ -53,7 +61,7 @@ class EmbeddingRecipe(EpochRecipe):
     """
 
     kind = "embedding"
-    command = "macaron embed"
+    evaluation_settings = ("pooling", "max_length")
     objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
@@ -136,53 +144,123 @@ def objective_of(task: Task) -> str:
     return "cosine" if task.regression else "softmax"
 
 
-def paper_recipe(name: str) -> EmbeddingRecipe:
-    """Returns the recipe of Reimers and Gurevych 2019 (Sentence-BERT), sections 3.1 and 4.4.
-
-    The paper uses Adam with a learning rate of 2e-5, a batch size of 16, a linear warm-up over 10%
-    of the updates, mean pooling, and one epoch for classes or triplets. Three settings are not from
-    the paper: STS-B takes four epochs, the learning rate decays linearly to 0 after the warm-up,
-    and weight decay and epsilon are as in BERT's fine-tuning.
+def read_sets(
+    task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
+) -> Examples:
+    """Reads the examples of a task, which are sentence pairs or triplets.
 
     Args:
-        name: name of the task.
+        task: task with two texts per example, or `TRIPLETS`.
+        split: name of the split.
+        source: source of the examples; `None` means the default source of `task`.
+        tfds: access to TensorFlow Datasets.
     """
-    task = pair_task(name)
-    objective = objective_of(task)
-    best_metric = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}[objective]
-    return EmbeddingRecipe(
-        model="bert_base",
-        task=name,
-        source=task.source,
-        objective=objective,
-        batch_size=16,
-        epochs=4.0 if objective == "cosine" else 1.0,
-        training=fine_tuning(2e-5, best_metric=best_metric),
-    )
+    if task is not TRIPLETS:
+        return labelled(task).read(split, tfds, source)
+    if not source:
+        raise UserError(f"the task {task.name} has no default source: give --set source=tsv:FILE")
+    return read_triplets(source, split)
+
+
+def measure(
+    task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
+) -> dict[str, float]:
+    """Computes the metrics of sentence vectors on a task.
+
+    The metrics are `spearman` and `pearson` for a regression task, `accuracy` for triplets, and the
+    metrics of `task` for a classification task. The correlations and the triplet accuracy are NaN
+    if a vector is not finite.
+
+    Args:
+        task: the task.
+        network: the encoder, whose classifier is used for a classification task.
+        vectors: `(N, S, D)`, vectors of N examples with S sentences each.
+        labels: `(N,)`, the scores or class indices; `None` for triplets.
+    """
+    if task is TRIPLETS:
+        return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
+    if task.regression:
+        return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
+    logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
+    return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingRun(Run):
+class EmbeddingRun(EpochRun):
     """A training run of a sentence encoder, finished or not."""
 
     recipe_class = EmbeddingRecipe
+    evaluation_flags = ("source", "split", "lower_case")
+
+    @classmethod
+    def read_start(cls, recipe: EmbeddingRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+        if earlier or not recipe.init:
+            return super().read_start(recipe, inputs, earlier)
+        arguments = inputs.vocabulary, inputs.lower_case, inputs.trust_code
+        return read_encoder(recipe.init, *arguments)
+
+    @classmethod
+    def started(cls, recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
+        """Returns the recipe with the pooling, normalization and length of the encoder `start`."""
+        recipe, pretrained = super().started(recipe, start), start.source
+        if not pretrained:
+            return recipe
+        return recipe.changed(
+            pooling=pretrained.pooling or recipe.pooling,
+            normalize=pretrained.normalize,
+            max_length=pretrained.max_length or recipe.max_length,
+        )
+
+    def plan(self, start: Start, inputs: Inputs) -> Plan:
+        recipe, vocabulary = self.recipe, start.vocabulary
+        start.check(recipe.model_config(vocabulary.size))
+        recipe.check_metric((*recipe.metrics, "loss"))
+        task = recipe.task_definition
+        examples, held_out = (
+            read_sets(task, split, recipe.source, inputs.tfds)
+            for split in ("train", task.validation_splits[0])
+        )
+        recipe = recipe.resolved(len(examples))
+        warn_start(start, recipe)
+        # Raises for a run of other settings before the tokenization.
+        run = dataclasses.replace(self, recipe=recipe, vocabulary=vocabulary).continued()
+        train_data, validation_data = (
+            encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
+        )
+        for sets in (train_data, validation_data):
+            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
+        objective = recipe.make_objective()
+
+        def validation(network: SiameseEncoder):
+            encoder = Vectors(network, vocabulary, recipe.max_length)
+
+            def validate(model: FitModel, step: int) -> dict[str, float]:
+                vectors = encoder.encode_sets(validation_data)
+                labels = (
+                    None if validation_data.labels is None else tf.constant(validation_data.labels)
+                )
+                loss = objective.loss(network, tf.constant(vectors), labels)  # (N,)
+                metrics = measure(task, network, vectors, validation_data.labels)
+                return {"loss": float(tf.reduce_mean(loss)), **metrics}
+
+            return validate
+
+        commands = "evaluate {run}{data}", "search {run} --corpus FILE"
+        commands += (f"export {{run}} served/{run.path.name}",)
+        return run.plan_of_examples(train_data, validation, start, inputs.devices, next=commands)
 
 
-def read_start(
+def read_encoder(
     location: str,
-    model: str | None = None,
     vocabulary: str | None = None,
     lower_case: bool | None = None,
     trust_code: bool = False,
 ) -> Start:
-    """Loads the encoder that `--init` names, or prepares a start from random weights.
+    """Loads an encoder, also from a sentence-transformers folder.
 
-    Args:
-        location: value of `--init`. In addition to the values that `read_init` accepts, the value
-            may name a sentence-transformers directory.
-        model, vocabulary, lower_case, trust_code: see `read_init`.
+    The arguments are those of `read_init`.
     """
-    init = read_init(location, model, vocabulary, lower_case, ("encoder",), True, trust_code)
+    init = read_init(location, None, vocabulary, lower_case, ("encoder",), True, trust_code)
     if init.config.summary == "last":
         raise UserError(
             f"{location} is an XLNet with [CLS] at the end of a sequence, but this command needs "
@@ -191,40 +269,49 @@ def read_start(
     return init
 
 
-def open_encoder(
-    location: str,
-    pooling: str | None = None,
-    max_length: int | None = None,
-    lower_case: bool | None = None,
-    trust_code: bool = False,
-) -> tuple[Vectors, EmbeddingRun | None]:
-    """Opens a sentence encoder.
+def open_encoder(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
+    """Opens the sentence encoder `options.run` on the chosen devices.
 
-    Args:
-        location: location of the encoder, as in `read_start`, but not `none`.
-        pooling: type of pooling; `None` means the pooling that the encoder was trained with or, if
-            this pooling is unknown, `"mean"`.
-        max_length: maximum number of tokens in a sentence, including special tokens; `None` means
-            the maximum length of the encoder.
-        lower_case, trust_code: see `read_init`.
+    The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
+    whose pooling is the mean if it is unknown.
 
     Returns:
-        The encoder and its run. The run is `None` if the encoder is not a run of `embed train`.
+        The encoder and its run. The run is `None` if the encoder was not trained by `EmbeddingRun`.
     """
-    start, run = read_start(location, lower_case=lower_case, trust_code=trust_code), None
-    source, config = start.source, start.config
-    if isinstance(source.network, SiameseEncoder):
-        located = locate(location)
-        run = None if located.without_recipe else EmbeddingRun.open(located.folder, trust_code)
-    if max_length is not None and config.longest is not None and config.longest < max_length:
-        raise UserError(
-            f"--max-length is {max_length}, but {location} has {config.longest} positions"
-        )
-    return Vectors.pooled(source, pooling, max_length), run
-
-
-def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
-    """Opens the encoder that the options name, on the chosen devices; see `open_encoder`."""
-    arguments = (options.encoder, options.pooling, options.max_length, options.lower_case)
+    location, run = checkpoint_location(options.run, options.checkpoint), None
+    chosen = EncoderSettings()
+    for text in options.set:
+        name, _, value = text.partition("=")
+        if name not in hints_of(EncoderSettings):
+            raise UserError(f"--set {text} has no effect here: set pooling or max_length")
+        hint = hints_of(EncoderSettings)[name]
+        chosen = dataclasses.replace(chosen, **{name: parse(name, value, hint)})
     with options.devices.scope():
-        return open_encoder(*arguments, options.trust_code)
+        start = read_encoder(location, None, options.lower_case, options.trust_code)
+        source, config = start.source, start.config
+        if isinstance(source.network, SiameseEncoder):
+            located = locate(location)
+            run = (
+                None
+                if located.without_recipe
+                else EmbeddingRun.open(located.folder, options.trust_code)
+            )
+        if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
+            raise UserError(
+                f"max_length is {chosen.max_length}, but {location} has {config.longest} positions"
+            )
+        return Vectors.pooled(source, chosen.pooling, chosen.max_length), run
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSettings(Settings):
+    """Settings in which the use of a sentence encoder may differ from its training.
+
+    Attributes:
+        pooling: type of pooling; `None` means the pooling that the encoder was trained with.
+        max_length: maximum number of tokens in a sentence, including special tokens; `None` means
+            the maximum length of the encoder.
+    """
+
+    pooling: Literal["mean", "max", "cls"] | None = None
+    max_length: Annotated[int, Ge(3), INT32] | None = None

@@ -17,8 +17,8 @@ from experiments.few_shot.tasks import (
     limit_questions,
     read_task,
 )
-from experiments.generate.writing import open_model
 from experiments.run import write_json
+from experiments.score import open_model
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.decoding import fill_context
 from macaron_tf.decoding.scoring import split_ids
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             f"two values of --task have the same name, {repeated!r}: give them in two commands"
         )
-    models = [open_model(path, None, True, options.trust_code) for path in options.runs]
+    models = [open_model(path, options.trust_code) for path in options.runs]
     task_records = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks

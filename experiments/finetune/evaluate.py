@@ -1,50 +1,33 @@
-"""Commands that predict with, score and submit fine-tuned models, and score simple baselines."""
+"""Evaluation of fine-tuned models, and the commands `submit`, `baseline` and `tasks`."""
 
 import argparse
 import itertools
 import time
 from typing import Any
 
-from experiments.finetune.run import FinetuningRun, by_split, measure
-from experiments.finetune.train import TRAIN, TaskData
-from experiments.lines import answer_lines, json_line
+from experiments.finetune.run import TRAIN, FinetuningRun, TaskData, by_split, measure
 from experiments.run import (
     default_splits,
     metrics_line,
-    open_model,
     write_json,
     write_scores,
 )
 from macaron_tf.data.example_batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.tasks import LabelledTask, labelled
+from macaron_tf.tasks import labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.training.checkpoints import read_manifest
 
 
-def predict(options: argparse.Namespace) -> None:
-    """Runs the command `predict`: prints the model's answer to each line of a file or stdin."""
-    model = open_model(options, LabelledTask, "not a task's model: give another run")
-    predict_options = {"language": options.language} if options.language else {}
-    show = json_line if options.json else model.task.line
-
-    def answer(lines: list[str], first: int) -> str:
-        columns = model.task.columns(lines, first)
-        return "".join(map(show, model.predict(*columns, **predict_options)))
-
-    answer_lines(options.input, options.output, answer)
-
-
-def evaluate(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: scores a run, and writes the metrics and the predictions.
+def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
+    """Scores a run, and writes the metrics and the predictions.
 
     The run is scored on the split of `--split`, or on all validation splits of its task.
     """
-    run = FinetuningRun.open(options.run, options.trust_code)
     task, labelled_task = run.task, labelled(run.task)
     source = options.source or run.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
@@ -195,3 +178,14 @@ def baseline(options: argparse.Namespace) -> None:
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}
         write_json(storage.as_path(options.output), record)
+
+
+def print_tasks(options: argparse.Namespace) -> None:
+    """Runs the command `tasks`: prints the columns, classes and metrics of each task."""
+    print(f"{'task':11} {'columns of a table, with `label`':46} {'classes':40} metrics")
+    for task in TASKS.values():
+        columns = " ".join((*task.first, *task.question, *task.second))
+        print(f"{task.name:11} {columns:46} {labelled(task).answer:40} {' '.join(task.metrics)}")
+    for task in OWN_TASKS.values():
+        columns, answers = "found in the header, or table.text", "classes of your table"
+        print(f"{task.name:11} {columns:46} {answers:40} {' '.join(task.metrics)}")

@@ -1,53 +1,26 @@
-"""Recipe and run of fine-tuning, and `PRESETS`, which contain the fine-tuning settings of papers.
+"""Fine-tuning on labelled examples: data (`TaskData`), recipe (`FinetuningRecipe`) and run."""
 
-`macaron` follows Lu et al. 2019, appendix B.3, and the released code. The paper searches over batch
-sizes of 16 and 32, 3 to 5 epochs, and peak learning rates of 5e-5 and 3e-5. (The code has the rate
-5e-5, but the text of the paper says 5e-3.) The optimizer is Adam with epsilon 1e-6, weight decay
-0.01, 10% warm-up and linear decay to 0. A validation per epoch selects the best checkpoint on the
-development set. Adam's betas and the task head are as in BERT.
-
-`bert` follows Devlin et al. 2018. Question answering takes 2 epochs at 3e-5, as in the released
-code. (The paper has 3 epochs at 5e-5.) The batch size is 32, or 48 for SQuAD 2.0 (section 4.3).
-Rows have 384 tokens, and windows start every 128 tokens. Other tasks take 3 epochs at 5e-5 in
-batches of 32, which are values from the grid in appendix A.3. All other settings are as in
-`macaron`.
-
-`gpt` follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
-32, with warm-up over 0.2% of the updates and linear decay to 0. The auxiliary language-modeling
-loss is weighted by 0.5, and the dropout rate before the classifier is 0.1. Adam has the settings of
-`macaron`.
-
-`elmo` trains an LSTM on top of a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to
-0. Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
-tasks, but give few training settings.
-
-`spanbert` follows Joshi et al. 2020 and the commands in the released code. Question answering takes
-4 epochs at 2e-5 in batches of 32. Rows have 512 tokens, and windows start every 128 tokens. Other
-tasks have the settings of `bert` with a learning rate of 2e-5.
-
-`swish_rnn` follows Lei et al. 2022, appendix B. Batches have 32 examples, and Adam has no weight
-decay. After 1,000 warm-up updates, the learning rate is constant. The preset has the first of the
-paper's rates, which are 1e-5, 5e-6, 3e-6 and 2e-6. A validation follows every 1,000 updates, and
-table 4 gives the maximum number of updates. The paper reports the mean of 3 runs. Adam's betas are
-as in the pre-training of this paper.
-"""
-
-import argparse
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
+import tensorflow as tf
+from etils import epath
 
-from experiments import registry
-from experiments.epochs import EpochRecipe
-from experiments.recipe import override
-from experiments.run import Run
+from experiments.epochs import EpochRecipe, EpochRun, example_batches, warn_start
+from experiments.run import Inputs, metrics_line, write_json
+from experiments.train import Plan, warn_truncated
+from macaron_tf.data.example_batches import EncodedExamples
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.errors import UserError, nearest
+from macaron_tf.distribution import Workers
+from macaron_tf.errors import UserError
 from macaron_tf.models import (
     ElmoConfig,
     EncoderConfig,
@@ -55,30 +28,78 @@ from macaron_tf.models import (
     WordEncoderConfig,
 )
 from macaron_tf.objectives import Objective
-from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Dropout, NonNegative
+from macaron_tf.starts import Start
 from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
-from macaron_tf.training.checkpoints import read_manifest
-from macaron_tf.training.config import fine_tuning
+from macaron_tf.tasks.sets import SetOutputs
+from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
+from macaron_tf.training import FitModel, TrainingResult
+from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
 RESULT = "result.json"
+TRAIN = "train"
+CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
 
-# Update counts in table 4 of Lei et al. 2022. Large sets that the table lacks have the update count
-# of a set of similar size. All other sets have `_SWISH_RNN_MIN_STEPS` updates.
-_SWISH_RNN_STEPS = {
-    "boolq": 50_000,
-    "cola": 50_000,
-    "mnli": 200_000,
-    "multirc": 50_000,
-    "qnli": 100_000,
-    "qqp": 150_000,
-    "sst2": 80_000,
-    "stsb": 30_000,
-    **dict.fromkeys(("snli", "xnli"), 200_000),
-    **dict.fromkeys(("race", "swag", "hellaswag", "squad", "squad2"), 100_000),
-}
-_SWISH_RNN_MIN_STEPS = 20_000  # update count of mrpc and rte in the table
+
+class TaskData:
+    """The training and development sets of a task, which are read only once.
+
+    Attributes:
+        table: settings of the user's own table, including columns and classes that were found in
+            the data.
+        tfds: access to TensorFlow Datasets.
+        task: the task with the columns and classes of `table`.
+        labelled_task: object that encodes and scores examples of the task's type; see
+            `macaron_tf.tasks.labelled`.
+        splits: dict mapping "train" and the name of each development set to labelled examples.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        source: str | None = None,
+        tfds: Tfds | None = None,
+        table: TableSettings | None = None,
+    ):
+        self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
+        self.task = self.table.described(task)
+        self.labelled_task = labelled(self.task)
+        self.splits = self.labelled_task.read_splits(
+            (TRAIN, *task.validation_splits), tfds, source, self.table
+        )
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The development sets, as a dict mapping split to examples."""
+        return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def chance_level(self) -> float:
+        """Returns the best score of an answer that is the same for every example.
+
+        As in a run, the score is that of the first development set.
+        """
+        task, examples = self.labelled_task, next(iter(self.validation.values()))
+        constants = task.constants(self.splits[TRAIN], examples)
+        return max(task.score(constant, examples)["score"] for constant in constants)
+
+    def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
+        """Returns the tokenized examples of each split, as a dict mapping split to examples.
+
+        If training texts may be truncated, the method warns on stderr.
+
+        Args:
+            vocabulary: vocabulary that tokenizes the examples.
+            limits: length and layout of the rows.
+        """
+        encoded = {
+            split: self.labelled_task.encoded(vocabulary, examples, limits)
+            for split, examples in self.splits.items()
+        }
+        if self.labelled_task.truncates:
+            advice = "max_length, if the weights were trained on longer rows,"
+            warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
+        return encoded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +127,6 @@ class FinetuningRecipe(EpochRecipe):
     """
 
     kind = "finetuning"
-    command = "macaron finetune"
     configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
     by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
         ("languages", "words.elmo", "words.max_characters"), "--init"
@@ -180,96 +200,6 @@ class FinetuningRecipe(EpochRecipe):
         return config
 
 
-def _base_recipe(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """Makes a recipe with the settings that the presets share.
-
-    Args:
-        task: task to fine-tune on.
-        learning_rate: peak learning rate.
-        spans: recipe settings that apply only to question answering.
-        settings: recipe settings that apply to all tasks.
-    """
-    if task.kind == "spans":
-        settings |= spans or {}
-    return FinetuningRecipe(
-        model="bert_base",
-        task=task.name,
-        source=task.source,
-        training=fine_tuning(learning_rate, best_metric="score"),
-        **settings,
-    )
-
-
-def _bert(task: Task) -> FinetuningRecipe:
-    if task.kind != "spans":
-        return _base_recipe(task, 5e-5)
-    batch_size = 48 if task.unanswerable else 32
-    return _base_recipe(task, 3e-5, epochs=2.0, batch_size=batch_size, max_length=384)
-
-
-def _elmo(task: Task) -> FinetuningRecipe:
-    settings = dict(spans=dict(max_length=400), epochs=5.0, warmup_fraction=0.0)
-    return _base_recipe(task, 1e-3, **settings).changed(
-        training=dict(clip_norm=5.0, weight_decay=0.0), words=dict(elmo_norm=True)
-    )
-
-
-def _swish_rnn(task: Task) -> FinetuningRecipe:
-    recipe = _base_recipe(
-        task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
-    )
-    training = dict(
-        max_steps=_SWISH_RNN_STEPS.get(task.name, _SWISH_RNN_MIN_STEPS),
-        schedule="constant",
-        warmup_steps=1_000,
-        beta_2=0.98,
-        weight_decay=0.0,
-        validate_every=1_000,
-    )
-    return recipe.changed(training=training)
-
-
-PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
-    # Contexts of questions are longer than sentences, so rows have BERT's length, 384.
-    "macaron": lambda task: _base_recipe(task, 5e-5, dict(max_length=384)),
-    "bert": _bert,
-    "gpt": lambda task: _base_recipe(task, 6.25e-5, warmup_fraction=0.002),
-    "elmo": _elmo,
-    "spanbert": lambda task: _base_recipe(task, 2e-5, dict(epochs=4.0, max_length=512)),
-    "swish_rnn": _swish_rnn,
-}
-
-# Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name
-# them. CoLA: BERT's score is 82.0, while larger models have Matthews coefficients of 60.6 to 66.3,
-# so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
-# SuperGLUE's leaderboard is 68, so the metric is F1a, or perhaps the accuracy of single answers.
-TABLE_METRICS = {"swish_rnn": {"cola": "accuracy", "multirc": "f1a"}}
-
-
-def preset(name: str, task: Task) -> FinetuningRecipe:
-    """Makes the recipe of a preset for a task.
-
-    Args:
-        name: a key of `PRESETS`, or the location of a user's function that maps a task to a recipe.
-        task: task to fine-tune on.
-
-    Raises:
-        UserError: there is no such preset, or the user's function fails or returns no
-            `FinetuningRecipe`.
-    """
-    if name not in PRESETS and not is_import_path(name):
-        suggestion = nearest(name, PRESETS)
-        names = ", ".join(PRESETS)
-        raise UserError(f"no preset is called {name!r}: choose one of {names}{suggestion}")
-    return registry.make_recipe(name, FinetuningRecipe, PRESETS.get(name), task)
-
-
-def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings TASK [WORD ...]`: prints the settings of a preset's recipe."""
-    recipe = override(preset(options.preset, get_task(options.task, own=True)), options.set)
-    registry.print_settings(recipe, options.words)
-
-
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Merges the metrics of several development sets into one dict.
 
@@ -302,15 +232,21 @@ def measure(
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningRun(Run):
+class FinetuningRun(EpochRun):
     """A fine-tuning run, finished or not."""
 
     recipe_class = FinetuningRecipe
+    evaluation = "experiments.finetune.evaluate:evaluate"
+    evaluation_flags = ("source", "split", "languages")
 
     @property
     def task(self) -> Task:
         """Task on which the run fine-tunes a model."""
         return self.recipe.task_definition
+
+    @classmethod
+    def started(cls, recipe: FinetuningRecipe, start: Start) -> FinetuningRecipe:
+        return super().started(recipe, start).changed(languages=start.languages)
 
     def make_network(self) -> keras.Model:
         recipe = self.recipe
@@ -336,3 +272,123 @@ class FinetuningRun(Run):
         metrics = read_manifest(checkpoint).get("metrics") or {}
         arguments = self.load_network(checkpoint), self.vocabulary, metrics
         return labelled(self.task, self.recipe.limits, *arguments)
+
+    def plan(self, start: Start, inputs: Inputs) -> Plan:
+        task, recipe = get_task(self.recipe.task, own=True), self.recipe
+        self._check(recipe, start)
+        # A built-in recipe may also change settings that nothing reads.
+        changed = {
+            f.name for f in dataclasses.fields(recipe) if getattr(recipe, f.name) != f.default
+        }
+        unread = [path for path in recipe.unread() if path.rstrip(".") in changed]
+        data = TaskData(task, recipe.source, inputs.tfds, recipe.table)
+        if task.own:
+            print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
+        # The recipe that the run saves has the columns, the classes and the update counts.
+        recipe = recipe.changed(table=data.table).resolved(len(data.splits[TRAIN]))
+        self._check(recipe, start)
+        mend = "; to classify texts in {} give --set language=CODE"
+        warn_start(start, recipe, recipe.language, mend)
+        # Raises for a run of other settings before tokenization, which takes minutes.
+        settings, vocabulary = [*self.settings, *unread], start.vocabulary
+        run = dataclasses.replace(
+            self, recipe=recipe, vocabulary=vocabulary, settings=settings
+        ).continued()
+        encoded = data.encoded(vocabulary, recipe.limits)
+        level, strategy = data.chance_level(), inputs.devices
+
+        def ended(result: TrainingResult | None) -> tuple[str, Sequence[str]]:
+            record = result_of(run.path, result)
+            if Workers(strategy).chief:
+                write_json(run.path / RESULT, record)
+            metrics = record["metrics"]
+            best = "best validation scores at step {step:,}: " + metrics_line(metrics)
+            if not metrics or metrics["score"] > level + CHANCE_MARGIN:
+                return best, commands
+            best += f"\nat chance level: the same answer to every example has the score {level:.4f}"
+            mend = [
+                "train another run with more epochs or training.max_steps, another "
+                "training.learning_rate, more examples or other weights (--init)"
+            ]
+            return best, mend
+
+        commands = ["evaluate {run}{data}", "predict {run} --input FILE"]
+        if task.submissions:
+            commands.append("submit {run} OUT{data}")
+        if not isinstance(vocabulary, MosesPairVocabulary):
+            commands.append(f"export {{run}} served/{run.path.name}")
+        return run.plan_of_examples(
+            encoded[TRAIN],
+            functools.partial(_validation, run, data, encoded, strategy),
+            start,
+            strategy,
+            ended=ended,
+        )
+
+    @staticmethod
+    def _check(recipe: FinetuningRecipe, start: Start) -> None:
+        """Raises a `UserError` if a setting does not fit the start, or the best metric."""
+        task = recipe.task_definition
+        start.check(recipe.model_config(start.vocabulary.size))
+        recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
+
+
+def _validation(
+    run: FinetuningRun,
+    data: TaskData,
+    encoded: dict[str, EncodedExamples],
+    strategy: tf.distribute.Strategy,
+    network: keras.Model,
+):
+    """Makes a validation function, which returns the loss and the metrics.
+
+    The loss is computed on the first development set. The metrics are computed on all development
+    sets.
+    """
+    recipe = run.recipe
+    task = labelled(data.task, recipe.limits, network, run.vocabulary)
+    outputs_of = SetOutputs(task, recipe.batch_size)
+    sets = {
+        split: example_batches(encoded[split], recipe.batch_size, strategy)
+        for split in data.validation
+    }
+
+    def validate(model: FitModel, step: int) -> dict[str, float]:
+        logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
+        outputs = {
+            split: task.outputs(logits[split], rows.encoded, data.splits[split], task.limits)
+            for split, rows in sets.items()
+        }
+        first = next(iter(sets))
+        rows = sets[first]
+        batch = {
+            "token_ids": tf.ones((len(rows), 1), tf.int32),
+            "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),
+            "weight": tf.ones(len(rows)),
+        }
+        objective = data.labelled_task.objective
+        sums = objective.sums(tf.constant(logits[first]), batch, training=False)
+        loss = float(sums["loss_sum"] / sums["weight"])
+        return {"loss": loss, **measure(data.task, outputs, data.validation)}
+
+    return validate
+
+
+def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any]:
+    """Returns the contents of result.json in the folder `path` of a run.
+
+    The keys are `reason` (why the run ended, such as "max_steps"), `step` (number of updates),
+    `best_step`, `best_score` and `metrics` (of the best checkpoint; `None` or empty if there is
+    none, for example because all scores were NaN) and `seconds`. If training diverged, `trained` is
+    `None`, and so are `step` and `seconds`.
+    """
+    directory = CheckpointDirectory(path)
+    best = directory.best() or {}
+    return {
+        "reason": trained.reason if trained else "diverged",
+        "step": trained and trained.step,
+        "best_step": best.get("step"),
+        "best_score": best.get("score"),
+        "metrics": read_manifest(directory.of_step(best["step"]))["metrics"] if best else {},
+        "seconds": trained and round(trained.elapsed_seconds, 1),
+    }

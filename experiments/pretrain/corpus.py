@@ -1,4 +1,4 @@
-"""The commands `prepare`, which prepares a corpus, and `vocabulary`, which trains a vocabulary."""
+"""The command `prepare`, which prepares a corpus, and the training of its vocabulary."""
 
 import argparse
 import dataclasses
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from experiments import registry
-from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.shards import FORMAT
@@ -167,12 +167,4 @@ def run_prepare(options: argparse.Namespace) -> None:
         writing = {"write": functools.partial(beam.write, options=options.beam)}
     corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **writing)
     print(f"{options.corpus}: {corpus.summary()}")
-    print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
-
-
-def run_vocabulary(options: argparse.Namespace) -> None:
-    """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
-    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    vocabulary = train_vocabulary(recipe, options.tfds)
-    vocabulary.save(options.out)
-    print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")
+    print(f"next: macaron train {options.recipe} RUN --corpus {options.corpus}")

@@ -1,6 +1,5 @@
 """Data of the sequence tasks of Bai et al. 2018: generated sequences, music and images."""
 
-import argparse
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ import tensorflow as tf
 from scipy.io.matlab import MatReadError
 
 from macaron_tf.data.batches import ArrayBatches, Batches
-from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.errors import UserError
 from macaron_tf.text.token_rows import fingerprint
 
@@ -127,7 +126,7 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
     }
 
 
-def generated_data(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
+def generated_data(draw: Callable, summary: str, recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of a task with generated sequences.
 
     Each training batch is generated with a different seed, so no sequence is repeated.
@@ -135,8 +134,8 @@ def generated_data(draw: Callable, summary: str, options: argparse.Namespace, re
     Args:
         draw: function that generates a batch. Its arguments are the batch size and a seed `(2,)`.
         summary: description of the sequences, for printing.
-        options: options of the command, which are not used.
         recipe: the `SequenceRecipe`.
+        tfds: access to TensorFlow Datasets.
     """
     size, seed = recipe.batch_size, recipe.training.seed
 
@@ -154,14 +153,14 @@ def generated_data(draw: Callable, summary: str, options: argparse.Namespace, re
     )
 
 
-def music_data(options: argparse.Namespace, recipe) -> TaskData:
+def music_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of polyphonic music, in which a model predicts the keys of the next frame.
 
     Args:
-        options: options of the command; `--data` names the MATLAB file.
         recipe: the `SequenceRecipe`.
+        tfds: access to TensorFlow Datasets.
     """
-    train, validation, test = _pieces(options.data)
+    train, validation, test = _pieces(recipe.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
 
@@ -192,19 +191,19 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
-        raise UserError(f"--data {path} cannot be read as a MATLAB file ({error})") from error
+        raise UserError(f"data={path} cannot be read as a MATLAB file ({error})") from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
         is_matrix = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"--data {path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
+                f"data={path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
                 "zeros and ones"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
-            raise UserError(f"--data {path}: {name!r} contains no piece of two frames or more")
+            raise UserError(f"data={path}: {name!r} contains no piece of two frames or more")
     return tuple(splits)
 
 
@@ -231,19 +230,19 @@ def padded(pieces: Sequence[np.ndarray], indices: np.ndarray) -> dict[str, np.nd
     }
 
 
-def image_data(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
+def image_data(permutation: np.ndarray, recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of MNIST, in which a model classifies a digit from a sequence of 784 pixels.
 
     Args:
         permutation: order in which the sequence contains the pixels, `(784,)`.
-        options: options of the command.
         recipe: the `SequenceRecipe`.
+        tfds: access to TensorFlow Datasets.
     """
     shapes = {"inputs": ("float32", (None, PIXELS, 1))}
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
 
     def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-        values = read_columns("mnist", split, ("image", "label"), options.tfds)
+        values = read_columns("mnist", split, ("image", "label"), tfds)
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 

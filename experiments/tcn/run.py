@@ -1,17 +1,25 @@
 """Recipe and run of a TCN or recurrent model on a task of Bai et al. 2018."""
 
+import argparse
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Annotated
 
+import tensorflow as tf
 from annotated_types import Ge
 
-from experiments.recipe import Recipe, as_user_errors, override
-from experiments.run import Run
+from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors, override
+from experiments.run import Inputs, Run, metrics_line, save_scores
+from experiments.tcn.data import TaskData
 from experiments.tcn.tasks import TASKS
+from experiments.train import Plan, evaluate_model
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalConfig, TemporalModel
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.settings import INT32, Count, OneOf
+from macaron_tf.training import TrainedModel, build_fit_model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,17 +35,21 @@ class SequenceRecipe(Recipe):
             memory; see `macaron_tf.data.sources.readers.documents`.
         vocabulary_size: maximum number of words in the vocabulary of `wikitext` and `lambada`,
             including <UNK>, <S> and </S>.
+        data: a .mat file with music for `jsb` and `nottingham`; a folder with train.txt, valid.txt
+            and test.txt for `ptb_words` and `ptb_characters`, or with dev.txt and test.txt for
+            `lambada`, each of which may be compressed to .txt.gz. The other tasks read no file.
         held_out: interval between held-out documents in `wikitext`. With 50, the first document and
             every 50th document after it are used for validation. `lambada` trains on all documents.
     """
 
     kind = "sequence"
-    command = "macaron tcn"
+    may_change = (*MAY_CHANGE, "data")
 
     task: Annotated[str, OneOf(tuple(TASKS))]
     batch_size: Count = 32
     recurrent: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    data: str | None = None
     vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
     held_out: Annotated[int, Ge(2), INT32] = 50
 
@@ -48,6 +60,8 @@ class SequenceRecipe(Recipe):
         ]
         if changed and self.task not in ("wikitext", "lambada"):
             raise self.error(f"{changed[0]} has no effect in {self.task}: leave it out")
+        if self.data and not TASKS[self.task].takes_data:
+            raise UserError(f"data={self.data} has no effect in {self.task}: leave data out")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         config = self.catalog_config(**dict(self.model_options))
@@ -94,9 +108,55 @@ class SequenceRun(Run):
     """
 
     recipe_class = SequenceRecipe
+    evaluation = "experiments.tcn.run:evaluate"
     vocabulary_class = None
 
     vocab_size: int | None = None
 
     def make_network(self) -> TemporalModel:
         return self.recipe.network(self.recipe.model_config(self.vocab_size))
+
+    def plan(self, start: None, inputs: Inputs) -> Plan:
+        self.recipe.check_metric([TASKS[self.recipe.task].metric])
+        return self.plan_of(TASKS[self.recipe.task].read_data(self.recipe, inputs.tfds))
+
+    def plan_of(self, data: TaskData) -> Plan:
+        """Plans the training on the data of the task."""
+        return Plan(
+            run=dataclasses.replace(self, vocab_size=data.vocab_size),
+            batches=data.train,
+            validation=lambda network: lambda model, step: task_metrics(model, data.validation),
+            fingerprint=data.fingerprint,
+            note=f"; {data.summary}",
+            next=("evaluate {run}{data}",),
+        )
+
+
+def task_metrics(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
+    """Evaluates a model on a dataset, and returns the metrics.
+
+    For a classification task, the metrics also include "bits", the loss in bits.
+    """
+    metrics = evaluate_model(model, dataset)
+    if "perplexity" in metrics:
+        metrics["bits"] = metrics["loss"] / math.log(2)
+    return metrics
+
+
+def evaluate(opened: SequenceRun, options: argparse.Namespace) -> None:
+    """Evaluates a checkpoint on the validation split and on the test split, if there is one."""
+    checkpoint, recipe = opened.checkpoint(options.checkpoint), opened.recipe
+    data = TASKS[recipe.task].read_data(recipe, options.tfds)
+    if data.fingerprint:
+        opened.check_data(data.fingerprint)
+    with options.devices.scope():
+        network = opened.load_network(checkpoint)
+        model = build_fit_model(network, recipe.make_objective(), recipe.training)
+    record = {}
+    for split, dataset in (("validation", data.validation), ("test", data.test)):
+        if dataset is not None:
+            record[split] = task_metrics(model, dataset)
+            print(f"{split:12} {metrics_line(record[split])}")
+    path = as_path(options.output or opened.path / "scores") / f"{checkpoint.name}.json"
+    record = {"checkpoint": checkpoint.name, **record}
+    save_scores(path, "metrics", record, bool(options.output))

@@ -1,6 +1,5 @@
 """Sequence modelling tasks of Bai et al. 2018, with the results that the paper published."""
 
-import argparse
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +20,7 @@ from experiments.tcn.data import (
     music_data,
 )
 from experiments.tcn.text import CHARACTERS, WORDS, article_data, last_word_data, text_data
+from macaron_tf.data.sources.tfds import Tfds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Task:
         slide: published result of each model in `MODELS`, for the column "slide" of the report;
             `None` means that no result was published.
         length: number of positions in the longest training sequence.
-        read_data: function that reads or generates the data. Its arguments are the options of the
-            command and the `SequenceRecipe`.
+        read_data: function that reads or generates the data. Its arguments are the `SequenceRecipe`
+            and the access to TensorFlow Datasets.
         unit: name and unit of the metric, for the report.
         loss: loss of `SequenceObjective`.
         metric: metric by which the best checkpoint is selected, and which the report shows.
-        takes_data: whether the task reads the file or folder `--data`.
+        takes_data: whether the task reads the file or folder `data` of the recipe.
     """
 
     title: str
     slide: tuple[float | None, ...]
     length: int
-    read_data: Callable[[argparse.Namespace, Any], TaskData]
+    read_data: Callable[[Any, Tfds | None], TaskData]
     unit: str
     loss: str = "classes"
     metric: str = "loss"

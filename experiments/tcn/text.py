@@ -1,6 +1,5 @@
 """Texts of the sequence tasks of Bai et al. 2018: Penn Treebank, articles and LAMBADA."""
 
-import argparse
 import collections
 import hashlib
 import itertools
@@ -13,6 +12,7 @@ from etils import epath
 from experiments.elmo.run import build_vocabulary, read_word_splits
 from experiments.tcn.data import SEQUENCE_BATCH_SIZE, TaskData, task_data
 from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.words import WordVocabulary, count_words, read_words
@@ -27,7 +27,7 @@ _WINDOWS = {"weight": ("float32", (None, None))} | dict.fromkeys(
 
 
 def text_data(
-    tokenize: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
+    tokenize: Callable, window: tuple[int, int], unit: str, recipe, tfds: Tfds | None
 ) -> TaskData:
     """Makes the data of next-word or next-character prediction on the Penn Treebank.
 
@@ -37,13 +37,11 @@ def text_data(
         tokenize: function that splits a line into words or characters.
         window: pair of the window length and the number of scored positions; see `windows`.
         unit: name of the symbols, for printing.
-        options: options of the command; `--data` names the folder of the texts.
         recipe: the `SequenceRecipe`.
+        tfds: access to TensorFlow Datasets.
     """
     symbols = {
-        split: [
-            symbol for line in _lines(options.data, split) for symbol in [*tokenize(line), _END]
-        ]
+        split: [symbol for line in _lines(recipe.data, split) for symbol in [*tokenize(line), _END]]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
@@ -53,7 +51,7 @@ def text_data(
     for split, split_symbols in symbols.items():
         if unknown := sorted(set(split_symbols) - set(symbol_ids)):
             raise UserError(
-                f"--data {options.data}: {split}.txt contains {unknown[0]!r}, which does not "
+                f"data={recipe.data}: {split}.txt contains {unknown[0]!r}, which does not "
                 "occur in train.txt: give splits of the same corpus"
             )
 
@@ -81,13 +79,15 @@ def _lines(folder: str | None, split: str) -> list[str]:
     The result is empty if the split is "test" and the file is missing or has no text.
     """
     if not folder:
-        raise UserError(f"--data is missing: give the folder with {split}.txt.gz or {split}.txt")
+        raise UserError(
+            f"data is missing: give --set data=DIR, the folder with {split}.txt.gz or {split}.txt"
+        )
     paths = [epath.Path(folder) / f"{split}.txt{suffix}" for suffix in (".gz", "")]
     lines = next((list(lines_of(path)) for path in paths if path.is_file()), [])
     if any(map(str.strip, lines)):
         return lines
     if split != "test":
-        raise UserError(f"--data {folder} has no {split}.txt.gz or {split}.txt with text")
+        raise UserError(f"data={folder} has no {split}.txt.gz or {split}.txt with text")
     return []
 
 
@@ -133,16 +133,16 @@ def word_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
     return np.fromiter((indices.get(word, 0) for word in words), "int32")
 
 
-def article_data(options: argparse.Namespace, recipe) -> TaskData:
+def article_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of next-word prediction on documents, such as Wikipedia articles.
 
     Words that are not in the vocabulary become <UNK>.
 
     Args:
-        options: options of the command.
         recipe: the `SequenceRecipe`, whose `sources` name the documents.
+        tfds: access to TensorFlow Datasets.
     """
-    word_splits = read_word_splits(recipe, options.tfds)
+    word_splits = read_word_splits(recipe, tfds)
     vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
     train, validation = (word_ids(words, vocabulary) for words in word_splits)
     if min(len(train), len(validation)) <= WORDS[0]:
@@ -170,18 +170,18 @@ def _normalize_book_text(text: str) -> str:
     return text.lower()
 
 
-def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
+def last_word_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of LAMBADA, a last-word prediction task.
 
     A model is trained on next-word prediction in books, and evaluated on the last word of each
     passage. Passages whose last word is not in the vocabulary are left out.
 
     Args:
-        options: options of the command; `--data` names the folder of the passages.
         recipe: the `SequenceRecipe`, whose `sources` name the books.
+        tfds: access to TensorFlow Datasets.
     """
-    lines = {split: _lines(options.data, split) for split in ("dev", "test")}
-    word_splits = read_word_splits(recipe, options.tfds, _normalize_book_text)
+    lines = {split: _lines(recipe.data, split) for split in ("dev", "test")}
+    word_splits = read_word_splits(recipe, tfds, _normalize_book_text)
     # These are the words of all documents, because the passages are held out.
     words = [*itertools.chain.from_iterable(word_splits)]
     vocabulary = count_words([words], recipe.vocabulary_size)
@@ -206,7 +206,7 @@ def last_word_data(options: argparse.Namespace, recipe) -> TaskData:
     dev, test = passages("dev"), passages("test")
     if dev is None:
         raise UserError(
-            f"--data {options.data}: no passage of dev.txt ends with one of the {vocabulary.size:,}"
+            f"data={recipe.data}: no passage of dev.txt ends with one of the {vocabulary.size:,}"
             " words of the training text: give more text by --set sources=text:FILES"
         )
     train = windows(word_ids(words, vocabulary), recipe.batch_size, WORDS)

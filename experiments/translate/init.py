@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from experiments.recipe import as_user_errors
-from experiments.translate.run import TranslationRecipe
+from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import count_pairs, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -274,7 +274,7 @@ def read_init(
     decoder: str | None = None,
     trust_code: bool = False,
 ) -> TranslationStart:
-    """Reads the pre-trained models that `--init` and `--init-decoder` name.
+    """Reads the pre-trained models that the settings `init` and `init_decoder` name.
 
     Args:
         location: location of a model in a form that `macaron_tf.load` accepts; `None` means random
@@ -290,14 +290,14 @@ def read_init(
     """
     if not location:
         if parts or decoder:
-            raise UserError("--init-parts and --init-decoder need --init LOCATION: give --init too")
+            raise UserError("init_parts and init_decoder need a model to start from: give --init")
         return TranslationStart()
     model = load(location, trust_code=trust_code)
     if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:
-        for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
+        for name, value in (("init_parts", parts), ("init_decoder", decoder)):
             if value:
                 raise UserError(
-                    f"{flag} cannot be combined with the encoder-decoder {location}: leave it out"
+                    f"{name} cannot be combined with the encoder-decoder {location}: leave it out"
                 )
         return SequenceStart(start_of(location, model, ["pair"]))
     parts = tuple(part for part in PARTS if part in (parts or PARTS[1:]))

@@ -1,228 +1,35 @@
-"""Recipe (`TranslationRecipe`) and run folder (`TranslationRun`) of translation models."""
+"""Run folder of translation models (`TranslationRun`)."""
 
 import dataclasses
 import os
-from typing import Annotated, ClassVar
+import sys
+from collections.abc import Sequence
 
-from annotated_types import Ge, Gt, Lt
+import keras
+import tensorflow as tf
 
-from experiments.recipe import MAY_CHANGE, Recipe
-from experiments.run import Run
-from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
-from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
-from macaron_tf.decoding import (
-    BackTranslationObjective,
-    BeamSearchConfig,
-    LineTranslator,
-    SamplingConfig,
-)
+from experiments.run import Inputs, Run
+from experiments.train import Plan, needs_static_shapes, plan_of_pairs
+from experiments.translate.init import TranslationStart, read_init
+from experiments.translate.recipe import DataConfig, TranslationRecipe
+from macaron_tf.data.sources.readers import count_pairs, read_pairs
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
+from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.translation import TranslationMetric
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import first_stage_variables
-from macaron_tf.objectives import DenoisingConfig, TranslationObjective
-from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
+from macaron_tf.objectives import MaskingConfig, TranslationObjective
 from macaron_tf.tasks.translation import Translation
-from macaron_tf.text import PairVocabulary
-from macaron_tf.text.normalization import NormalizationConfig
-from macaron_tf.text.sentencepiece import NormalizationRule
+from macaron_tf.text import (
+    PairVocabulary,
+    PieceVocabulary,
+    SentencePieceVocabulary,
+    check_vocabulary,
+)
 from macaron_tf.training.updates import FirstStage
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig(Settings):
-    """Settings of the training text of a translation model.
-
-    Attributes:
-        source: source of the text pairs, such as `tfds:multi30k/de-en`.
-            `macaron_tf.data.sources.names.PAIR_FORMS` lists the forms.
-        source_language, target_language: language code, such as "en".
-        train_split, validation_split, test_split: name of the split.
-        target_split: with `unsupervised`, name of the split with the target text, whose lines need
-            not be translations of the source text; `None` means `train_split`.
-        vocabulary_size: number of subword pieces in the joint vocabulary. If `--init` names an
-            encoder-decoder, number of subword pieces in the source vocabulary.
-        normalization: text normalization before subword segmentation.
-        normalization_rule: SentencePiece normalization rule, applied after `normalization` and
-            stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
-            characters (`m²` with `m2`, full-width letters with ASCII) and replaces a zero-width
-            non-joiner with a space. `nfkc` keeps the non-joiner. `identity` changes nothing. Rules
-            that end in `_cf` also fold case.
-        cleaning: filters for the training pairs.
-        batching: batch sizes and shapes.
-        sampling: settings of BPE-dropout on the training text.
-        validation_lines: number of lines from the validation split that each validation translates
-            to compute BLEU; `None` means all lines.
-        held_out: fraction of the pairs that forms the validation split if the source has no splits
-            of its own, such as a file name without {split}. At most 2,000 distinct pairs are held
-            out.
-        seed: seed for choosing the held-out pairs.
-    """
-
-    section: ClassVar[str] = "data"
-
-    source: str
-    source_language: str
-    target_language: str
-    train_split: str = "train"
-    target_split: str | None = None
-    validation_split: str = "validation"
-    test_split: str = "test"
-    vocabulary_size: Annotated[int, Ge(8), INT32] = 10_000
-    normalization: NormalizationConfig = NormalizationConfig()
-    normalization_rule: NormalizationRule = "nmt_nfkc"
-    cleaning: CleaningConfig = CleaningConfig()
-    batching: BatchingConfig = BatchingConfig()
-    sampling: BpeDropoutConfig = BpeDropoutConfig()
-    validation_lines: Count | None = None
-    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
-    seed: Natural = 1
-
-    @property
-    def parts(self) -> dict[str, HeldOut]:
-        """Training and validation parts of a source without splits, as a dict from split to part.
-
-        The dict is empty if the source has its own splits. The dict is also empty unless
-        `train_split` is "train" or "all" and `validation_split` is neither "train" nor "all".
-        """
-        names = self.train_split, self.validation_split
-        is_whole = [name in WHOLE_SPLITS for name in names]
-        if Source.of(self.source).has_splits or is_whole != [True, False]:
-            return {}
-        return {
-            name: HeldOut(self.held_out, self.seed, rest=name in WHOLE_SPLITS) for name in names
-        }
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Codes of the source and the target language."""
-        return self.source_language, self.target_language
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationRecipe(Recipe):
-    """Settings of a translation run.
-
-    Attributes:
-        data: settings of the training text.
-        decoding: settings of beam search.
-        metric: settings of BLEU.
-        label_smoothing: label smoothing of the training loss.
-        unsupervised: whether to learn the two translation directions without text pairs, by
-            denoising and back-translation (see `BackTranslationObjective`). In this case, `--init`
-            must be an encoder or a language model that was pre-trained on the source and the target
-            language.
-        denoising: settings of the noise that `unsupervised` adds to the text.
-        average_last: number of checkpoints that `translate average` averages by default.
-        init: value of `--init`; `None` means random initial weights.
-        init_decoder: value of `--init-decoder`; `None` means no second pre-trained model.
-        init_parts: parts of the model that are initialized by `--init`; see `--init-parts`.
-        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
-        first_stage_steps: number of updates in the first stage of BART fine-tuning. The first stage
-            trains only the new source encoder, the position embeddings, and the query, key and
-            value projections of the first encoder layer. Later updates train all weights.
-    """
-
-    kind = "translation"
-    command = "macaron translate"
-    may_change = (
-        *MAY_CHANGE,
-        "average_last",
-        "data.test_split",
-        "data.validation_split",
-        "data.validation_lines",
-        "decoding.",
-        "metric.",
-    )
-
-    by_argument: ClassVar = {
-        "init": "--init",
-        "init_decoder": "--init-decoder",
-        "init_parts": "--init-parts",
-    }
-
-    data: DataConfig
-    decoding: BeamSearchConfig
-    metric: TranslationMetric
-    label_smoothing: Dropout = 0.1
-    unsupervised: bool = False
-    denoising: DenoisingConfig = DenoisingConfig()
-    average_last: Count = 5
-    init: str | None = None
-    init_decoder: str | None = None
-    init_parts: tuple[str, ...] = ()
-    sentinel_rows: Natural = 0
-    first_stage_steps: Natural = 0
-
-    def model_config(
-        self, vocab_size: int | None = None, source_vocab_size: int | None = None
-    ) -> EncoderDecoderConfig:
-        """Returns the model configuration.
-
-        Args:
-            vocab_size: size of the joint vocabulary or, if `source_vocab_size` is set, of the
-                target vocabulary.
-            source_vocab_size: size of the source vocabulary; `None` means a joint vocabulary.
-        """
-        if vocab_size is not None:
-            vocab_size += self.sentinel_rows
-        config = super().model_config(vocab_size)
-        self.expect_model(config, EncoderDecoderConfig, "cannot translate")
-        if self.first_stage_steps and not config.num_source_layers:
-            raise UserError(
-                "first_stage_steps needs a new source encoder: give --init with a BART or T5"
-            )
-        self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
-        self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
-        return dataclasses.replace(
-            config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
-        )
-
-    def check(self) -> None:
-        if self.data.target_split and not self.unsupervised:
-            raise UserError(
-                "data.target_split gives texts that are not translations: set unsupervised=True"
-            )
-
-    def usage(self) -> dict:
-        return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
-
-    def unread(self) -> list[str]:
-        return [*super().unread(), *([] if self.unsupervised else ["denoising."])]
-
-    def make_objective(
-        self, static_shapes: bool = False
-    ) -> TranslationObjective | BackTranslationObjective:
-        if not self.unsupervised:
-            return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
-        return BackTranslationObjective(
-            skip_padding=not static_shapes,
-            config=self.denoising,
-            label_smoothing=self.label_smoothing,
-            length=self.data.cleaning.max_tokens,
-        )
-
-    def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
-        if before.init != self.init:
-            start_before, start_now = (
-                f"with --init {init}" if init else "without --init"
-                for init in (before.init, self.init)
-            )
-            mend = f"give --init {before.init}" if before.init else "leave --init out"
-            raise UserError(
-                f"{where} was started {start_before}, but this command runs {start_now}: {mend}"
-            )
-        super().check_continues(before, where, may_change)
-
-    def follow(self, path: str) -> "TranslationRecipe":
-        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
-
-        If `path` is "data.target_language", `metric.language` gets the same value.
-        """
-        if path != "data.target_language":
-            return self
-        metric = dataclasses.replace(self.metric, language=self.data.target_language)
-        return dataclasses.replace(self, metric=metric)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +37,19 @@ class TranslationRun(Run):
     """A training run of a translation model, finished or not."""
 
     recipe_class = TranslationRecipe
+    evaluation = "experiments.translate.evaluate:run"
+    evaluation_flags = ("source", "split", "backward")
+
+    @classmethod
+    def read_start(
+        cls, recipe: TranslationRecipe, inputs: Inputs, earlier: Run | None
+    ) -> TranslationStart:
+        parts = recipe.init, recipe.init_parts, recipe.init_decoder
+        return read_init(*parts, inputs.trust_code)
+
+    @classmethod
+    def started(cls, recipe: TranslationRecipe, start: TranslationStart) -> TranslationRecipe:
+        return start.apply(recipe)
 
     def make_network(self) -> EncoderDecoder:
         vocab_sizes = [self.vocabulary.size]
@@ -266,3 +86,126 @@ class TranslationRun(Run):
     ) -> LineTranslator:
         """Builds a `LineTranslator`, which translates lines of text with `network`."""
         return Translation(network, self.vocabulary, decoding).lines()
+
+    @classmethod
+    def train_vocabulary(cls, recipe: TranslationRecipe, tfds: Tfds | None) -> PieceVocabulary:
+        return TranslationStart().vocabulary(recipe, tfds=tfds)
+
+    def plan(self, start: TranslationStart, inputs: Inputs) -> Plan:
+        recipe, config, tfds = self.recipe, self.recipe.data, inputs.tfds
+        start.check(recipe)  # before the data are read, which may take minutes
+        recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
+        run = self.continued()
+        train_split, validation_split = (
+            config.parts.get(name, name) for name in (config.train_split, config.validation_split)
+        )
+        held_out = read_pairs(config.source, validation_split, *config.languages, tfds)
+        validation_pairs = list(held_out[: config.validation_lines])
+        references = [reference for _, reference in validation_pairs]
+        metric = recipe.metric.for_references(references)
+        vocabulary = run.vocabulary
+        if inputs.vocabulary or vocabulary is None:
+            vocabulary = start.vocabulary(recipe, inputs.vocabulary, tfds)
+        if run.earlier:
+            check_vocabulary(run.earlier.vocabulary.hash, vocabulary.hash, run.path)
+        languages, normalization = config.languages, config.normalization
+        if (vocabulary.languages, vocabulary.normalization) != (languages, normalization):
+            trained, wanted = (
+                f"the languages {' and '.join(settings.languages)} with normalization "
+                f"{settings.normalization!r}"
+                for settings in (vocabulary, config)
+            )
+            raise UserError(
+                f"the vocabulary was trained for {trained}, but must be for {wanted}: train another"
+            )
+        source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
+        rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
+        wanted_rule = config.normalization_rule
+        if wanted_rule not in ("nmt_nfkc", rule):  # the default accepts any vocabulary
+            raise UserError(
+                f"data.normalization_rule is {wanted_rule!r}, but the vocabulary was not trained "
+                "with this rule: leave it out, or train a vocabulary by `macaron vocabulary`"
+            )
+        strategy = inputs.devices
+        if recipe.unsupervised and keras.backend.backend() == "jax":
+            raise UserError(
+                "unsupervised=True works with the TensorFlow engine only: leave out --engine jax"
+            )
+        data = TranslationData.build(
+            config.source,
+            train_split,
+            vocabulary,
+            target_split=config.target_split,
+            cleaning=config.cleaning,
+            batching=config.batching,
+            sampling=config.sampling,
+            tfds=tfds,
+            processes=inputs.processes,
+        )
+        print(f"training text: {data.summary()}", flush=True)
+        if config.target_split:
+            _warn_unequal_lengths(config, tfds)
+        tokens, needed = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
+        if tokens < needed:
+            raise UserError(
+                f"one batch needs {needed} tokens, but {config.source} has only {tokens}: lower "
+                "data.batching.max_tokens"
+            )
+        if is_tpu(strategy) and len(data.shapes) > 1:
+            raise UserError(
+                f"a TPU needs batches of one shape, not {len(data.shapes)}: set "
+                "data.batching.shapes=1"
+            )
+        objective = recipe.make_objective(needs_static_shapes(strategy))
+        seed = recipe.training.seed
+
+        def batches(step: int) -> tf.data.Dataset:
+            rows = data.dataset(seed, step)
+            if recipe.unsupervised:
+                rows = objective.dataset(rows, MaskingConfig(), vocabulary.target, seed, step)
+            return rows
+
+        cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
+        validation_data = TranslationData.from_pairs(
+            held_out, vocabulary, cleaning=cleaning, batching=config.batching
+        )
+
+        def score(hypotheses: Sequence[str]) -> dict[str, float]:
+            """Computes tokenized BLEU, as in papers, and the BLEU and chrF of sacreBLEU."""
+            scores = evaluate_translations(hypotheses, references, metric)
+            return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
+
+        return plan_of_pairs(
+            dataclasses.replace(run, vocabulary=vocabulary),
+            data,
+            validation_data,
+            validation_pairs,
+            score,
+            "source:      {}\nreference:   {}\ntranslation: {}",
+            initialize=lambda network: start.copy_to(network, recipe),
+            note=f", from {start.init.given}" if start.init else "",
+            batches=batches,
+            objective=objective,
+            best="best validation {metric} {score:.2f} at step {step:,}",
+            next=("average {run}", "evaluate {run}{data}"),
+        )
+
+
+def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
+    """Warns on stderr if the source text and the target text have different line counts.
+
+    Training never reads the surplus lines of the longer text.
+    """
+    splits = config.train_split, config.target_split
+    source_lines, target_lines = (
+        count_pairs(config.source, name, *config.languages, tfds) for name in splits
+    )
+    if source_lines and target_lines and source_lines != target_lines:
+        longer = splits[target_lines > source_lines]
+        shorter = splits[source_lines > target_lines]
+        print(
+            f"warning: {abs(source_lines - target_lines):,} line(s) of {longer!r} are not read, "
+            f"because {shorter!r} has only {min(source_lines, target_lines):,} lines: give splits "
+            "with equal numbers of lines",
+            file=sys.stderr,
+        )

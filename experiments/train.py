@@ -1,17 +1,18 @@
-"""Code that the `train` commands share: checks of the run, the training loop and the report."""
+"""The command `train`: plans a run of any kind, trains it, and prints what to try next."""
 
 import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.recipe import Recipe, warn_unread
-from experiments.run import DIVERGED, Run, write_json
+from experiments import registry
+from experiments.recipe import Recipe, override, warn_unread
+from experiments.run import DIVERGED, Inputs, Run, recipe_kind, write_json
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory
@@ -30,23 +31,110 @@ if TYPE_CHECKING:
 _SAMPLES = 5  # number of generated texts that each validation prints
 
 
-@dataclasses.dataclass(frozen=True)
-class RunData:
-    """The training data of a run.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
 
     Attributes:
+        run: the run, with its final recipe and its vocabulary.
         batches: function that returns an endless dataset of batches. Its argument is the index of
             the first micro-batch.
+        validation: function that makes the validation function of a network; see
+            `macaron_tf.training.train`.
         fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
             string turns this check off.
         counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
         per_worker: whether each worker process makes its own batches; see `FitModel`.
+        initialize: function that loads pre-trained weights into the built network. It is not called
+            if the run has a checkpoint.
+        objective: the training objective; `None` means that the recipe makes it.
+        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
+            no line is printed.
+        best: format string of the printed line about the best checkpoint, with the fields {metric},
+            {score} and {step}.
+        next: format strings of commands to try next, with the fields {run} (folder of the run) and
+            {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
+        ended: function that is called after training with the result, or with `None` if training
+            diverged. It returns other values of `best` and `next`, or `None` to keep them.
+        explain: function that returns the `UserError` for an exception of the data, or `None`.
     """
 
+    run: Run
     batches: Callable[[int], tf.data.Dataset]
+    validation: Callable[[keras.Model], Validate]
     fingerprint: str = ""
     counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
     per_worker: bool = False
+    initialize: Callable[[keras.Model], Any] = lambda network: None
+    objective: Objective | None = None
+    note: str | None = ""
+    best: str = "best validation {metric} {score:.4f} at step {step:,}"
+    next: Sequence[str] = ()
+    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
+    explain: Callable[[Exception], UserError | None] = lambda error: None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command `train`: trains or resumes a run, and prints the next commands."""
+    plan = planned(options)
+    result = fit(plan, options.devices, options.callbacks)
+    best, commands = plan.ended(result) or (plan.best, plan.next)
+    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
+    recipe = plan.run.recipe
+    if result.best_step is not None:
+        metric = recipe.training.best_metric
+        print(best.format(metric=metric, score=result.best_score, step=result.best_step))
+    data_flag = f" --data-dir {options.data_dir}" if options.data_dir else ""
+    trust_flag = " --trust-code" if recipe.names_code else ""
+    lines = [
+        "macaron " + command.format(run=plan.run.path, data=data_flag) + trust_flag
+        for command in commands
+    ]
+    lines.append(f"tensorboard --logdir {plan.run.path}")
+    print("next: " + "\n      ".join(lines))
+
+
+def planned(options: argparse.Namespace) -> Plan:
+    """Plans the run that the command `train` describes.
+
+    The recipe has the settings of RECIPE, or with `--resume` those of the saved run; then those of
+    the pre-trained model; then those of `--set`.
+    """
+    path, trust_code, earlier = as_path(options.run), options.trust_code, None
+    inputs = Inputs(
+        options.devices,
+        options.tfds,
+        options.corpus,
+        options.vocabulary,
+        options.lower_case,
+        options.processes,
+        options.own_shards,
+        options.resume is not None,
+        trust_code,
+    )
+    settings = [f"init={options.init}"] if options.init else []
+    settings += options.set
+    if inputs.resumes:
+        cls = registry.run_class(recipe_kind(path))
+        earlier = cls.existing(path, trust_code)
+        recipe = earlier.recipe
+        start = cls.read_start(recipe, inputs, earlier)
+    else:
+        recipe = registry.load(options.recipe)
+        cls = registry.run_class(recipe.kind)
+        first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
+        recipe = override(recipe, first)
+        start = cls.read_start(recipe, inputs, None)
+        recipe = cls.started(recipe, start)
+
+    def read_saved() -> Recipe | None:
+        nonlocal earlier
+        earlier = earlier or cls.existing(path, trust_code)
+        return earlier and earlier.recipe
+
+    recipe = override(recipe, settings, read_saved)
+    context = {"data_dir": options.data_dir, "earlier": earlier, "settings": settings}
+    return cls(path, recipe, None, **context).plan(start, inputs)
 
 
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
@@ -54,17 +142,12 @@ def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
     return keras.backend.backend() == "jax" or is_tpu(strategy)
 
 
-def train_run(
-    run: Run,
-    data: RunData,
-    validation: Callable[[keras.Model], Validate],
+def fit(
+    plan: Plan,
     strategy: tf.distribute.Strategy | None = None,
-    initialize: Callable[[keras.Model], None] = lambda network: None,
-    note: str | None = "",
     callbacks: Callbacks | None = None,
-    objective: Objective | None = None,
 ) -> TrainingResult:
-    """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
+    """Trains a run with the current Keras backend, or resumes the run in its folder.
 
     The results of a resumed run are bit-identical to the results of an uninterrupted run. The
     folder is created only after all checks of the input. If a new run fails before its first
@@ -72,17 +155,9 @@ def train_run(
     the folder is kept.
 
     Args:
-        run: the run to train.
-        data: the training data.
-        validation: function that makes the validation function of a network; see
-            `macaron_tf.training.train`.
+        plan: the run and its data.
         strategy: distribution strategy; `None` means the current strategy.
-        initialize: function that loads pre-trained weights into the built network. It is not called
-            if the run has a checkpoint.
-        note: text that ends the printed line about the model, such as ", from runs/bert"; `None`
-            means that no line is printed.
         callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
-        objective: the training objective; `None` means that the recipe makes it.
 
     Raises:
         UserError: the folder contains a run with other settings, another vocabulary or other data,
@@ -92,14 +167,15 @@ def train_run(
         Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
             update.
     """
+    run = plan.run
     strategy = strategy or tf.distribute.get_strategy()
     is_new, run = not run.path.exists(), run.continued()
     recipe, earlier = run.recipe, run.earlier
     vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
     if earlier and vocabulary_hash:
         check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
-    if earlier and data.fingerprint:
-        earlier.check_data(data.fingerprint)
+    if earlier and plan.fingerprint:
+        earlier.check_data(plan.fingerprint)
     if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
         print(
             "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
@@ -112,35 +188,36 @@ def train_run(
         network = run.build_network()
         warn_unread(recipe, network, run.settings)
         if CheckpointDirectory(run.path).latest() is None:
-            initialize(network)
-        validate = validation(network)
+            plan.initialize(network)
+        validate = plan.validation(network)
         stage = run.first_stage(network)
         on_jax = keras.backend.backend() == "jax"
-        objective = objective or recipe.make_objective(needs_static_shapes(strategy))
+        objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
         if on_jax:
             from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
             model = build_jax_model(network, objective, recipe.training, stage)
         else:
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-            model.per_worker_data = data.per_worker
+            model.per_worker_data = plan.per_worker
     keras_callbacks = callbacks.make(run.path) if callbacks else ()
     model.memory = run.memory(network)
     model.evaluation_memory = run.memory(network, "evaluation")
-    if note is not None:
-        print(f"{recipe.model_name}: {network.count_params():,} parameters{note}", flush=True)
+    if plan.note is not None:
+        size = f"{network.count_params():,} parameters"
+        print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
     holds_lock = False  # becomes True when this process holds the folder's lock
 
     def on_start() -> None:
         nonlocal holds_lock
         holds_lock = True
         (run.path / DIVERGED).unlink(missing_ok=True)
-        run.write(network, data.fingerprint, **data.counts)
+        run.write(network, plan.fingerprint, **plan.counts)
 
     try:
         return train(
             model,
-            data.batches,
+            plan.batches,
             run.path,
             validate=validate,
             vocabulary_hash=vocabulary_hash,
@@ -150,27 +227,28 @@ def train_run(
     except Exception as error:
         if holds_lock and isinstance(error, Diverged):
             write_json(run.path / DIVERGED, {"reason": str(error)})
+            plan.ended(None)
         metrics = run.path / "metrics.jsonl"
         has_metrics = metrics.exists() and metrics.read_bytes()
         is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
         removes_folder = is_new and holds_lock and is_useless and run.path.exists()
         if removes_folder and not CheckpointDirectory(run.path).steps():
             as_path(run.path).rmtree()  # frees the folder for a run with other settings
+        if user_error := plan.explain(error):
+            raise user_error from error
         raise
 
 
-def train_pairs(
+def plan_of_pairs(
     run: Run,
     data: TranslationData,
     validation_data: TranslationData,
     validation_pairs: Sequence[tuple[str, str]],
     score: Callable[[Sequence[str]], dict[str, float]],
     sample: str,
-    strategy: tf.distribute.Strategy,
-    batches: Callable[[int], tf.data.Dataset] | None = None,
     **options,
-) -> TrainingResult:
-    """Trains an encoder-decoder on pairs of texts.
+) -> Plan:
+    """Plans the training of an encoder-decoder on pairs of texts.
 
     Each validation computes the loss of held-out pairs, generates texts by greedy decoding, and
     scores these texts. Greedy decoding is much faster than beam search, and is accurate enough to
@@ -186,17 +264,13 @@ def train_pairs(
         score: function from the generated texts to a dict of metrics.
         sample: format string for a printed example, whose three fields are the source, target and
             generated text.
-        strategy: distribution strategy.
-        batches: function that makes the training batches; see `RunData`. `None` means the batches
-            of `data`.
-        options: arguments `initialize`, `note`, `callbacks` and `objective` of `train_run`.
+        options: further fields of the plan. By default, the batches are those of `data`.
 
     Raises:
-        UserError: even perfect outputs have the score 0, so no checkpoint can be selected, or
-            `train_run` raises.
+        UserError: even perfect outputs have the score 0, so no checkpoint can be selected.
     """
     recipe = run.recipe
-    metric = recipe.training.best_metric
+    metric, seed = recipe.training.best_metric, recipe.training.seed
     perfect_scores = score([target for _, target in validation_pairs])
     if perfect_scores.get(metric) == 0:
         raise UserError(
@@ -217,12 +291,11 @@ def train_pairs(
 
         return validate
 
-    run_data = RunData(
-        batches or (lambda step: data.dataset(recipe.training.seed, step)),
-        data.fingerprint(),
-        {"pairs": len(data)},
+    fields = {"batches": lambda step: data.dataset(seed, step)} | options
+    counts = {"pairs": len(data)}
+    return Plan(
+        run=run, validation=validation, fingerprint=data.fingerprint(), counts=counts, **fields
     )
-    return train_run(run, run_data, validation, strategy, **options)
 
 
 def generated(translator: "LineTranslator", sources: Sequence[str], verb: str) -> list[str]:
@@ -251,36 +324,3 @@ def warn_truncated(lengths: np.ndarray, max_length: int, setting: str) -> None:
             f"truncated to {max_length} tokens: raise {setting} to keep more",
             file=sys.stderr,
         )
-
-
-def report(
-    result: TrainingResult,
-    recipe: Recipe,
-    options: argparse.Namespace,
-    *commands: str,
-    best: str = "best validation {metric} {score:.4f} at step {step:,}",
-) -> None:
-    """Prints why training ended, the best checkpoint, and commands to try next.
-
-    Args:
-        result: result of the training run.
-        recipe: recipe of the run.
-        options: parsed options of `train`.
-        commands: format strings of commands to try next. The fields are {me} (command of the
-            recipe), {run} (folder of the run) and {data} (the flag `--data-dir` with its value, or
-            "" if the flag is not set).
-        best: format string of the line about the best checkpoint, with the fields {metric}, {score}
-            and {step}.
-    """
-    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
-    if result.best_step is not None:
-        metric, score = recipe.training.best_metric, result.best_score
-        print(best.format(metric=metric, score=score, step=result.best_step))
-    data_flag = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    fields = dict(me=recipe.command, run=as_path(options.run), data=data_flag)
-    trust_flag = " --trust-code" if recipe.names_code else ""
-    lines = (
-        command.format(**fields) + ("" if command.startswith("tensorboard") else trust_flag)
-        for command in commands
-    )
-    print("next: " + "\n      ".join(lines))

@@ -1,4 +1,10 @@
-"""The command `elmo tag`, which trains named entity taggers with and without ELMo's vectors."""
+"""Trains named entity taggers on CoNLL-2003, with and without ELMo's vectors.
+
+    python -m experiments.lab.elmo_tags runs/elmo runs/elmo-conll --data-dir DIR
+
+The command prints the F1 of each tagger. To resume an interrupted command, give it again.
+`macaron train finetune_elmo:TASK` trains on other tasks.
+"""
 
 import argparse
 import functools
@@ -10,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from experiments import command_line as cli
 from experiments import studies
 from experiments.elmo.run import ElmoRun
 from experiments.run import write_json
@@ -81,7 +88,7 @@ class Sentences(ArrayBatches):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `tag`: trains the taggers, and writes OUT/tagging.md and OUT/tagging.json.
+    """Trains the taggers, and writes OUT/tagging.md and OUT/tagging.json.
 
     Taggers whose result is already in the folder OUT are not trained again.
     """
@@ -258,3 +265,37 @@ def _entity_metrics(
     truths = [[_TASK.labels[tag] for tag in tags] for tags in sentences.examples.labels]
     metrics = score_tags([predictions[index] for index in range(len(truths))], truths)
     return {name: metrics[name] for name in ("f1", "precision", "recall")}
+
+
+main = cli.single_program(
+    "python -m experiments.lab.elmo_tags",
+    __doc__,
+    "experiments.lab.elmo_tags:run",
+    cli.extra("train"),
+    cli.TRAINED,
+    cli.path_argument("out", "output folder for the training runs and the report"),
+    cli.path_argument(
+        "--source",
+        "source of tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
+    ),
+    cli.argument(
+        "--split",
+        "split whose F1 to report; the best epoch is selected on 'dev' (default: 'dev')",
+        default="dev",
+    ),
+    cli.argument(
+        "--places",
+        "where ELMo's vectors are concatenated: to the 'input' of the tagger's LSTM, to its "
+        "'output', or to 'both'; the command trains a tagger for each value (default: 'input')",
+        choices=("input", "output", "both"),
+        default=["input"],
+        nargs="+",
+        action=cli.Distinct,
+    ),
+    cli.count("--epochs N", "number of training epochs (default: 8)", 8),
+    cli.seeds([1], "random seeds; the command trains each tagger with every seed"),
+    cli.TFDS,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

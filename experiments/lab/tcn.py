@@ -1,42 +1,54 @@
-"""The command `tcn train`, which trains each model with each seed and writes a report."""
+"""Compares a temporal convolutional network (TCN) with recurrent networks of equal size.
+
+    python -m experiments.lab.tcn jsb out/jsb --data music/JSB_Chorales.mat
+    python -m experiments.lab.tcn adding out/adding
+    python -m experiments.lab.tcn ptb_words out/words --data ptb
+    python -m experiments.lab.tcn wikitext out/wikitext --data-dir DIR
+
+The recurrent networks are the LSTM, GRU and RNN layers of Keras, with nearly as many parameters as
+the TCN. The command writes OUT/TASK.md, OUT/TASK.json and OUT/TASK.png, and a folder OUT/MODEL-SEED
+for each run. Complete runs are not trained again. To resume an interrupted command, give the same
+command again. The recipe of TASK is `tcn_TASK`, which `macaron train` trains alone.
+"""
 
 import argparse
-import math
+import dataclasses
 import statistics
 
 import keras
 import tensorflow as tf
 from etils import epath
 
+from experiments import command_line as cli
 from experiments import registry, studies
 from experiments.recipe import refuse_argument_settings
 from experiments.run import write_json
 from experiments.tcn.data import TaskData
-from experiments.tcn.run import SequenceRecipe, SequenceRun
+from experiments.tcn.run import SequenceRecipe, SequenceRun, task_metrics
 from experiments.tcn.tasks import MODELS, TASKS, Task
-from experiments.train_run import RunData, evaluate_model, train_run
+from experiments.train import fit
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.text.token_rows import fingerprint
-from macaron_tf.training import FitModel, build_fit_model
+from macaron_tf.training import build_fit_model
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `train`: trains the models of a task and writes the report OUT/TASK.md.
+    """Trains the models of a task and writes the report OUT/TASK.md.
 
     Complete runs are not trained again. OUT/TASK.json has the results of all runs, and OUT/TASK.png
     shows the validation curves.
     """
     refuse_argument_settings(
-        options.set, {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models"}
+        options.set,
+        {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models", "data": "--data"},
     )
     name = options.task
     prefix = "" if is_import_path(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
     task, out = TASKS[base.task], as_path(options.out)
-    if options.data and not task.takes_data:
-        raise UserError(f"--data {options.data} has no effect in {base.task}: leave --data out")
+    base = base.changed(data=options.data)
     recipes = [base.of_mixer(mixer, options.set) for mixer in options.models]
     # These checks raise errors before the training, which takes minutes or hours.
     recipes[0].check_metric([task.metric])
@@ -44,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         settings = [*options.set, f"training.seed={seed}"]
         for mixer in options.models:
-            data = task.read_data(options, base.of_mixer(mixer, settings))
+            data = task.read_data(base.of_mixer(mixer, settings), options.tfds)
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
             rows.append(_train(recipe, task, data, path, options))
@@ -102,7 +114,7 @@ def _train(
     if data.test is not None:
         network = run.load_network("best")
         model = build_fit_model(network, recipe.make_objective(), recipe.training)
-        test = _task_metrics(model, data.test)[task.metric]
+        test = task_metrics(model, data.test)[task.metric]
     row |= {"test": test, "test_data": _dataset_digest(data.test)}
     write_json(result_path, row)
     return row
@@ -114,13 +126,8 @@ def _trained(run: SequenceRun, data: TaskData, options: argparse.Namespace) -> d
     config = run.recipe.model_config(data.vocab_size)
     size = f"{config.parameters:,} parameters, widths {config.widths}"
     print(f"{run.path}: {config.mixer} with {size}; {data.summary}", flush=True)
-    result = train_run(
-        run,
-        RunData(data.train, data.fingerprint),
-        lambda network: lambda model, step: _task_metrics(model, data.validation),
-        note=None,
-        callbacks=options.callbacks,
-    )
+    plan = dataclasses.replace(run.plan_of(data), note=None)
+    result = fit(plan, callbacks=options.callbacks)
     if result.best_checkpoint is None:
         raise UserError(
             f"{run.path} stopped before its first validation: raise training.max_minutes, or lower "
@@ -146,17 +153,6 @@ def _dataset_digest(dataset: tf.data.Dataset | None) -> str:
         return ""
     batches = dataset.as_numpy_iterator()
     return fingerprint(batch[name] for batch in batches for name in sorted(batch))
-
-
-def _task_metrics(model: FitModel, dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset, and returns the metrics.
-
-    For a classification task, the metrics also include "bits", the loss in bits.
-    """
-    metrics = evaluate_model(model, dataset)
-    if "perplexity" in metrics:
-        metrics["bits"] = metrics["loss"] / math.log(2)
-    return metrics
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
@@ -197,3 +193,39 @@ def _cell(task: Task, values: list[float]) -> str:
     mean = scale * statistics.mean(values)
     text = f"{mean:.3g}" if abs(mean) < 0.1 else f"{mean:.2f}"
     return text + (f" ± {scale * statistics.stdev(values):.2g}" if len(values) > 1 else "")
+
+
+main = cli.single_program(
+    "python -m experiments.lab.tcn",
+    __doc__,
+    "experiments.lab.tcn:run",
+    cli.extra("train"),
+    cli.local_path_argument(
+        "task",
+        "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
+        "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
+        "recipe, as FILE.py[:NAME]",
+    ),
+    cli.path_argument("out", "output folder for the training runs and the report"),
+    cli.argument(
+        "--models",
+        "models to train (default: all)",
+        nargs="+",
+        choices=("tcn", "lstm", "gru", "rnn"),
+        default=["tcn", "lstm", "gru", "rnn"],
+        action=cli.Distinct,
+    ),
+    cli.seeds([1], "random seeds; the command trains each model with every seed"),
+    cli.local_path_argument(
+        "--data PATH",
+        "a .mat file with music for jsb and nottingham; a folder with train.txt, valid.txt and "
+        "test.txt for ptb_words and ptb_characters, or with dev.txt and test.txt for lambada, "
+        "each of which may be compressed to .txt.gz",
+    ),
+    cli.TFDS,
+    cli.settings("training.max_steps=500 or batch_size=8, for all models"),
+    cli.CALLBACKS,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

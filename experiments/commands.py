@@ -1,0 +1,371 @@
+"""Trains models by recipes, scores them and answers texts with them.
+
+    macaron train multi30k_macaron_tiny runs/m30k --data-dir DIR
+    macaron evaluate runs/m30k --data-dir DIR
+    echo "A man is riding a bike." | macaron predict runs/m30k
+    macaron export runs/m30k served/m30k
+
+The same commands pre-train (bert_tiny), fine-tune (finetune:sst2), train sentence encoders
+(sentence_bert:stsb), and so on: the recipe says what is trained.
+"""
+
+from experiments import command_line as cli
+from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
+
+_TRAIN = f"""examples:
+    macaron train bert_tiny runs/bert --data-dir DIR
+    macaron train finetune:sst2 runs/sst2 --init runs/bert --data-dir DIR
+    macaron train finetune_bert:classify runs/mine --init hugging-face:DIR --set source=tsv:mine.tsv
+    macaron train text_to_text:sst2+cola runs/t5 --init hugging-face:DIR --data-dir DIR
+    macaron train ./my_recipes.py:mine runs/mine
+
+To resume an interrupted run, give the same command again. `macaron recipes` lists the recipes,
+`macaron tasks` the tasks of finetune, sentence_bert and text_to_text, and `macaron settings RECIPE`
+all settings of a recipe.
+
+MODEL of --init:
+  RUN[@CHECKPOINT]   folder of a run, or folder written by `save_pretrained`. CHECKPOINT is average,
+                     best, last or a training step (default: the first of average, best and last
+                     that exists)
+  hugging-face:DIR   folder that transformers or sentence-transformers saved, with its tokenizer
+  keras-hub:DIR      folder of a KerasHub preset
+  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint
+  hub:OWNER/NAME     Hugging Face Hub repository in one of these formats
+
+sources of text for pre-training, --set corpus.sources=SOURCE:
+{cli.source_forms(DOCUMENT_FORMS)}
+A GLOB is the name of a file or a pattern such as books/*.txt. An element of corpus.sources can also
+be a tuple (SOURCE, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a pair such as ("en", "de"), the source
+has translation pairs: tfds:NAME, text:FILE,FILE, tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR
+or homeassistant:LANG.
+
+sources of text pairs for translation, --set data.source=SOURCE:
+{cli.source_forms(PAIR_FORMS)}
+The fields have the names data.source_language and data.target_language, in the records or in their
+field `translation`.
+
+sources of examples for fine-tuning, --set source=SOURCE: tfds:NAME, tsv:FILE (or .csv),
+jsonl:FILE, parquet:FILE, datasets:DIR or python:MODULE:FUNCTION with the columns of the task and
+`label`; squad:FILE (SQuAD's JSON); conll:FILE (a word and its tag per line). The tasks classify,
+regress, tag and choose read your own table, whose columns are found by their names; to name others,
+give for example --set table.text=review --set table.label=stars.
+
+In the name of a file, as in tsv:reviews.{{split}}.tsv, {{split}} stands for train, validation or
+test. Without {{split}}, a tenth of the examples is held out for validation. Text, TSV, CSV and JSON
+files may be compressed (.gz, .bz2, .xz).
+"""
+_PREDICT = """examples:
+    echo "A man is riding a bike." | macaron predict runs/m30k --set beam_size=4
+    macaron predict runs/gpt2 "The story of" --set temperature=0.7 --set max_tokens=64
+    macaron predict runs/bert "the [MASK] of the story"
+    macaron predict runs/rte --input pairs.tsv --json
+    macaron predict runs/sts --input lines.txt --output vectors.npy
+
+A line has one text, or several texts separated by tabs: the two texts of a pair; question and
+context; or the text, the question and the choices, where a missing choice is an empty column. A
+tagger splits a line at spaces. A language model continues the text token by token, or with
+num_samples=N writes N continuations. The same model, text, settings and seed give the same answer,
+also from `macaron export`.
+
+settings of --set: beam_size, n_best (translators); temperature, top_k, top_p, seed (translators and
+language models); max_tokens, min_tokens, num_samples (language models); top (words for each
+[MASK]); language (multilingual classifiers); task (T5 and BART); pooling, max_length (encoders);
+tokenized (ELMo: split only at white space).
+"""
+_EVALUATE = """examples:
+    macaron evaluate runs/m30k --data-dir DIR --set decoding.beam_size=8
+    macaron evaluate runs/bert --corpus corpora/mini
+    macaron evaluate runs/sst2 --source tsv:test.tsv
+    macaron evaluate hugging-face:DIR --task stsb --data-dir DIR
+
+--set changes settings of the run: decoding.NAME and metric.NAME of a translation run, decoding.NAME
+of a text-to-text run, memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling
+and max_length of a sentence encoder.
+"""
+
+
+def _run(text: str = "folder of the run, or another location that `macaron_tf.load` accepts"):
+    return cli.path_argument("run MODEL", text)
+
+
+_CHECKPOINT = cli.checkpoint(
+    "checkpoint of a run: 'average', 'best', 'last' or a training step (default: the first of "
+    "average, best and last that exists)"
+)
+_SETTINGS = "training.max_steps=500, model.dropout=0 or source=tsv:FILE"
+_RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.settings(_SETTINGS))
+_POOLED = cli.together(
+    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, _CHECKPOINT, cli.DEVICES
+)
+_SOURCE = cli.path_argument(
+    "--source",
+    "source of the examples, such as tsv:FILE (default: for a run, the source that it was trained "
+    "on; otherwise the task's dataset in TensorFlow Datasets)",
+)
+_OUTPUT = cli.path_argument("--output DIR", "folder for the scores (default: RUN/scores)")
+
+COMMANDS = (
+    cli.command(
+        "train",
+        "train a model by a recipe, or resume an interrupted run",
+        "experiments.train:run",
+        cli.epilog(_TRAIN),
+        cli.unless_resumed(
+            cli.RECIPE,
+            cli.RUN_TO_TRAIN,
+            cli.path_argument(
+                "--init MODEL",
+                "pre-trained model whose weights and vocabulary initialize the run, such as "
+                "runs/bert or hugging-face:DIR (default: that of the recipe, or random weights)",
+            ),
+        ),
+        cli.path_argument(
+            "--corpus DIR",
+            "for pre-training: folder of a corpus written by `macaron prepare` (default: prepare "
+            "it in the cache folder)",
+        ),
+        cli.path_argument(
+            "--vocabulary DIR",
+            "folder of a saved vocabulary (default: that of --init or --corpus or, without them, a "
+            "new one trained on the training text)",
+        ),
+        cli.LOWER_CASE,
+        cli.count(
+            "--processes N",
+            "processes that tokenize translation pairs, with 0.5 GB of RAM each (default: one per "
+            "CPU core)",
+        ),
+        cli.switch(
+            "--own-shards",
+            "make each worker of pre-training read only its own part of the shards. The batches "
+            "then depend on the number of workers (default: each worker reads all shards and keeps "
+            "its rows)",
+        ),
+        cli.TFDS,
+        cli.settings(_SETTINGS),
+        cli.CALLBACKS,
+        cli.TRAINING_DEVICES,
+    ),
+    cli.command(
+        "evaluate",
+        "score a run on the validation data of its task, or an encoder on a task",
+        "experiments.evaluate:run",
+        cli.epilog(_EVALUATE),
+        cli.extra("evaluate"),
+        _run(),
+        _SOURCE,
+        cli.argument(
+            "--split",
+            "split to score, such as 'test' (default: the validation splits, or the whole of "
+            "another file without {split} in its name)",
+        ),
+        cli.path_argument("--corpus DIR", "folder of a corpus, for a run of pre-training"),
+        cli.argument("--task", "task on which to score a sentence encoder, such as 'stsb'"),
+        cli.argument(
+            "--languages CODE",
+            "languages to score separately, for a multilingual classifier (default: the language "
+            "of the run)",
+            nargs="+",
+        ),
+        cli.BACKWARD,
+        _OUTPUT,
+        cli.TFDS,
+        _POOLED,
+    ),
+    cli.command(
+        "predict",
+        "answer texts: classify, translate, continue, fill in [MASK], or encode as vectors",
+        "experiments.predict:run",
+        cli.epilog(_PREDICT),
+        _run(),
+        cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
+        cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
+        cli.path_argument(
+            "--output FILE",
+            "output file (default: stdout). A .npy file has the vectors of an encoder, `(N, D)` "
+            "float32; a .npz file has the word vectors of an ELMo",
+        ),
+        cli.JSON,
+        cli.BACKWARD,
+        cli.settings("beam_size=8 or temperature=0.7", "--set"),
+        cli.LOWER_CASE,
+        _CHECKPOINT,
+        cli.DEVICES,
+    ),
+    cli.command(
+        "score",
+        "print the perplexity of text files by a language model, per token and per word",
+        "experiments.score:run",
+        _run(),
+        cli.path_argument(
+            "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
+        ),
+        cli.count(
+            "--window L",
+            "number of tokens that the model reads at once (default: the sequence length in "
+            "training or, if it is unknown, the number of positions of the model)",
+        ),
+        cli.count(
+            "--stride S",
+            "number of tokens by which the window moves. Each token is scored once, and is context "
+            "in the next window (default: half of the window)",
+        ),
+        cli.path_argument("--output FILE", "also write the scores to this JSON file"),
+        _CHECKPOINT,
+    ),
+    cli.command(
+        "average",
+        "average the weights of the newest checkpoints, and write the result to RUN/average",
+        "experiments.translate.evaluate:run_average",
+        cli.RUN,
+        cli.count("--last N", "number of checkpoints (default: average_last of the run, or 5)"),
+    ),
+    cli.command(
+        "prepare",
+        "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
+        "experiments.pretrain.corpus:run_prepare",
+        _RECIPE,
+        cli.path_argument(
+            "corpus",
+            "output folder for the prepared corpus; repeat the command to resume an interrupted "
+            "preparation",
+        ),
+        cli.VOCABULARY,
+        cli.count(
+            "--processes N",
+            "processes that prepare the corpus, at most one per CPU core, with 0.5 GB of RAM each. "
+            "The files do not depend on their number (default: 1)",
+            1,
+        ),
+        cli.argument(
+            "--beam OPTION",
+            "options of the pipeline, such as runner=DataflowRunner project=NAME, to prepare the "
+            "corpus with Apache Beam (default: without Beam)",
+            nargs="+",
+            default=(),
+        ),
+    ),
+    cli.command(
+        "vocabulary",
+        "train only the vocabulary of a recipe for pre-training or translation",
+        "experiments.registry:run_vocabulary",
+        _RECIPE,
+        cli.path_argument("out", "output folder for the vocabulary"),
+    ),
+    cli.command(
+        "recipes",
+        "list the recipes, or print a recipe as a Python file to edit",
+        "experiments.registry:run",
+        cli.local_path_argument("name", "name of the recipe (default: list all)", nargs="?"),
+    ),
+    cli.command(
+        "settings",
+        "list the settings of a recipe with their paths, values, ranges and meanings",
+        "experiments.registry:run_settings",
+        cli.RECIPE,
+        cli.argument(
+            "words WORD",
+            "list only the settings whose path or meaning contains one of these words",
+            nargs="*",
+        ),
+        cli.settings("model=NAME, before the settings are listed"),
+    ),
+    cli.command(
+        "tasks",
+        "list the tasks of fine-tuning with their columns, classes and metrics",
+        "experiments.finetune.evaluate:print_tasks",
+    ),
+    cli.command(
+        "baseline",
+        "score a linear model on TF-IDF features or, for tags, the most frequent tag of each word",
+        "experiments.finetune.evaluate:baseline",
+        cli.extra("evaluate"),
+        cli.argument("task", "name of the task, such as 'sst2'; `macaron tasks` lists all tasks"),
+        cli.path_argument(
+            "--output FILE", "output JSON file for the metrics (default: only print the metrics)"
+        ),
+        _SOURCE,
+        cli.TFDS,
+    ),
+    cli.command(
+        "submit",
+        "predict the labels of test sets, and write files for the GLUE server",
+        "experiments.finetune.evaluate:submit",
+        cli.path_argument(
+            "runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"
+        ),
+        cli.path_argument(
+            "out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"
+        ),
+        cli.checkpoint(),
+        cli.TFDS,
+    ),
+    cli.command(
+        "sts",
+        "print Spearman's rank correlation between cosine similarities and similarity scores on "
+        "several sets of sentence pairs",
+        "experiments.embed.evaluate:run_sets",
+        cli.extra("evaluate"),
+        _run(),
+        cli.path_argument(
+            "sets SET",
+            "sets of pairs with scores from 0 to 5, as NAME=SOURCE: mine=tsv:FILE, with the "
+            "columns sentence1, sentence2 and label, or STSb=tfds:glue/stsb",
+            nargs="+",
+        ),
+        _OUTPUT,
+        cli.TFDS,
+        _POOLED,
+    ),
+    cli.command(
+        "search",
+        "find the lines of a file with the greatest cosine similarity to a query",
+        "experiments.embed.evaluate:search",
+        _run(),
+        cli.local_path_argument(
+            "--corpus FILE",
+            "file to search, one sentence per line; FILE.HASH.npy caches the sentence vectors",
+            required=True,
+        ),
+        cli.argument(
+            "--query TEXT",
+            "query sentence (default: each line of stdin; repeatable)",
+            action="append",
+        ),
+        cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
+        _POOLED,
+    ),
+    cli.command(
+        "neighbours",
+        "print the words and the occurrences in a corpus that an ELMo finds most similar to a word",
+        "experiments.elmo.neighbours:run",
+        cli.TRAINED,
+        cli.argument("word", "word whose neighbours to find, spelled as in --in"),
+        cli.argument(
+            "--in SENTENCE",
+            "sentences that contain the word, each compared with its occurrences in the corpus",
+            dest="sentences",
+            required=True,
+            nargs="+",
+        ),
+        cli.path_argument(
+            "--source",
+            "sources of the documents to search, such as text:books/*.txt (default: the run's "
+            "training documents)",
+            nargs="+",
+        ),
+        cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
+        cli.count("--count N", "number of neighbours to print for each vector (default: 5)", 5),
+        cli.TFDS,
+    ),
+    cli.command(
+        "bootstrap",
+        "compare the BLEU of two evaluations by a paired bootstrap test",
+        "experiments.translate.evaluate:run_compare",
+        cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
+        cli.path_argument("second", "JSON file for the second run, on the same split"),
+        cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
+        cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
+    ),
+)
+main = cli.program("macaron", __doc__, *COMMANDS)

@@ -1,0 +1,52 @@
+"""The command `evaluate`: scores a run on a split of its task, or a sentence encoder on a task."""
+
+import argparse
+import dataclasses
+import pkgutil
+
+from experiments import registry
+from experiments.embed import evaluate as encoders
+from experiments.recipe import is_among, override
+from experiments.run import Run
+from macaron_tf.errors import UserError
+from macaron_tf.loading import locate
+
+# Flags that apply only to some kinds of runs, or to no run but to any encoder.
+_FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_case")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command `evaluate`: prints the scores of a model, and writes them to a JSON file.
+
+    A run is scored by its own kind. With `--task`, and if MODEL is no run, the model is scored as a
+    sentence encoder.
+    """
+    location = locate(options.run)
+    if options.task or location.without_recipe:
+        _refuse_flags(options, f"{options.run} as an encoder", encoders.FLAGS)
+        encoders.run(options)
+        return
+    opened = registry.open_run(location.folder, options.trust_code)
+    _refuse_flags(options, f"a run of kind {opened.recipe.kind}", opened.evaluation_flags)
+    if isinstance(opened, encoders.EmbeddingRun):
+        encoders.run(options)
+        return
+    opened = dataclasses.replace(opened, recipe=_changed(opened, options.set))
+    pkgutil.resolve_name(opened.evaluation)(opened, options)
+
+
+def _refuse_flags(options: argparse.Namespace, subject: str, allowed: tuple[str, ...]) -> None:
+    for name in _FLAGS:
+        if vars(options)[name] not in (None, False) and name not in allowed:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
+
+
+def _changed(opened: Run, settings: list[str]):
+    """Returns the run's recipe with the settings that an evaluation may change."""
+    allowed = opened.recipe.evaluation_settings
+    for setting in settings:
+        if not is_among(setting.partition("=")[0], allowed):
+            names = f"set {', '.join(allowed)}, or leave it out" if allowed else "leave it out"
+            raise UserError(f"--set {setting} has no effect in an evaluation of this run: {names}")
+    return override(opened.recipe, settings, lambda: opened.recipe)

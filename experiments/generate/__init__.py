@@ -1,1 +1,0 @@
-"""`macaron generate`: generates and scores text with a pre-trained model."""

@@ -1,0 +1,336 @@
+"""The command `predict`: answers texts by the task of a model.
+
+A classifier prints classes, a translator translations, a language model continuations, a masked
+language model the words for each [MASK], and an encoder vectors.
+"""
+
+import argparse
+import dataclasses
+import functools
+import io
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tensorflow as tf
+from annotated_types import Ge, Gt, Le
+
+from experiments.elmo.run import embed
+from experiments.embed.run import open_encoder
+from experiments.lines import Answer, answer_lines, json_line, opened_input, opened_output
+from experiments.run import checkpoint_location
+from experiments.text_to_text.run import answers_of, line_translator
+from macaron_tf.cli.program import decoded
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.text_tasks import PREFIXES
+from macaron_tf.decoding import (
+    BeamSearchConfig,
+    GenerationConfig,
+    LineTranslator,
+    SamplingConfig,
+    SequenceGenerator,
+)
+from macaron_tf.decoding.text_generator import GAP
+from macaron_tf.engines.graph import TaskGraph
+from macaron_tf.errors import LineError, UserError, nearest
+from macaron_tf.evaluation.similarity import unit_vectors
+from macaron_tf.loading import load
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings, hints_of, parse
+from macaron_tf.tasks import LabelledTask
+from macaron_tf.tasks.filling import Filling
+from macaron_tf.tasks.generation import Continuation, TextToText, frame_lines
+from macaron_tf.tasks.translation import Translation
+from macaron_tf.tasks.vectors import Vectors, WordVectors
+
+_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerSettings(Settings):
+    """Settings of answers. `None` means the default of the model or of its task.
+
+    Attributes:
+        beam_size: width of a translator's beam search.
+        n_best: translations of each line; above 1, a line has N scores and texts, separated by
+            tabs.
+        temperature: temperature of sampling; 0 takes the most probable token. A translator samples
+            instead of searching if it is set.
+        top_k: number of most probable tokens from which to sample; 0 means all tokens.
+        top_p: nucleus sampling: sample from the fewest most probable tokens whose probabilities sum
+            to this value.
+        seed: random seed of sampling. Sample k has the seed `seed` + k.
+        max_tokens: maximum number of tokens to generate.
+        min_tokens: minimum number of tokens to generate.
+        num_samples: number of samples for each prompt.
+        top: number of words for each [MASK].
+        language: language of all lines, for a multilingual classifier such as an XLM.
+        task: task of all lines, for a T5 or BART of several tasks or of another library.
+        pooling: how an encoder's token vectors become a sentence vector.
+        max_length: maximum number of tokens in a sentence of an encoder, which is cut.
+        tokenized: whether an ELMo splits lines only at white space, and not at punctuation too.
+    """
+
+    beam_size: Count | None = None
+    n_best: Count | None = None
+    temperature: NonNegative | None = None
+    top_k: Natural | None = None
+    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    seed: Natural | None = None
+    max_tokens: Count | None = None
+    min_tokens: Natural | None = None
+    num_samples: Count | None = None
+    top: Count | None = None
+    language: str | None = None
+    task: str | None = None
+    pooling: Literal["mean", "max", "cls"] | None = None
+    max_length: Annotated[int, Ge(3), INT32] | None = None
+    tokenized: bool | None = None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command `predict`: writes the model's answer to each text."""
+    given = answer_settings(options.set)
+    suffix = (options.output or "").rpartition(".")[2]
+    is_encoder = suffix == "npy" or given.keys() & {"pooling", "max_length"}
+    if options.text and options.input:
+        raise UserError("the command has both TEXT and --input: leave one of them out")
+    if suffix in ("npy", "npz"):
+        _write_arrays(options, given, suffix)
+    else:
+        answer = _vectors(options, given) if is_encoder else _answer(options, given)
+        answer_lines(options.text, options.input, options.output, answer)
+
+
+def answer_settings(settings: list[str]) -> dict[str, Any]:
+    """Parses the values of `--set` as fields of `AnswerSettings`."""
+    given: dict[str, Any] = {}
+    hints = hints_of(AnswerSettings)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if name not in hints or not equals:
+            raise UserError(
+                f"--set {setting} is not NAME=VALUE with one of the names {', '.join(hints)}"
+                f"{nearest(name, hints)}"
+            )
+        given[name] = parse(name, text, hints[name])
+    AnswerSettings(**given)  # checks the ranges
+    return given
+
+
+def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
+    """Returns the function that answers lines by the task of the model `options.run`."""
+    location = checkpoint_location(options.run, options.checkpoint)
+    with options.devices.scope():
+        model = load(location, options.lower_case, trust_code=options.trust_code)
+        task = model.task
+        if "task" in given or isinstance(task, TextToText):
+            reads, make = ("task",), _text_to_text
+        else:
+            reads, make = next(
+                (reads, make) for cls, reads, make in _KINDS if isinstance(task, cls)
+            )
+        json_reads = {name for name in reads if name not in ("min_tokens", "num_samples", "task")}
+        if isinstance(task, Translation):
+            json_reads -= {*_SAMPLING}
+        for name, value in given.items():
+            if name not in (json_reads if options.json else reads):
+                where = "with --json" if name in reads else f"for a {task.name}"
+                names = f"set {', '.join(reads)}, or leave it out" if reads else "leave it out"
+                raise UserError(f"--set {name}={value} has no effect {where}: {names}")
+        if options.backward and not (isinstance(task, Translation) and not options.json):
+            raise UserError("--backward applies only to a translator, without --json: leave it out")
+        if options.json:
+            return lambda lines, first: map(
+                json_line, model.predict(*task.columns(lines, first), **given)
+            )
+        return make(model, given, options)
+
+
+def _labelled(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    return lambda lines, first: map(
+        model.task.line, model.predict(*model.task.columns(lines, first), **given)
+    )
+
+
+def _fillings(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    def answer(lines: list[str], first: int) -> Iterator[str]:
+        for text, answer in zip(lines, model.predict(lines, **given), strict=True):
+            yield f"{text}\n"
+            for words, probabilities in zip(answer["words"], answer["probabilities"], strict=True):
+                pairs = zip(words, probabilities, strict=True)
+                shown = (f"{word} {probability:.1%}" for word, probability in pairs)
+                yield f"   {'  '.join(shown)}\n"
+
+    return answer
+
+
+def _json_lines(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    return lambda lines, first: map(json_line, model.predict(lines))
+
+
+def _translations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    task, n_best = model.task, given.get("n_best", 1)
+    if options.backward and not model.recipe.get("unsupervised", False):
+        raise UserError(
+            f"--backward is not possible with {options.run}: give a run with unsupervised=True"
+        )
+    _check_sampling(given, given.get("temperature", 0))
+    if "temperature" in given:
+        lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
+        sampling = {
+            name: given[name] for name in ("temperature", "top_k", "top_p") if name in given
+        }
+        sampling |= {name: getattr(task.decoding, name) for name in lengths}
+        decoding: Any = SamplingConfig(num_samples=n_best, **sampling)
+    else:
+        beam_size = given.get("beam_size", task.decoding.beam_size)
+        if n_best > beam_size:
+            raise UserError(f"n_best is {n_best}, but must be at most the beam size, {beam_size}")
+        decoding = dataclasses.replace(task.decoding, beam_size=beam_size, n_best=n_best)
+    translator = task.lines(decoding, given.get("seed", 1), options.backward)
+    return functools.partial(_translated, translator, n_best)
+
+
+def _translated(
+    translator: LineTranslator, n_best: int, lines: list[str], first: int
+) -> Iterator[str]:
+    translations = translator.translate(lines, first)
+    for warning in translations.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if n_best == 1:
+        yield from (f"{line}\n" for line in translations.best)
+        return
+    for hypotheses in translations.hypotheses:
+        columns = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        # Beam search may find fewer than `n_best` hypotheses. Empty columns then fill the row.
+        columns += ["\t"] * (n_best - len(columns))
+        yield "\t".join(columns) + "\n"
+
+
+def _text_to_text(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    answers = answers_of(model, options.run, given.get("task"))
+    decoding = BeamSearchConfig(**model.recipe.get("decoding", {}))
+    translator = line_translator(model.network, model.vocabulary, answers, decoding)
+    task = given.get("task") or answers["task"]
+    is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
+
+    def answer(lines: list[str], first: int) -> Iterator[str]:
+        without_tab = [n for n, line in enumerate(lines, first) if is_pair and "\t" not in line]
+        if without_tab:
+            raise LineError(
+                f"line {without_tab[0]} has no tab: separate the two texts of {task} by a tab"
+            )
+        sources = frame_lines(task, tf.constant(lines)).numpy()
+        return _translated(translator, 1, [source.decode() for source in sources], first)
+
+    return answer
+
+
+def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    """Returns a function that continues texts token by token, each as soon as it is generated."""
+    _check_sampling(given, given.get("temperature", 1))
+    config = GenerationConfig(
+        **{"temperature": 1.0, "max_tokens": 128} | {n: given[n] for n in given if n != "seed"}
+    )
+    generator, seed = model.task.generator, given.get("seed", 1)
+
+    def answer(lines: list[str], first: int) -> Iterator[str]:
+        for text in lines:
+            if GAP in text and model.objective == "span_corruption" and not model.sentinels:
+                raise UserError(
+                    f"{options.run} cannot fill {GAP}, because its corruption.kind marks no gaps "
+                    f"in the input: leave {GAP} out"
+                )
+            prompt = (
+                ""
+                if isinstance(generator, SequenceGenerator)
+                else text.rstrip(" " if generator.line_ends else None)
+            )
+            for sample_index in range(config.num_samples):
+                chunks = generator.stream(text, config, seed + sample_index)
+                # Raises for a text that is too long, before the prompt is written.
+                yield prompt + next(chunks, "")
+                yield from chunks
+                yield "\n"
+
+    return answer
+
+
+def _check_sampling(given: dict[str, Any], temperature: float) -> None:
+    changed = [name for name in _SAMPLING[1:] if name in given]
+    if changed and not temperature:
+        raise UserError(f"{changed[0]} applies only to sampling: set a temperature above 0")
+
+
+# Classes of tasks with the settings that they read, and the functions that answer by them.
+_KINDS: tuple = (
+    (LabelledTask, ("language",), _labelled),
+    (Translation, ("beam_size", "n_best", *_SAMPLING), _translations),
+    (Continuation, (*_SAMPLING, "max_tokens", "min_tokens", "num_samples"), _continuations),
+    (Filling, ("top",), _fillings),
+    (Vectors, ("pooling", "max_length"), _json_lines),
+    (WordVectors, (), _json_lines),
+)
+
+
+def _encoder(options: argparse.Namespace, given: dict[str, Any]) -> Vectors:
+    if others := given.keys() - {"pooling", "max_length"}:
+        raise UserError(f"--set {min(others)} has no effect for an encoder: leave it out")
+    return open_encoder(options)[0]
+
+
+def _vectors(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
+    graph = TaskGraph(_encoder(options, given))
+    return lambda lines, first: map(json_line, graph.answer([lines]))
+
+
+def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: str) -> None:
+    """Writes the vectors of all texts to a NumPy file.
+
+    A .npy file has the sentence vectors of an encoder, `(N, D)` float32 of norm 1. A .npz file has
+    the word vectors of an ELMo. For line n, counted from 0, `words_n` contains the N words of the
+    line, and `line_n` contains the vectors of these words in all layers, `(N, 1 + num_layers, D)`.
+    """
+    texts = options.text
+    if not texts:
+        with opened_input(options.input) as lines:
+            texts = list(decoded(lines))
+    if not texts:
+        raise UserError(f"{options.input or 'stdin'} is empty: give one text per line")
+    if options.json:
+        raise UserError(f"--json cannot write {options.output}: leave --json out")
+    if suffix == "npz":
+        location = checkpoint_location(options.run, options.checkpoint)
+        model = load(location, trust_code=options.trust_code)
+        if not isinstance(model.task, WordVectors) or given.keys() - {"tokenized"}:
+            raise UserError(
+                f"{options.output} holds the word vectors of an ELMo, with no other setting than "
+                "tokenized: give a run of ELMo, or a .npy file for an encoder"
+            )
+        arrays = {}
+        rows = embed(model.network, texts, given.get("tokenized", False))
+        for index, (words, vectors) in enumerate(rows):
+            arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
+            arrays[f"line_{index}"] = vectors
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        with opened_output(options.output) as file:
+            file.write(content.getvalue())
+        print(f"{options.output}: the arrays line_0, words_0, ... of {len(texts)} line(s)")
+        return
+    encoder = _encoder(options, given)
+    with opened_output(options.output) as file:
+        began = time.monotonic()
+        vectors = unit_vectors(encoder.encode(texts))
+        np.save(file, vectors)
+    seconds = time.monotonic() - began
+    if empty := sum(not text.strip() for text in texts):
+        print(
+            f"warning: {empty:,} of {len(texts):,} lines are empty and have meaningless vectors",
+            file=sys.stderr,
+        )
+    size = f"{len(vectors):,} vectors of {vectors.shape[1]} numbers"
+    print(f"{options.output}: {size} in {seconds:.1f} s")

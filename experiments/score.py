@@ -1,0 +1,93 @@
+"""The command `score`: computes the perplexity of text files."""
+
+import argparse
+import math
+import sys
+
+from experiments.run import checkpoint_location, write_json
+from macaron_tf.decoding import SequenceGenerator
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.language import perplexity
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import lines_of
+from macaron_tf.io.progress import Progress
+from macaron_tf.loading import load
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.generation import Continuation
+
+
+def open_model(location: str, trust_code: bool = False) -> Pretrained:
+    """Opens a causal language model.
+
+    Args:
+        location: location that `macaron_tf.load` accepts, such as RUN@CHECKPOINT.
+        trust_code: see `macaron_tf.load`.
+    """
+    model = load(location, trust_code=trust_code)
+    task = model.task
+    if not isinstance(task, Continuation) or isinstance(task.generator, SequenceGenerator):
+        raise UserError(
+            f"{location} is a {task.name}, which cannot score texts: give a GPT, GPT-2 or Llama"
+        )
+    return model
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command `score`: prints the perplexity of text files.
+
+    With `--output`, the scores are also written to a JSON file.
+    """
+    location = checkpoint_location(options.run, options.checkpoint)
+    model = open_model(location, options.trust_code)
+    task, max_length = model.task, model.task.longest
+    if options.window and max_length is not None and options.window > max_length:
+        raise UserError(f"--window {options.window} is too long: give at most {max_length}")
+    window = options.window or task.window
+    if max_length is not None:
+        window = min(window, max_length)
+    scorer = task.scorer(window)
+    records = []
+    files = [storage.as_path(file).expanduser() for file in options.files]
+    texts = ["\n".join(lines_of(file, may_be_pipe=True)) for file in files]
+    pairs = list(zip(options.files, texts, strict=True))
+    if empty := [file for file, text in pairs if not text.strip()]:
+        raise UserError(f"{empty[0]} contains no text: give a file with text to score")
+    for file, text in pairs:
+        with Progress(f"scoring {file}"):
+            ids = scorer.text_ids(text)
+            scores = scorer.score_text(ids, options.stride)
+        unknown = ids.count(scorer.vocabulary.special.unk)
+        num_words, num_bytes = len(text.split()), len(scorer.read(text).encode())
+        log_prob, num_tokens = math.fsum(scores.log_probs), int(scores.lengths.sum())
+        record = {
+            "file": file,
+            "tokens": num_tokens,
+            "unknown": unknown,
+            "words": num_words,
+            "bytes": num_bytes,
+            "token_perplexity": perplexity(scores.log_probs, scores.lengths),
+            # The log-likelihood per word allows a comparison of models with different vocabularies.
+            "word_perplexity": math.exp(min(-log_prob / num_words, 700.0)),
+            "bits_per_byte": -log_prob / math.log(2) / num_bytes,
+        }
+        records.append(record)
+        print(
+            f"{file}: perplexity {record['token_perplexity']:,.5g} per token, "
+            f"{record['word_perplexity']:,.5g} per word; {record['bits_per_byte']:.3f} bits per "
+            "byte"
+        )
+        if unknown:
+            print(
+                f"warning: {file}: {unknown:,} of {num_tokens:,} tokens are unknown to the "
+                "vocabulary, so the perplexity per word and the bits per byte are too low",
+                file=sys.stderr,
+            )
+    if options.output:
+        record = {
+            "run": model.name,
+            "checkpoint": model.checkpoint,
+            "window": window,
+            "stride": options.stride,
+            "files": records,
+        }
+        write_json(storage.as_path(options.output), record)
