@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import io
 import itertools
 import pathlib
 import re
@@ -16,7 +15,7 @@ import pytest
 from experiments import registry
 from experiments.recipe import Recipe, override, settings_of
 from macaron_tf.cli import arguments
-from macaron_tf.cli.launcher import COMMANDS, command
+from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
 from tests import lab, walk
 
@@ -26,44 +25,38 @@ FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURIT
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 
+OF_RUNS = {name for name, *_ in import_command(RUNS).COMMANDS}
+NAMES = (*COMMANDS, *OF_RUNS)
+
+
 def commands_in(text: str) -> list[str]:
     """Returns the arguments of `macaron`, or of `python -m`, in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
-    names = rf"macaron (?={'|'.join(COMMANDS)})|python -m (?=experiments\.|export\.)"
+    names = rf"macaron (?={'|'.join(NAMES)})|python -m (?=experiments\.|export\.)"
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'|\"[^\"\n]*\""  # single quotes may span several lines
     commands = re.findall(rf"(?:{names})((?:{quoted}|[^\n`|&#'\"])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in commands]
 
 
 def key(line: str) -> str:
-    """Returns the command or module of a command line, and its sub-command if there is one."""
-    name, *argv = shlex.split(line)
-    if name not in COMMANDS and importlib.util.find_spec(name) is None:
+    """Returns the command or module of a command line."""
+    name = shlex.split(line)[0]
+    if name not in NAMES and importlib.util.find_spec(name) is None:
         raise AssertionError(f"{name} does not exist")
-    main = program(name)
-    sub = main and argv[:1] and re.search(rf"^    {re.escape(argv[0])}\b", help_of(main), re.M)
-    return f"{name} {argv[0]}" if sub else name
+    return name
 
 
 def program(name: str):
     """Returns the `main` function of a command or a module of the lab, or `None` for a script."""
+    if name in OF_RUNS:
+        return import_command(RUNS).main
     if name in COMMANDS:
-        return command(name)
+        return import_command(COMMANDS[name][0]).main
     if name not in lab.COMMANDS:
         return None
     with contextlib.suppress(ModuleNotFoundError):
         name = importlib.import_module(f"{name}.__main__").__name__
     return getattr(importlib.import_module(name), "main", None)
-
-
-@functools.cache
-def help_of(main, *argv) -> str:
-    """Returns the help of a command or sub-command, or "" if no such sub-command exists."""
-    out, errors = io.StringIO(), io.StringIO()
-    redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
-    with redirected[0], redirected[1], contextlib.suppress(SystemExit):
-        main([*argv, "--help"])
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -115,8 +108,9 @@ def accepted(monkeypatch, capsys):
         monkeypatch.setattr(arguments.Parser, method, stop)
 
     def accepts(line: str) -> bool:
-        name, *argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
-        main = program(name)
+        argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
+        main = program(argv[0])
+        argv = argv if argv[0] in OF_RUNS else argv[1:]
         if "..." in argv or main is None or main.__module__ != "macaron_tf.cli.arguments":
             return True
         try:
@@ -191,7 +185,7 @@ def test_targets_and_scripts_exist():
         for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.M):
             assert re.search(rf"^{target}:", makefile, re.M), (page, target)
         for name in re.findall(r"(?:^    |`)macaron ([a-z_.]+)", text, re.M):
-            assert name in COMMANDS, (page, name)
+            assert name in NAMES, (page, name)
 
 
 def test_every_test_is_run_once():

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
+import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import tomllib
 import pytest
 
 from macaron_tf import errors
-from macaron_tf.cli.launcher import COMMANDS, command
+from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command, main
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import EXTRAS
 
@@ -40,9 +41,18 @@ def launched(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_the_help_lists_commands_that_exist():
     shown = launched("--help").stdout
+    texts = {name: text for name, text, *_ in import_command(RUNS).COMMANDS}
     for name, (module, text) in COMMANDS.items():
         assert importlib.util.find_spec(module), module
+        texts[name] = text
+    assert len(texts) > 20
+    for name, text in texts.items():
         assert f"  {name} " in shown and text in shown
+
+
+def test_the_functions_of_commands_exist():
+    for _, _, function, _ in import_command(RUNS).COMMANDS:
+        assert callable(pkgutil.resolve_name(function))
 
 
 @pytest.mark.parametrize("name", ["train", "predict", "export", "serve"])
@@ -78,10 +88,10 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
     assert "starlette" in pinned
 
     @exit_on_user_error
-    def main(arguments):
+    def serve(arguments):
         raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
 
-    assert main([]) == 2
+    assert serve([]) == 2
     message = (
         f"error: this command needs uvicorn: pip install -e '{errors.COMMANDS_FOLDER}[serving]'\n"
     )
@@ -104,9 +114,8 @@ def test_a_command_names_missing_packages_before_it_starts(
         monkeypatch.setitem(sys.modules, module, None)
     if is_wheel:
         monkeypatch.setattr(errors, "COMMANDS_FOLDER", errors._INSTALLED)
-    name, *arguments = line.split()
     package = "'macaron_tf" if is_wheel else f"-e '{errors.COMMANDS_FOLDER}"
-    assert command(name)(arguments) == 2
+    assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert error == f"error: this command needs {modules}: pip install {package}[{extra}]'\n"
 

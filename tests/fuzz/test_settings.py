@@ -7,7 +7,6 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 from experiments import registry
 from experiments.recipe import recipe_from_json, settings_of
 
-
 OF_TASKS = ("finetune:squad", "sentence_bert:snli", "text_to_text:sst2+cola")
 
 
