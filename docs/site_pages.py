@@ -134,7 +134,7 @@ def settings_pages() -> dict[str, str]:
             table(("setting", "meaning", "value", "default"), rows) if rows else "",
         ]
     index = (
-        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `macaron pretrain settings "
+        "# Every setting\n\n`--set PATH=VALUE` replaces a setting, and `macaron settings "
         "RECIPE [WORD]` prints the settings of a recipe with their values. [Recipes, settings, "
         "runs](../settings.md) is the guide.\n\n"
     )
@@ -148,18 +148,17 @@ def settings_pages() -> dict[str, str]:
 
 def commands_pages() -> dict[str, str]:
     """Returns a dict mapping paths to pages: an index of all commands, and a page for each one."""
+    from experiments.commands import main
     from macaron_tf.cli.launcher import COMMANDS, command
 
+    listed = re.search(r"COMMAND\n((?:    .*\n)+)", help_of(main))[1]
+    helps = {name: help_of(main, name) for name in re.findall(r"^    ([\w-]+)", listed, re.M)}
+    helps |= {name: help_of(command(name)) for name in COMMANDS if name not in helps}
     index, pages = "# Every command\n\nThese pages are generated from `--help`.\n\n", {}
-    for name, (_, text) in COMMANDS.items():
-        main = command(name)
-        help_text = help_of(main)
-        page = f"# {name}\n\n````text\n{help_text}````\n"
-        match = re.search(r"COMMAND\n((?:    .*\n)+)", help_text)
-        for sub in re.findall(r"^    ([\w-]+)", match[1], re.M) if match else []:
-            page += f"\n## {name} {sub}\n\n````text\n{help_of(main, sub)}````\n"
-        index += f"- [{name}](commands/{name}.md): {text}\n"
-        pages[f"{REFERENCE}commands/{name}.md"] = page
+    for name, help_text in helps.items():
+        about = " ".join(help_text.split("\n\n")[1].split())  # the paragraph below the usage
+        index += f"- [{name}](commands/{name}.md): {about}\n"
+        pages[f"{REFERENCE}commands/{name}.md"] = f"# {name}\n\n````text\n{help_text}````\n"
     return {f"{REFERENCE}commands.md": index, **pages}
 
 

@@ -2,11 +2,10 @@
 
     macaron export RUN OUT [--checkpoint average] [--n-best 4]
 
-RUN is a run folder of `macaron translate`, `finetune`, `embed`, `elmo`, `text_to_text` or
-`pretrain`, or another location that `macaron_tf.load` accepts, such as `hugging-face:DIR`. The
-classes in `macaron_tf.tasks` document the inputs and outputs. The command writes the folder
-OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and tensorflow_text, but not
-macaron_tf.
+RUN is the folder of a training run, or another location that `macaron_tf.load` accepts, such as
+`hugging-face:DIR`. The classes in `macaron_tf.tasks` document the inputs and outputs. The command
+writes the folder OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and
+tensorflow_text, but not macaron_tf.
 """
 
 import argparse
@@ -125,6 +124,6 @@ main = single_program(
     path_argument(
         "--check SOURCE",
         "print the scores of the model and of each exported file on labelled examples, from a "
-        "source that `finetune evaluate --source` accepts, such as tsv:dev.tsv",
+        "source that `evaluate --source` accepts, such as tsv:dev.tsv",
     ),
 )

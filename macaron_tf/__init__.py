@@ -8,7 +8,7 @@
 
 Importing this package registers its layers and models with Keras, so that
 `keras.saving.load_model` finds the classes. A command imports TensorFlow only if the command needs
-TensorFlow. `--help` and the command `client`, for example, run without TensorFlow.
+TensorFlow. `--help`, for example, runs without TensorFlow.
 """
 
 import importlib

@@ -235,7 +235,7 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
         return parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
         raise UserError(
-            f"{location} has no readable model.json: give the folder that a `train` command or "
+            f"{location} has no readable model.json: give the folder that `macaron train` or "
             "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
             "hub:OWNER/NAME or a .keras file"
         ) from error

@@ -385,7 +385,8 @@ class Pretrained:
             name, init = self.name or self.checkpoint, self.checkpoint or self.name
             raise UserError(
                 f"{name} makes no predictions from texts, because {self.missing_head} was not "
-                f"read: fine-tune it by `finetune train` or `text_to_text train` with --init {init}"
+                f"read: fine-tune it by `macaron train finetune:TASK` or `text_to_text:TASK` with "
+                f"--init {init}"
             )
 
     def classifier(
@@ -452,8 +453,8 @@ class Pretrained:
 
         The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
         rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
-        this method, the command `macaron finetune` can also validate, resume runs, read text
-        pairs, and fine-tune for regression and tagging.
+        this method, the command `macaron train finetune:TASK` can also validate, resume runs, read
+        text pairs, and fine-tune for regression and tagging.
 
         Args:
             texts: training texts.

@@ -305,12 +305,12 @@ class FinetuningRun(EpochRun):
             best = "best validation scores at step {step:,}: " + metrics_line(metrics)
             if not metrics or metrics["score"] > level + CHANCE_MARGIN:
                 return best, commands
-            best += f"\nat chance level: the same answer to every example has the score {level:.4f}"
-            mend = [
+            best += (
+                f"\nat chance level: the same answer to every example has the score {level:.4f}; "
                 "train another run with more epochs or training.max_steps, another "
                 "training.learning_rate, more examples or other weights (--init)"
-            ]
-            return best, mend
+            )
+            return best, []
 
         commands = ["evaluate {run}{data}", "predict {run} --input FILE"]
         if task.submissions:

@@ -9,7 +9,7 @@ The recipes for the larger models were not run to the end.
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
 """
 
-from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training.config import TrainingConfig
@@ -108,9 +108,8 @@ def bert_large() -> PretrainingRecipe:
 def bert_devlin_128() -> PretrainingRecipe:
     """Returns a recipe for the first 900,000 updates of the original BERT base.
 
-        macaron pretrain train bert_devlin_128 runs/bert128 --data-dir DIR
-        macaron pretrain train bert_devlin_512 runs/bert --data-dir DIR \\
-            --init runs/bert128
+        macaron train bert_devlin_128 runs/bert128 --data-dir DIR
+        macaron train bert_devlin_512 runs/bert --data-dir DIR --init runs/bert128
 
     These updates have rows of 128 tokens. The second command above runs the last 100,000 updates,
     which have rows of 512 tokens.

@@ -20,7 +20,7 @@ models were not run to the end.
     amlp_tiny        4.65             81.1         69.5
 """
 
-from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.objectives import MaskingConfig
@@ -295,7 +295,7 @@ def xlm_tiny() -> PretrainingRecipe:
     text is the user interface text of the program `homeassistant` in English, German and French.
     The text is short, so it is read many times. To train on image captions instead:
 
-        macaron pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
+        macaron train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"),
             ("tfds:multi30k/de-en", "train", None, ("de", "en")), ("tfds:multi30k/fr-en", "train",
@@ -328,10 +328,9 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     predicts the next token. Each batch has text in one language, and there are no translation
     pairs. All other settings are the same as in `xlm_tiny`. For a masked language model without
     translation pairs, use `--set objective=masked_language --set model.causal=False`. The following
-    command trains on image captions. `macaron generate complete runs/clm` can then
-    complete a caption.
+    command trains on image captions. `macaron predict runs/clm` can then complete a caption.
 
-        macaron pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set \\
+        macaron train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"))'
 
@@ -348,7 +347,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
 def xlm_captions_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny XLM, trained on English and German captions of different images.
 
-        macaron pretrain train xlm_captions_tiny runs/captions --data-dir DIR
+        macaron train xlm_captions_tiny runs/captions --data-dir DIR
 
     The masked language model reads the English captions of one half of Multi30k and the German
     captions of the other half. No image has captions in both languages, so unsupervised translation

@@ -39,7 +39,7 @@ def elmo_tiny() -> ElmoRecipe:
 def elmo_original() -> ElmoRecipe:
     """Returns a recipe for the released ELMo, with 93.6 million parameters besides the softmax.
 
-        macaron elmo train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
+        macaron train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
 
     The model follows Peters et al. 2018, section 3.4, and the released training code
     (bin/train_elmo.py of bilm-tf): a character CNN with highway layers, and two LSTMs per direction

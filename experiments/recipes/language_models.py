@@ -10,7 +10,7 @@ runs with other settings than these recipes: 5,000 updates of 512 tokens, and pr
 for the larger models were not run to the end.
 """
 
-from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.objectives import MaskingConfig
 
@@ -18,8 +18,8 @@ from macaron_tf.objectives import MaskingConfig
 def gpt_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny GPT, which trains on two CPU cores.
 
-        macaron generate complete runs/gpt "The story of"
-        macaron finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
+        macaron predict runs/gpt "The story of"
+        macaron train finetune_gpt:sst2 runs/gpt-sst2 --init runs/gpt
 
     The model predicts the next token. It follows Radford et al. 2018: a causal post-norm
     Transformer with learned positions and lower-cased BPE tokens. The embedding matrix also
@@ -105,7 +105,7 @@ def gpt_base() -> PretrainingRecipe:
 def gpt2_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny GPT-2, which trains on two CPU cores.
 
-        macaron generate complete runs/gpt2 "The story of"
+        macaron predict runs/gpt2 "The story of"
 
     The model follows Radford et al. 2019, section 2. A LayerNorm precedes each sub-layer, and
     another LayerNorm follows the last block. The initial weights of the last matrix in each
@@ -126,7 +126,7 @@ def gpt2_tiny() -> PretrainingRecipe:
 def llama_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny Llama, which trains on two CPU cores.
 
-        macaron generate complete runs/llama "The story of"
+        macaron predict runs/llama "The story of"
 
     The model follows Touvron et al. 2023: RMSNorm before each sub-layer, rotary position
     embeddings, a SiLU-gated feed-forward layer, no biases, and no dropout. Two query heads share
@@ -142,7 +142,7 @@ def llama_tiny() -> PretrainingRecipe:
 def llama_quick() -> PretrainingRecipe:
     """Returns a recipe for a small Llama: `gpt_quick` with the model of `llama_tiny`.
 
-        macaron pretrain train llama_quick runs/llama --data-dir DIR
+        macaron train llama_quick runs/llama --data-dir DIR
 
     Measured over three seeds with `--set training.learning_rate=4e-3`
     (`experiments/results/compare`): a validation loss of 4.544 ± 0.035 nats, and 4.392 ±
@@ -191,7 +191,7 @@ def gpt2_base() -> PretrainingRecipe:
 def transformer_xl_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny Transformer-XL, whose attention has a memory of earlier text.
 
-        macaron pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
+        macaron evaluate runs/xl --corpus corpora/xl --set memory_length=256
 
     The recipe follows Dai et al. 2019: the model reads several texts in parallel, one segment at a
     time, and the memory is as long as a segment. Gradients are clipped at norm 0.25, as in the
@@ -218,7 +218,8 @@ def transformer_xl_tiny() -> PretrainingRecipe:
 def transformer_xl_base() -> PretrainingRecipe:
     """Returns a recipe for the paper's Transformer-XL with 16 layers, width 410 and 10 heads.
 
-        macaron pretrain evaluate runs/xl --corpus corpora/xl --memory 640 --clamp 400
+        macaron evaluate runs/xl --corpus corpora/xl --set memory_length=640 \\
+            --set model.clamp_length=400
 
     Settings from Dai et al. 2019, section 4.1, and the released script for WikiText-103: 60
     parallel texts, segments of 150 tokens and a memory of 150 tokens. The paper's model has
@@ -255,7 +256,7 @@ def transformer_xl_base() -> PretrainingRecipe:
 def xlnet_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny XLNet, which predicts tokens of a row in random order.
 
-        macaron finetune train rte runs/rte --init runs/xlnet --data-dir DIR
+        macaron train finetune:rte runs/rte --init runs/xlnet --data-dir DIR
 
     Settings from Yang et al. 2019: a token is predicted from the tokens that precede it in a random
     permutation. The model predicts one in 6 tokens, in spans of 1 to 5 tokens. Rows continue from

@@ -1,6 +1,6 @@
 """Recipes for the sequence tasks on which Bai et al. 2018 compare TCN with recurrent models.
 
-`macaron tcn --help` shows the commands, and `experiments.tcn.tasks` has published
+`python -m experiments.lab.tcn` makes the comparison, and `experiments.tcn.tasks` has published
 results. Unless a docstring says otherwise, model, dropout, gradient clipping, batch size and
 learning rate are from the paper and its released code. Adam's learning rate falls linearly to 0,
 while in the released code it is constant or falls in steps. The number of updates was chosen so

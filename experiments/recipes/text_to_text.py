@@ -10,7 +10,7 @@ runs with other settings than these recipes: 5,000 updates of 8 rows, and pre-no
 the base models were not run to the end.
 """
 
-from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
 from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
 

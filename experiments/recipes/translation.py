@@ -9,7 +9,7 @@ Multi30k, also from pre-trained models after 1,000 updates. The IWSLT14 and WMT1
 not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several GPUs or TPUs.
 """
 
-from experiments.translate.run import DataConfig, TranslationRecipe
+from experiments.translate.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
@@ -111,15 +111,14 @@ def multi30k_transformer_tiny() -> TranslationRecipe:
 def multi30k_xlm_tiny() -> TranslationRecipe:
     """Returns a recipe for Multi30k English-German that starts from a pre-trained tiny XLM.
 
-        macaron pretrain train xlm_tiny runs/xlm
-        macaron translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
-            --data-dir DIR
+        macaron train xlm_tiny runs/xlm
+        macaron train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm --data-dir DIR
 
     The recipe follows Conneau and Lample 2019, section 4.3. The token embeddings, the language
     embeddings, the encoder and the decoder start from the pre-trained weights. The cross-attention
-    is randomly initialized. For other rows of the paper's table, add `--init-parts encoder`,
-    `decoder` or `embeddings`, or omit `--init`. With `--init-decoder`, the decoder starts from a
-    second run, such as a causal language model.
+    is randomly initialized. For other rows of the paper's table, choose the parts, as by `--set
+    "init_parts=('embeddings','encoder')"`, or omit `--init`. With `--set init_decoder=RUN`, the
+    decoder starts from a second run, such as a causal language model.
 
     The text is the same as in `multi30k_macaron_tiny`, but is not lower-cased, because XLM's
     vocabulary is cased. The sizes of encoder and decoder are the sizes of the pre-trained model.
@@ -149,10 +148,9 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 def multi30k_unsupervised_tiny() -> TranslationRecipe:
     """Returns a recipe for unsupervised translation on Multi30k in both directions.
 
-        macaron pretrain train xlm_captions_tiny runs/captions --data-dir DIR
-        macaron translate train multi30k_unsupervised_tiny runs/unsupervised \\
-            --init runs/captions --data-dir DIR
-        macaron translate evaluate runs/unsupervised --backward --data-dir DIR
+        macaron train xlm_captions_tiny runs/captions --data-dir DIR
+        macaron train multi30k_unsupervised_tiny runs/u --init runs/captions --data-dir DIR
+        macaron evaluate runs/u --backward --data-dir DIR
 
     The recipe follows Conneau and Lample 2019, section 4.2. Encoder and decoder are initialized
     from a tiny pre-trained XLM. Both process both languages, English and German, which language
@@ -184,9 +182,8 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
 def multi30k_bart_tiny() -> TranslationRecipe:
     """Returns a recipe for Multi30k German-English with a tiny BART and a new source encoder.
 
-        macaron pretrain train bart_tiny runs/bart --data-dir DIR
-        macaron translate train multi30k_bart_tiny runs/m30k-bart --init runs/bart \\
-            --data-dir DIR
+        macaron train bart_tiny runs/bart --data-dir DIR
+        macaron train multi30k_bart_tiny runs/m30k-bart --init runs/bart --data-dir DIR
 
     The recipe follows Lewis et al. 2020, section 3.4. A randomly initialized encoder with a German
     vocabulary replaces the token embeddings of BART's encoder. The first stage trains only the new

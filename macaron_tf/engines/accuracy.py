@@ -24,7 +24,7 @@ class Accuracy:
 
     Args:
         task: task that defines the score.
-        source: source of the examples, in the form of `finetune evaluate --source`. If the source
+        source: source of the examples, in the form of `evaluate --source`. If the source
             has splits, such as a dataset of TensorFlow Datasets, the examples are the task's first
             validation split. Otherwise the examples are the whole file.
 

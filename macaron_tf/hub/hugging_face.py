@@ -33,8 +33,8 @@ _FOLDERS = (
 _GENERATE = """inputs = tokenizer("A text", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
 _GENERATORS = ("text-generation", "translation", "text2text-generation")
-_COMMANDS = """`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf. With
-`--init hugging-face:DIR`, macaron_tf's training commands start from these weights.
+_COMMANDS = """`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf, whose
+command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these weights.
 """
 
 

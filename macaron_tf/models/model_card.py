@@ -30,8 +30,8 @@ USE_OF_EXPORT = """This folder is a version of a SavedModel. `macaron serve MODE
 over REST, where MODEL is the parent folder. TensorFlow Serving can also serve the model. A program
 that loads this folder needs tensorflow and tensorflow_text.
 """
-_COMMANDS = """`macaron export DIR OUT` writes the model as a SavedModel. With `--init DIR`, the
-training commands start from these weights.
+_COMMANDS = """`macaron export DIR OUT` writes the model as a SavedModel. `macaron train
+RECIPE RUN --init DIR` starts from these weights.
 """
 
 

@@ -74,6 +74,6 @@ def task_of(model: Any) -> TaskKind:
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # encoder without a task head
     raise UserError(
-        f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `finetune "
-        f"train TASK RUN --init {model.checkpoint or name}`"
+        f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `macaron "
+        f"train finetune:TASK RUN --init {model.checkpoint or name}`"
     )

@@ -42,7 +42,7 @@ class Continuation(Decoding):
 
     The outputs are `completion (B,)` strings without the input text, `log_prob (B,)` float32, and
     `tokens (B,)` int32, the number of new tokens including the end token. An output does not depend
-    on the other texts in the batch. `macaron generate` gives the same outputs for the same
+    on the other texts in the batch. `macaron predict` gives the same outputs for the same
     settings and seed.
 
     The graph raises InvalidArgumentError for a text that is too long, for an empty text if the

@@ -150,7 +150,7 @@ class LabelledTask(OnePass):
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels: give a split with "
-                "labels, or use `finetune predict`"
+                "labels, or use `predict`"
             )
         return examples
 

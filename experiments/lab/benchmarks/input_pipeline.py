@@ -171,7 +171,7 @@ class Work:
             yield mask_rows(rows, self.vocabulary, rng)
 
     def macaron_tf_rows(self) -> Iterator[np.ndarray]:
-        """Yields the rows `(N, L)` of each document, as `pretrain prepare` makes them."""
+        """Yields the rows `(N, L)` of each document, as `prepare` makes them."""
         for document in tokenized_documents(self.texts, self.vocabulary, None):
             rows = pack_rows([document], self.length, cross_documents=False)
             yield Rows.of(rows, self.length, self.vocabulary.special).token_ids

@@ -19,8 +19,8 @@ called in this process, by one client and by several clients.
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
 SavedModel compiled by XLA (`macaron keras_model --compile`).
 
-With `--run`, the benchmark times only a run of `macaron finetune`, exported in float32, in
-bfloat16 and in LiteRT. It also reports the accuracy on the validation split.
+With `--run`, the benchmark times only a fine-tuning run, exported in float32, in bfloat16 and in
+LiteRT. It also reports the accuracy on the validation split.
 
 With `--served`, the benchmark times only a folder of exported versions: in this process, and over
 HTTP in `macaron serve` with default settings, by one client and then by `--clients` clients.
@@ -120,8 +120,8 @@ command = Benchmark(
     count("--new-tokens", "number of tokens in each translation", 24, minimum=2),
     path_argument(
         "--run",
-        "folder of a run of `macaron finetune` on a task that classifies single texts; the "
-        "benchmark then times only this run (default: time models with random weights)",
+        "folder of a fine-tuning run on a task that classifies single texts; the benchmark then "
+        "times only this run (default: time models with random weights)",
     ),
     path_argument(
         "--served OUT",

@@ -34,7 +34,7 @@ class Tfds:
         download: whether to download and prepare a dataset that is missing in the folder.
         trust_code: whether to run Python code that the name of a source or the description of a
             dataset names, if a file contains this name. Functions that `macaron_tf.plug_ins.find`
-            has found before, such as `--source python:mine:rows`, may run anyway.
+            has found before, such as `--set source=python:mine:rows`, may run anyway.
     """
 
     data_dir: str | os.PathLike | None = None
