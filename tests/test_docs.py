@@ -13,10 +13,12 @@ import sys
 import pytest
 
 from experiments import registry
+from experiments.predict import AnswerSettings, answer_settings
 from experiments.recipe import Recipe, override, settings_of
 from macaron_tf.cli import arguments
 from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
+from macaron_tf.settings import hints_of
 from tests import lab, walk
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -158,14 +160,18 @@ def settings_in(text: str) -> list[str]:
 
 
 def is_setting(setting: str) -> bool:
-    """Returns whether some recipe accepts a setting.
+    """Returns whether some recipe, or the command `predict`, accepts a setting.
 
     If the value is a placeholder, only the path must exist.
     """
     path, _, value = setting.partition("=")
     recipes_with_path = [recipe for recipe, paths in recipes() if path in paths]
-    if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+", value):
-        return bool(recipes_with_path)
+    is_of_answers = path in hints_of(AnswerSettings)
+    if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+|python:[\w.:]+", value):
+        return bool(recipes_with_path) or is_of_answers
+    if is_of_answers:
+        with contextlib.suppress(UserError):
+            return bool(answer_settings([setting]))
     for recipe in recipes_with_path:
         with contextlib.suppress(UserError):
             override(recipe, [setting])
@@ -173,9 +179,12 @@ def is_setting(setting: str) -> bool:
     return False
 
 
+PLACEHOLDERS = ("PATH=VALUE", "NAME=VALUE")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_of_a_page_is_one_of_a_recipe(page):
-    settings = [setting for setting in settings_in(PAGES[page]) if setting != "PATH=VALUE"]
+    settings = [setting for setting in settings_in(PAGES[page]) if setting not in PLACEHOLDERS]
     assert not [setting for setting in settings if not is_setting(setting)]
 
 
