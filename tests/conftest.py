@@ -207,8 +207,8 @@ def number_text(once) -> str:
 
 @pytest.fixture(scope="session")
 def number_run(once, number_text) -> pathlib.Path:
-    """Returns a run that `translate train` trained on number pairs."""
-    from experiments.translate.commands import main
+    """Returns a run that was trained on number pairs."""
+    from experiments.commands import main
 
     def make(folder: pathlib.Path) -> None:
         arguments = ["train", "multi30k_macaron_tiny", str(folder / "numbers")]

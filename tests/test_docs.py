@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import io
 import itertools
 import pathlib
 import re
@@ -14,14 +13,12 @@ import sys
 import pytest
 
 from experiments import registry
-from experiments.embed.run import paper_recipe
-from experiments.finetune.run import preset
+from experiments.predict import AnswerSettings, answer_settings
 from experiments.recipe import Recipe, override, settings_of
-from experiments.text_to_text.run import TextRecipe
 from macaron_tf.cli import arguments
-from macaron_tf.cli.launcher import COMMANDS, command
-from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
+from macaron_tf.settings import hints_of
 from tests import lab, walk
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -30,44 +27,38 @@ FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURIT
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 
+OF_RUNS = {name for name, *_ in import_command(RUNS).COMMANDS}
+NAMES = (*COMMANDS, *OF_RUNS)
+
+
 def commands_in(text: str) -> list[str]:
     """Returns the arguments of `macaron`, or of `python -m`, in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
-    names = rf"macaron (?={'|'.join(COMMANDS)})|python -m (?=experiments\.|export\.)"
+    names = rf"macaron (?={'|'.join(NAMES)})|python -m (?=experiments\.|export\.)"
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'|\"[^\"\n]*\""  # single quotes may span several lines
     commands = re.findall(rf"(?:{names})((?:{quoted}|[^\n`|&#'\"])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in commands]
 
 
 def key(line: str) -> str:
-    """Returns the command or module of a command line, and its sub-command if there is one."""
-    name, *argv = shlex.split(line)
-    if name not in COMMANDS and importlib.util.find_spec(name) is None:
+    """Returns the command or module of a command line."""
+    name = shlex.split(line)[0]
+    if name not in NAMES and importlib.util.find_spec(name) is None:
         raise AssertionError(f"{name} does not exist")
-    main = program(name)
-    sub = main and argv[:1] and re.search(rf"^    {re.escape(argv[0])}\b", help_of(main), re.M)
-    return f"{name} {argv[0]}" if sub else name
+    return name
 
 
 def program(name: str):
     """Returns the `main` function of a command or a module of the lab, or `None` for a script."""
+    if name in OF_RUNS:
+        return import_command(RUNS).main
     if name in COMMANDS:
-        return command(name)
+        return import_command(COMMANDS[name][0]).main
     if name not in lab.COMMANDS:
         return None
     with contextlib.suppress(ModuleNotFoundError):
         name = importlib.import_module(f"{name}.__main__").__name__
     return getattr(importlib.import_module(name), "main", None)
-
-
-@functools.cache
-def help_of(main, *argv) -> str:
-    """Returns the help of a command or sub-command, or "" if no such sub-command exists."""
-    out, errors = io.StringIO(), io.StringIO()
-    redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
-    with redirected[0], redirected[1], contextlib.suppress(SystemExit):
-        main([*argv, "--help"])
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -119,8 +110,9 @@ def accepted(monkeypatch, capsys):
         monkeypatch.setattr(arguments.Parser, method, stop)
 
     def accepts(line: str) -> bool:
-        name, *argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
-        main = program(name)
+        argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])
+        main = program(argv[0])
+        argv = argv if argv[0] in OF_RUNS else argv[1:]
         if "..." in argv or main is None or main.__module__ != "macaron_tf.cli.arguments":
             return True
         try:
@@ -149,13 +141,13 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
 
 @functools.cache
 def recipes() -> list[tuple[Recipe, set[str]]]:
-    """Returns named recipes and some task recipes, each with the paths of its settings."""
-    tasks = [get_task(name, own=True) for name in ("squad", "classify", "tag", "choose", "sst2")]
-    made = [registry.load(name) for name in registry.names()]
-    made += [paper_recipe(name) for name in ("snli", "stsb", "triplets")]
-    made += [preset(name, task) for name in ("elmo", "macaron") for task in tasks]
-    text = dict(model="t5_tiny", task="sst2", source="tsv:x", init="x", training=made[0].training)
-    made += [TextRecipe(**text), made[-1].changed(languages=("en", "de"))]
+    """Returns recipes of every kind, each with the paths of its settings."""
+    names = [*registry.names(), "text_to_text:sst2"]
+    names += [f"sentence_bert:{task}" for task in ("snli", "stsb", "triplets")]
+    tasks = ("squad", "classify", "tag", "choose", "sst2")
+    names += [f"{name}:{task}" for name in ("finetune_elmo", "finetune") for task in tasks]
+    made = [registry.load(name) for name in names]
+    made.append(made[-1].changed(languages=("en", "de")))
     return [(recipe, {path for path, *_ in settings_of(recipe)}) for recipe in made]
 
 
@@ -168,14 +160,18 @@ def settings_in(text: str) -> list[str]:
 
 
 def is_setting(setting: str) -> bool:
-    """Returns whether some recipe accepts a setting.
+    """Returns whether some recipe, or the command `predict`, accepts a setting.
 
     If the value is a placeholder, only the path must exist.
     """
     path, _, value = setting.partition("=")
     recipes_with_path = [recipe for recipe, paths in recipes() if path in paths]
-    if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+", value):
-        return bool(recipes_with_path)
+    is_of_answers = path in hints_of(AnswerSettings)
+    if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+|python:[\w.:]+", value):
+        return bool(recipes_with_path) or is_of_answers
+    if is_of_answers:
+        with contextlib.suppress(UserError):
+            return bool(answer_settings([setting]))
     for recipe in recipes_with_path:
         with contextlib.suppress(UserError):
             override(recipe, [setting])
@@ -183,9 +179,12 @@ def is_setting(setting: str) -> bool:
     return False
 
 
+PLACEHOLDERS = ("PATH=VALUE", "NAME=VALUE")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_of_a_page_is_one_of_a_recipe(page):
-    settings = [setting for setting in settings_in(PAGES[page]) if setting != "PATH=VALUE"]
+    settings = [setting for setting in settings_in(PAGES[page]) if setting not in PLACEHOLDERS]
     assert not [setting for setting in settings if not is_setting(setting)]
 
 
@@ -195,7 +194,7 @@ def test_targets_and_scripts_exist():
         for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.M):
             assert re.search(rf"^{target}:", makefile, re.M), (page, target)
         for name in re.findall(r"(?:^    |`)macaron ([a-z_.]+)", text, re.M):
-            assert name in COMMANDS, (page, name)
+            assert name in NAMES, (page, name)
 
 
 def test_every_test_is_run_once():

@@ -46,7 +46,7 @@ def compiled(model: keras.Model, **options) -> keras.Model:
 
 
 def test_help_does_not_wait_for_keras():
-    commands = "import experiments.translate.commands"
+    commands = "import experiments.commands"
     in_new_process(commands, "assert 'keras' not in sys.modules")
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         macaron_tf.nothing  # noqa: B018

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pathlib
+import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import tomllib
 import pytest
 
 from macaron_tf import errors
-from macaron_tf.cli.launcher import COMMANDS, command
+from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command, main
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import EXTRAS
 
@@ -24,9 +25,9 @@ PLAIN = """
 import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
 sys.modules |= dict.fromkeys(blocked)
-for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrain.evaluate",
-             "finetune.train", "finetune.evaluate", "embed.train", "generate.writing", "elmo.run",
-             "text_to_text.train", "recipes.bert"):
+for name in ("commands", "train", "predict", "score", "translate.run", "translate.evaluate",
+             "pretrain.run", "pretrain.evaluate", "finetune.run", "finetune.evaluate", "embed.run",
+             "elmo.run", "text_to_text.run", "recipes.bert"):
     importlib.import_module("experiments." + name)
 for name in ("hub", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
@@ -40,12 +41,21 @@ def launched(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_the_help_lists_commands_that_exist():
     shown = launched("--help").stdout
+    texts = {name: text for name, text, *_ in import_command(RUNS).COMMANDS}
     for name, (module, text) in COMMANDS.items():
         assert importlib.util.find_spec(module), module
+        texts[name] = text
+    assert len(texts) > 20
+    for name, text in texts.items():
         assert f"  {name} " in shown and text in shown
 
 
-@pytest.mark.parametrize("name", ["translate", "export", "serve"])
+def test_the_functions_of_commands_exist():
+    for _, _, function, _ in import_command(RUNS).COMMANDS:
+        assert callable(pkgutil.resolve_name(function))
+
+
+@pytest.mark.parametrize("name", ["train", "predict", "export", "serve"])
 def test_a_command_s_help_waits_for_no_keras(name):
     code = (
         "import sys; from macaron_tf.cli.launcher import main\n"
@@ -60,7 +70,7 @@ def test_a_command_s_help_waits_for_no_keras(name):
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("translat", "; perhaps you meant 'translate'"), ("nothing", ""), ("benchmarks.decode", "")],
+    [("trian", "; perhaps you meant 'train'"), ("nothing", ""), ("benchmarks.decode", "")],
 )
 def test_an_unknown_command_is_one_sentence(name, near):
     process = launched(name)
@@ -78,10 +88,10 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
     assert "starlette" in pinned
 
     @exit_on_user_error
-    def main(arguments):
+    def serve(arguments):
         raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
 
-    assert main([]) == 2
+    assert serve([]) == 2
     message = (
         f"error: this command needs uvicorn: pip install -e '{errors.COMMANDS_FOLDER}[serving]'\n"
     )
@@ -91,9 +101,8 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
 @pytest.mark.parametrize(
     ("line", "modules", "extra"),
     [
-        ("finetune evaluate RUN", "scipy", "evaluate"),
-        ("pretrain train bert_tiny OUT", "scipy, tensorboard", "train"),
-        ("tcn train jsb OUT", "scipy, tensorboard", "train"),
+        ("evaluate RUN", "scipy", "evaluate"),
+        ("train bert_tiny OUT", "scipy, tensorboard", "train"),
         ("compare OUT", "matplotlib, scipy, tensorboard", "studies"),
     ],
 )
@@ -105,9 +114,8 @@ def test_a_command_names_missing_packages_before_it_starts(
         monkeypatch.setitem(sys.modules, module, None)
     if is_wheel:
         monkeypatch.setattr(errors, "COMMANDS_FOLDER", errors._INSTALLED)
-    name, *arguments = line.split()
     package = "'macaron_tf" if is_wheel else f"-e '{errors.COMMANDS_FOLDER}"
-    assert command(name)(arguments) == 2
+    assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert error == f"error: this command needs {modules}: pip install {package}[{extra}]'\n"
 

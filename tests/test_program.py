@@ -37,7 +37,7 @@ def run(arguments, **options):
     "arguments, error",
     [
         (f"{PRINT} > /dev/full", "standard input or output failed (No space left on device)"),
-        (r"-m macaron_tf generate $'\xff'", r"argument 2 is not UTF-8: encode '\udcff'"),
+        (r"-m macaron_tf predict $'\xff'", r"argument 2 is not UTF-8: encode '\udcff'"),
     ],
 )
 def test_a_stream_that_fails_is_one_sentence(arguments, error):

@@ -103,7 +103,7 @@ def test_the_metadata_name_what_the_package_is(wheel):
     assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
     text = metadata.get_payload()
     assert text.startswith("# macaron_tf") and "any block (with a few exceptions)" in text
-    assert "    macaron translate train " in text
+    assert "    macaron train " in text
     # A relative link does not work on a package index's page.
     assert not re.search(r"\]\((?!http)", text)
 
@@ -113,10 +113,10 @@ def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):
     settings = [
         argument for setting in number_settings(number_text, 20) for argument in ("--set", setting)
     ]
-    train = ["translate", "train", "multi30k_macaron_tiny", "run", *settings]
+    train = ["train", "multi30k_macaron_tiny", "run", *settings]
     shown = run(macaron, *train, cwd=tmp_path)
-    assert "next: macaron translate average run" in shown
-    answer = run(macaron, "translate", "translate", "run", stdin="one two three\n", cwd=tmp_path)
+    assert "next: macaron average run" in shown
+    answer = run(macaron, "predict", "run", stdin="one two three\n", cwd=tmp_path)
     shown = run(macaron, "export", "run", "served", cwd=tmp_path)
     assert "serve it with: macaron serve served" in shown
     assert run(scripts / "python", "-c", ANSWER, "served/1", cwd=tmp_path) == answer

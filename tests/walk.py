@@ -60,81 +60,76 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     pretrained += " gpt gpt2 transformer_xl xlnet t5 bart xlm_clm"
     text = "the story of a man\na woman in the house\n"
     return [
-        ("", "translate recipes", 0),
-        ("", f"translate train multi30k_macaron_tiny {r}/m30k {d} {short}", 0),
-        ("", f"translate average {r}/m30k --last 2", 0),
-        ("", f"translate evaluate {r}/m30k {d} --split validation[:64]", 0),
-        ("A man is riding a bike.\n", f"translate translate {r}/m30k", 0),
-        ("", "pretrain recipes", 0),
-        ("", "pretrain settings bert_tiny warm", 0),
-        ("", f"pretrain prepare bert_tiny {out}/corpus {d}", 0),
-        ("", f"pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}", 0),
-        ("", f"pretrain fill {r}/swish 'the [MASK] of the story'", 0),
-        ("", f"pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
-        *(
-            ("", f"pretrain train {name}_tiny {r}/{name} {d} {short}", 0)
-            for name in pretrained.split()
-        ),
-        ("", f"pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
-        ("", f"pretrain fill {r}/bert 'the [MASK] of the story'", 0),
-        ("", f"translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
-        ("", f"pretrain train xlm_captions_tiny {r}/captions {d} {short}", 0),
-        ("", f"translate train multi30k_unsupervised_tiny {r}/u --init {r}/captions "
-         f"{d} {short}", 0),
-        ("", f"translate evaluate {r}/u --backward {d} --split validation[:64]", 0),
-        ("", f"translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
+        ("", "recipes", 0),
+        ("", f"train multi30k_macaron_tiny {r}/m30k {d} {short}", 0),
+        ("", f"average {r}/m30k --last 2", 0),
+        ("", f"evaluate {r}/m30k {d} --split validation[:64]", 0),
+        ("A man is riding a bike.\n", f"predict {r}/m30k", 0),
+        ("", "settings bert_tiny warm", 0),
+        ("", f"prepare bert_tiny {out}/corpus {d}", 0),
+        ("", f"train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}", 0),
+        ("", f"predict {r}/swish 'the [MASK] of the story'", 0),
+        ("", f"evaluate {r}/swish --corpus {out}/corpus", 0),
+        *(("", f"train {name}_tiny {r}/{name} {d} {short}", 0) for name in pretrained.split()),
+        ("", f"train xlm_tiny {r}/xlm {d} {short}", 0),
+        ("", f"predict {r}/bert 'the [MASK] of the story'", 0),
+        ("", f"train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
+        ("", f"train xlm_captions_tiny {r}/captions {d} {short}", 0),
+        ("", f"train multi30k_unsupervised_tiny {r}/u --init {r}/captions {d} {short}", 0),
+        ("", f"evaluate {r}/u --backward {d} --split validation[:64]", 0),
+        ("", f"train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
          "--set first_stage_steps=5", 0),
         *(
-            ("", f"pretrain train {recipe} {r}/{name} {d} {short} --set {part}", 0)
+            ("", f"train {recipe} {r}/{name} {d} {short} --set {part}", 0)
             for recipe, name, part in (
                 ("bert_tiny", "own", "model.block=my_parts:ChannelsFirst"),
                 ("gpt_tiny", "gate", "model.block=my_operator:GateBlock"),
                 ("bert_tiny", "z", "objective=my_objective:WithZLoss"),
             )
         ),
-        ("", f"translate train multi30k_transformer_tiny {r}/splitting {d} {short} "
+        ("", f"train multi30k_transformer_tiny {r}/splitting {d} {short} "
          "--set 'model.scheme=channels/2 width 1, tokens, channels/2 width 1'", 0),
         ("", f"look {r}/swish 'a man sleeps' --out {out}/look", 0),
-        ("", "finetune settings classify table", 0),
-        ("", f"finetune train classify {r}/mine --source tsv:{out}/mine.tsv "
+        ("", "tasks", 0),
+        ("", "settings finetune:classify table", 0),
+        ("", f"train finetune:classify {r}/mine --set source=tsv:{out}/mine.tsv "
          f"--init {r}/swish {tune}", 0),
-        ("", f"finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
-        ("", f"finetune evaluate {r}/rte {d}", 0),
-        ("Two men sleep.\tMen sleep.\n", f"finetune predict {r}/rte", 0),
+        ("", f"train finetune:rte {r}/rte --init {r}/swish {d} {tune}", 0),
+        ("", f"evaluate {r}/rte {d}", 0),
+        ("Two men sleep.\tMen sleep.\n", f"predict {r}/rte", 0),
         ("", f"compare {r}/tasks bert={r}/bert swish={r}/swish --tasks cola rte --seeds 1 --jobs 1 "
          f"{tune} {d}", 0),
-        ("", f"finetune train squad {r}/squad --init {r}/bert {d} {tune} "
+        ("", f"train finetune_bert:squad {r}/squad --init {r}/bert {d} {tune} "
          "--set spans.max_question=16", 0),
-        ("", f"finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
-        ("", f"finetune baseline rte {d}", 0),
-        ("", f"generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 --max-tokens 8", 0),
-        (text, f"generate score {r}/gpt2 {out}/lines.txt", 0),
+        ("", f"train finetune_bert:conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
+        ("", f"baseline rte {d}", 0),
+        ("", f"predict {r}/gpt2 'The story of' --set top_p=0.9 --set seed=7 --set max_tokens=8", 0),
+        (text, f"score {r}/gpt2 {out}/lines.txt", 0),
         ("", f"few_shot {r}/gpt2 --task rte --shots 0 1 --max-examples 20 {d} "
          f"--out {out}/scores", 0),
-        ("", f"text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
-        ("a fine film\n", f"text_to_text predict {r}/t5-sst2", 0),
-        ("", f"text_to_text train sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
+        ("", f"train text_to_text:sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
+        ("a fine film\n", f"predict {r}/t5-sst2", 0),
+        ("", f"train text_to_text:sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
          "--set mixing.limit=8192", 0),
-        ("", f"pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
-        ("", f"pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
-        ("", f"pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),
-        ("", f"elmo train elmo_tiny {r}/elmo {d} {short}", 0),
-        ("", f"elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
-        ("", f"elmo neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
-        ("", f"finetune train rte {r}/elmo-rte --init {r}/elmo --preset elmo {d} "
-         f"{tune}", 0),
-        ("", f"embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
-        ("", f"embed evaluate {r}/sts {d}", 0),
-        ("", f"embed sts {r}/sts STSb=tfds:glue/stsb {d}", 0),
-        ("", f"embed encode {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
-        ("", f"embed search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
-        ("", f"pretrain train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
+        ("", f"prepare transformer_xl_tiny {out}/xl {d}", 0),
+        ("", f"train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
+        ("", f"evaluate {r}/xl --corpus {out}/xl --set memory_length=32", 0),
+        ("", f"train elmo_tiny {r}/elmo {d} {short}", 0),
+        ("", f"predict {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
+        ("", f"neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
+        ("", f"train finetune_elmo:rte {r}/elmo-rte --init {r}/elmo {d} {tune}", 0),
+        ("", f"train sentence_bert:stsb {r}/sts --init {r}/bert {d} {tune}", 0),
+        ("", f"evaluate {r}/sts {d}", 0),
+        ("", f"sts {r}/sts STSb=tfds:glue/stsb {d}", 0),
+        ("", f"predict {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
+        ("", f"search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
+        ("", f"train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
          "--strategy mirrored --replicas 2", 0),
         *(
             ("", f"export {r}/{name} {out}/served/{name}", 0)
             for name in ("m30k", "rte", "squad", "conll", "gpt2", "t5-sst2", "elmo", "sts")
         ),
-        ("", f"finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
+        ("", f"train finetune:rte {r}/bad --init {r}/nowhere {d}", 2),
         ("", f"compare {out}/compare {d} --seeds 1 {short}", 0),
         ("", f"compare {out}/own transformer=gpt_quick "
          "own=gpt_quick:model.block=my_block:Mine --set corpus.sources=homeassistant:en "
@@ -145,11 +140,11 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
          "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "
          "macaron=multi30k_macaron_tiny "
          f"--equal parameters --seeds 1 {d} {short} --set average_last=2", 0),
-        ("", f"compare {out}/tuned bert=rte:init={r}/bert swish=rte:init={r}/swish "
-         f"--seeds 1 {d} {tune}", 0),
+        ("", f"compare {out}/tuned bert=finetune:rte:init={r}/bert "
+         f"swish=finetune:rte:init={r}/swish --seeds 1 {d} {tune}", 0),
         ("", f"compare {out}/compare {d} gpt_quick bert_tiny", 2),
-        ("", f"translate train multi30k_macaron_tiny {r}/bad {d} --set training.clip_norm=abc", 2),
-        ("", f"pretrain train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),
+        ("", f"train multi30k_macaron_tiny {r}/bad {d} --set training.clip_norm=abc", 2),
+        ("", f"train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),
     ]  # fmt: skip
 
 
@@ -199,7 +194,7 @@ def killed_run_is_equal(out: pathlib.Path, log) -> bool:
     """
     for name, kill in (("whole", False), ("killed", True)):
         run_ = out / "runs" / name
-        line = f"pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
+        line = f"train bert_tiny {run_} --corpus {out}/corpus {flags()}"
         if kill:
             command = [MACARON, *shlex.split(line)]
             child = subprocess.Popen(command, stdout=log, stderr=log)

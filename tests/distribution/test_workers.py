@@ -50,14 +50,14 @@ def test_each_reads_its_own_shards(tmp_path):
     settings += ["corpus.rows_per_shard=10", "training.schedule=constant"]
     settings += ["training.warmup_steps=1", "training.log_every=1"]
     corpus = ["--corpus", str(tmp_path / "corpus")]
-    pretrain, given = ["-m", "macaron_tf", "pretrain"], flags(settings)
-    processes.finished(processes.started([*pretrain, "prepare", "bert_tiny", corpus[1], *given]))
+    macaron, given = ["-m", "macaron_tf"], flags(settings)
+    processes.finished(processes.started([*macaron, "prepare", "bert_tiny", corpus[1], *given]))
 
     def train(name, steps, resumed=False):
         out = str(tmp_path / name)
         words = ["--resume", out] if resumed else ["bert_tiny", out, *corpus, *given]
         words += [*flags([f"training.max_steps={steps}"]), "--strategy", "multi_worker"]
-        command = [*pretrain, "train", *words, "--own-shards"]
+        command = [*macaron, "train", *words, "--own-shards"]
         workers = [processes.started(command, TF_CONFIG=c) for c in processes.cluster_of_two()]
         for worker in workers:
             processes.finished(worker)
@@ -77,9 +77,8 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
     Two processes can also resume the run of one process.
     """
     settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
-    pretrain = ["-m", "macaron_tf", "pretrain"]
-    corpus = str(tmp_path / "corpus")
-    made = processes.started([*pretrain, "prepare", recipe, corpus, *flags(settings)])
+    macaron, corpus = ["-m", "macaron_tf"], str(tmp_path / "corpus")
+    made = processes.started([*macaron, "prepare", recipe, corpus, *flags(settings)])
     processes.finished(made)
 
     changes = ["training.log_every=1", "training.schedule=constant", "training.warmup_steps=1"]
@@ -90,7 +89,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
         words = ["--resume", out, *steps] if resumed else [recipe, out, *given, *steps]
         configs = processes.cluster_of_two() if workers == 2 else ["{}"]
         words += ["--strategy", *(["multi_worker"] if workers == 2 else ["mirrored"])]
-        command = [*pretrain, "train", *words]
+        command = [*macaron, "train", *words]
         for process in [processes.started(command, TF_CONFIG=config) for config in configs]:
             processes.finished(process)
         lines = read_lines(tmp_path / name / "metrics.jsonl")
@@ -107,7 +106,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
-    command = ["-m", "macaron_tf", "translate", "train", "multi30k_macaron_tiny"]
+    command = ["-m", "macaron_tf", "train", "multi30k_macaron_tiny"]
 
     def train(name, configs, *more):
         words = [*command, str(tmp_path / name), *flags(settings), "--strategy", *more]

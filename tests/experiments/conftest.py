@@ -23,7 +23,7 @@ def toy(once):
 
 @pytest.fixture(scope="session")
 def toy_run(once, toy):
-    """Returns the folder of a run that `finetune train` trained on the toy SST-2."""
+    """Returns the folder of a run that was trained on the toy SST-2."""
     return once("toy_run", lambda folder: train_toy(toy, folder / "toy"), own=True) / "toy"
 
 

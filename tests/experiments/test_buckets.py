@@ -6,10 +6,9 @@ import os
 import pytest
 
 from experiments import registry
-from experiments.finetune import commands as finetune
-from experiments.pretrain import commands as pretrain
+from experiments.commands import main
 from experiments.pretrain.run import PretrainingRun
-from experiments.pretrain.train import train_corpus
+from experiments.train import fit
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
@@ -27,7 +26,7 @@ def bucket(tmp_path_factory) -> str:
     bucket = ram_paths.folder(local)
     ram_paths.put(local, f"{bucket}/documents")
     settings = toy_settings(f"text:{bucket}/documents/*.txt")
-    assert pretrain.main(["prepare", "bert_tiny", f"{bucket}/corpus", *flags(settings)]) == 0
+    assert main(["prepare", "bert_tiny", f"{bucket}/corpus", *flags(settings)]) == 0
     return bucket
 
 
@@ -39,9 +38,9 @@ def train_flags(bucket: str, steps: int = 20) -> list[str]:
 
 def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     run = f"{bucket}/bert"
-    assert pretrain.main(["train", "bert_tiny", run, *train_flags(bucket)]) == 0
+    assert main(["train", "bert_tiny", run, *train_flags(bucket)]) == 0
     assert [line["step"] for line in read_lines(f"{run}/metrics.jsonl")] == [10, 10, 20, 20]
-    assert pretrain.main(["evaluate", run, "--corpus", f"{bucket}/corpus"]) == 0
+    assert main(["evaluate", run, "--corpus", f"{bucket}/corpus"]) == 0
     [scores] = storage.as_path(f"{run}/scores").iterdir()
     assert "accuracy" in json.loads(storage.read_bytes(scores))
 
@@ -51,14 +50,14 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     options = toy_flags(
         storage.as_path(f"{bucket}/toy"), training__max_steps=4, training__validate_every=2
     )
-    assert finetune.main(["train", "sst2", classifier, *options]) == 0
+    assert main(["train", "finetune:sst2", classifier, *options]) == 0
     assert json.loads(storage.read_bytes(f"{classifier}/result.json"))["step"] == 4
     storage.write_atomic(f"{bucket}/in.txt", b"the good film\nthe bad film\n")
     files = ["--input", f"{bucket}/in.txt", "--output", f"{bucket}/out.txt"]
-    assert finetune.main(["predict", classifier, *files]) == 0
+    assert main(["predict", classifier, *files]) == 0
     assert len(storage.read_bytes(f"{bucket}/out.txt").splitlines()) == 2
     missing = ["predict", classifier, "--input", f"{bucket}/nothing"]
-    refused(finetune.main, missing, "--input ram://")
+    refused(main, missing, "--input ram://")
     # A missing file of a bucket is not created on disk.
     assert not os.path.exists("ram:")
 
@@ -74,6 +73,6 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     recipe = registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
     run = PretrainingRun(tmp_path / "run", recipe, None)
     shard.write_bytes(content[: len(content) // 2])
-    refuses(f"{shard} is missing or damaged", train_corpus, run, opened)
+    refuses(f"{shard} is missing or damaged", fit, run.plan_of_corpus(opened))
     shard.write_bytes(content)
-    assert train_corpus(run, opened).step == 20
+    assert fit(run.plan_of_corpus(opened)).step == 20

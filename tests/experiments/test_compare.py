@@ -98,7 +98,7 @@ def test_a_report_names_the_commits_that_trained_its_runs(calls, compared, tmp_p
 @pretended
 def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path):
     record, text, said = compared("--rates", "0.01", "0.02", "0.04", "9")
-    tuning = [call for call in calls if call[3].endswith("-0")]
+    tuning = [call for call in calls if call[2].endswith("-0")]
     assert len(tuning) == 2 * 4 and len(calls) == 2 * 4 + 2 * 3
     assert {row["rate"] for row in record["rows"]} == {0.02}
     assert [one["picked"] for one in record["tuning"]] == [0.02] * 2
@@ -112,14 +112,14 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     # Finished runs are not repeated, and an added rate is trained.
     calls.clear()
     _, text, said = compared("--rates", "0.02", "0.04", "--seeds", "1", "2", "3", "4")
-    assert {pathlib.Path(call[3]).name for call in calls} == {
+    assert {pathlib.Path(call[2]).name for call in calls} == {
         "bert_rab_tiny-lr0.02-4", "strang-lr0.02-4",
     }  # fmt: skip
     assert "**Best at the edge of the rates**: bert_rab_tiny (0.02, the least); strang" in text
     assert "--rates 0.01 0.02 0.04  # the best rate may lie further" in said
     calls.clear()
     compared("--rates", "0.02", "0.04", "--tuning-seeds", "7", "8")
-    assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
+    assert {call[2].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
         (["--tuning-seeds", "7"], "--tuning-seeds has no effect without --rates"),
         (
@@ -141,7 +141,7 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     slow = "slow=bert_rab_tiny:model.norm=pre"
     arms, steps = ("bert_rab_tiny", slow), ["--set", "training.max_steps=40"]
     record, text, _ = compared(*steps, "--equal", "time", arms=arms)
-    timed = [call for call in calls if pathlib.Path(call[3]).parent.name == "timing"]
+    timed = [call for call in calls if pathlib.Path(call[2]).parent.name == "timing"]
     assert len(timed) == 2 * 2 and all("training.max_steps=60" in call for call in timed)
     assert [row["updates"] for row in record["rows"]] == [40] * 3 + [20] * 3
     assert [(one["ratio"], one["updates"]) for one in record["timing"]] == [(1, 40), (2, 20)]
@@ -281,7 +281,7 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
     # An interrupted comparison resumes with the missing run.
     shutil.rmtree(tmp_path / "strang-2")
     assert compare(arguments) == 0
-    assert [call[3] for call in calls[4:]] == [str(tmp_path / "strang-2")]
+    assert [call[2] for call in calls[4:]] == [str(tmp_path / "strang-2")]
 
 
 @pytest.mark.parametrize("calls", ["pretended"], indirect=True)
@@ -289,7 +289,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     arguments = [str(tmp_path), "bert_tiny", "b=bert_tiny:model.norm=pre", "--seeds", "1"]
     arguments += flags(study[0])
     assert compare(arguments) == 0
-    assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
+    assert {call[4] for call in calls} == {str(tmp_path / "corpus")}
     said = capsys.readouterr().out
     same = "next: the same command in another folder with --set training.max_steps=8"
     assert said.endswith(f"{same}  # to leave the chance level\n")
@@ -306,7 +306,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     arms[1] += ",training.max_steps=6"
     words = ["--differ", "corpus.validation_every", "--seeds", "1"]
     assert compare([str(tmp_path / "sizes"), *arms, *words, *flags(study[0])]) == 0
-    assert {pathlib.Path(call[5]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
+    assert {pathlib.Path(call[4]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
     budgets = "**Budgets differ**: b has training.max_steps=6, bert_tiny 4."
     assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
 
@@ -351,7 +351,10 @@ def test_arms_are_named_recipes_with_settings():
     )
     assert parse("x=./mine.py").recipe == "./mine.py"
     assert parse("x=package.module:NAME").recipe == "package.module:NAME"
-    assert parse("sst2:init=runs/a").settings == ("init=runs/a",)
+    task = parse("bert=finetune_bert:sst2:init=runs/a")
+    assert (task.recipe, task.settings) == ("finetune_bert:sst2", ("init=runs/a",))
+    own = parse("x=./mine.py:slow:rte:init=runs/a")
+    assert (own.recipe, own.settings) == ("./mine.py:slow:rte", ("init=runs/a",))
 
 
 @pytest.fixture
@@ -368,15 +371,16 @@ def sizeless(monkeypatch):
 
 @pretended
 def test_fine_tunings_are_compared(calls, sizeless, tmp_path):
-    arms = ["bert=sst2:init=runs/a", "swish=sst2:init=runs/b,training.learning_rate=1e-3,epochs=2"]
+    swish = "init=runs/b,training.learning_rate=1e-3,epochs=2"
+    arms = ["bert=finetune_bert:sst2:init=runs/a", f"swish=finetune_bert:sst2:{swish}"]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
-    assert compare([*arguments, "--set", "preset=bert"]) == 0
-    [swish] = [call for call in calls if call[3] == str(tmp_path / "swish-1")]
-    assert swish[:3] == ("finetune", "train", "sst2")
-    words = " ".join(swish[4:])
+    assert compare(arguments) == 0
+    [swish] = [call for call in calls if call[2] == str(tmp_path / "swish-1")]
+    assert swish[:2] == ("train", "finetune_bert:sst2")
+    words = " ".join(swish[3:])
     for given in ("init runs/b", "set training.learning_rate=1e-3", "set epochs=2"):
         assert f"--{given}" in words
-    assert "--preset bert" in words and "--data-dir D" in words and "--set max_length=64" in words
+    assert "--data-dir D" in words and "--set max_length=64" in words
     assert "--set training.seed=1" in words
     text = (tmp_path / "compare.md").read_text()
     assert "| bert | " in text and "Scores are of 872 examples of validation data." in text
@@ -384,7 +388,7 @@ def test_fine_tunings_are_compared(calls, sizeless, tmp_path):
     arms = [arm.partition(",")[0] for arm in arms]
     arguments = [str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]
     assert compare(arguments) == 0
-    runs = {(pathlib.Path(call[3]).name, *call[6:]) for call in calls}
+    runs = {(pathlib.Path(call[2]).name, *call[5:]) for call in calls}
     rate, seed = "training.learning_rate=0.003", "training.seed=0"
     assert ("swish-lr0.003-0", "--set", rate, "--set", seed) in runs and len(runs) == 2 * 2 + 2
     calls.clear()
@@ -393,10 +397,10 @@ def test_fine_tunings_are_compared(calls, sizeless, tmp_path):
 
 @pretended
 def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless, tmp_path):
-    arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
+    arms = ["one=finetune:sst2:init=runs/one-{seed}", "two=finetune:sst2:init=runs/two"]
     assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
     assert sizeless == ["runs/one-4", "runs/one-5", "runs/two"]
-    inits = {pathlib.Path(call[3]).name: call[5] for call in calls}
+    inits = {pathlib.Path(call[2]).name: call[4] for call in calls}
     assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"runs/one-4", "runs/one-5"}
     assert inits["one-lr0.001-0"] == "runs/one-0" and inits["two-lr0.001-5"] == "runs/two"
 
@@ -426,8 +430,9 @@ def test_pre_trained_models_are_compared_on_several_tasks(
     arms = ["base=runs/a", "own=hugging-face:b:training.weight_decay=0.1"]
     words = [*arms, "--tasks", "cola", "rte", "--jobs", "1"]
     assert compare([str(tmp_path), *words, "--seeds", "1", "2", "3"]) == 0
-    assert {call[2] for call in calls} == {"cola", "rte"} and len(calls) == 2 * 2 * 3
-    [own] = [call for call in calls if call[3].endswith("own-rte-3")]
+    assert {call[1] for call in calls} == {"finetune:cola", "finetune:rte"}
+    assert len(calls) == 2 * 2 * 3
+    [own] = [call for call in calls if call[2].endswith("own-rte-3")]
     assert "--init hugging-face:b --set training.weight_decay=0.1" in " ".join(own)
     assert sizeless == ["runs/a", "hugging-face:b"]
     text = (tmp_path / "compare.md").read_text()
@@ -457,7 +462,7 @@ def test_pre_trained_models_are_compared_on_several_tasks(
 def test_translators_take_their_best_rates(calls, blocks, tmp_path):
     macaron, transformer = "multi30k_macaron_tiny", "multi30k_transformer_tiny"
     assert blocks(macaron, transformer, "--rates", "0.005", "0.01") == 0
-    trained = [pathlib.Path(call[2]).name for call in calls if call[1] == "average"]
+    trained = [pathlib.Path(call[1]).name for call in calls if call[0] == "average"]
     assert sorted(trained) == [
         f"{arm}-lr{rate}"
         for arm in (macaron, transformer)
@@ -480,7 +485,7 @@ def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
     table = capsys.readouterr().out
     assert "| macaron |" in table and "| transformer | 1 | " in table and "Signatures: " in table
     assert (tmp_path / "compare.png").stat().st_size > 10_000
-    assert [call[1] for call in calls] == ["train", "average", "evaluate"] * 2
+    assert [call[0] for call in calls] == ["train", "average", "evaluate"] * 2
     assert compare(arguments) == 0 and len(calls) == 6
 
 
@@ -497,7 +502,7 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
     own = "multi30k_macaron_tiny:model.block=my_arm:Mine"
     arms = ["macaron=multi30k_macaron_tiny", f"own={own}"]
     assert compare(["out", *arms, "--seeds", "1", "--jobs", "1", *flags(settings)]) == 0
-    trusting = [(call[1], "own" in call[2]) for call in calls if "--trust-code" in call]
+    trusting = [(call[0], "own" in call[1]) for call in calls if "--trust-code" in call]
     assert trusting == [("average", True), ("evaluate", True)]
     del sys.modules["my_arm"]
 
@@ -615,11 +620,11 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "not a setting of the training data: give another setting; perhaps you meant 'corpus",
         ),
         (
-            ["a=sst2", "b=sst2:init=runs/a"],
+            ["a=finetune:sst2", "b=finetune:sst2:init=runs/a"],
             "a does not set init, the weights to fine-tune: write",
         ),
         *(
-            (["a=sst2:init=r", "b=sst2:init=q", *words], message)
+            (["a=finetune:sst2:init=r", "b=finetune:sst2:init=q", *words], message)
             for words, message in (
                 (["--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
                 (["--tasks", "rte"], "a names the task sst2, as well as --tasks"),

@@ -22,10 +22,10 @@ from experiments.few_shot.tasks import (
     read_last_words,
     read_task,
 )
-from experiments.generate.writing import open_model
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.loading import load
 from tests.harness import refuses
 from tests.toys.decoding import llama_2
 from tests.toys.pretraining import LETTERS
@@ -69,7 +69,7 @@ def words_task() -> PromptTask:
 
 
 def test_the_model_answers_better_than_chance(language_run):
-    task, opened = words_task(), open_model(language_run)
+    task, opened = words_task(), load(language_run)
     records = evaluate(opened, [task], [0, 2], [1, 2])
     assert [(one["shots"], one["seed"]) for one in records] == [(0, None), (2, 1), (2, 2)]
     assert records[0]["score"] > 0.8

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed import commands as embed
+from experiments import registry
+from experiments.commands import main
 from experiments.epochs import read_init, warn_start
-from experiments.finetune.commands import main
-from experiments.finetune.run import FinetuningRun, measure, preset
-from experiments.finetune.train import TaskData
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.finetune.run import FinetuningRun, TaskData, measure
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
 from experiments.run import saved_data_dir
 from macaron_tf.data.corpus.config import CorpusConfig
@@ -34,6 +34,7 @@ from tests.toys.tasks import (
     PAIR_HEADER,
     assert_same_weights,
     not_yet_trained,
+    recipe_of,
     result_in,
     scores_in,
     sentences,
@@ -97,7 +98,7 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
 def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
     settings = dict(training__max_steps=1, training__learning_rate=1e-12)
     flags = toy_flags(toy, **settings)
-    said = ran(main, "train", "sst2", tmp_path / "run", *flags).out
+    said = ran(main, "train", "finetune:sst2", tmp_path / "run", *flags).out
     level = TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").chance_level()
     assert result_in(tmp_path / "run")["best_score"] <= level + 0.02
     assert f"\nat chance level: the same answer to every example has the score {level:.4f}" in said
@@ -117,20 +118,21 @@ def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("main", "task", "table"),
+    ("task", "table"),
     [
-        (main, "sst2", "train.tsv"),
+        ("sst2", "train.tsv"),
         # uses the same `train_examples`
-        pytest.param(embed.main, "stsb", "stsb-train.tsv", marks=pytest.mark.slow),
+        pytest.param("stsb", "stsb-train.tsv", marks=pytest.mark.slow),
     ],
 )
-def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, capsys, refused):
+def test_the_same_command_goes_on_where_it_stopped(task, table, tmp_path, capsys, refused):
     """After a stop at update 6, the same command finishes the run; other settings are refused."""
     write_toy(tmp_path)
 
     def command(run, steps=14, **changes):
         settings = {"training__max_steps": steps, "training__validate_every": 8, **changes}
-        return ["train", task, str(tmp_path / run), *toy_flags(tmp_path, task, **settings)]
+        flags = toy_flags(tmp_path, task, **settings)
+        return ["train", recipe_of(task), str(tmp_path / run), *flags]
 
     for run, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
         assert main(command(run, steps, model__dropout=0.1)) == 0
@@ -185,7 +187,7 @@ def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, ran)
 
 
 def test_the_papers_numbers():
-    recipe = preset("macaron", get_task("rte")).resolved(2490)
+    recipe = registry.load("finetune:rte").resolved(2490)
     assert (recipe.batch_size, recipe.epochs, recipe.max_length) == (32, 3, 128)
     training = recipe.training
     assert (training.max_steps, training.warmup_steps, training.validate_every) == (234, 23, 78)
@@ -194,11 +196,12 @@ def test_the_papers_numbers():
     halved = override(recipe, ["training.accumulation_steps=2"]).resolved(2490)
     assert halved.training.max_steps == 117
     assert override(recipe, ["training.max_steps=50"]).resolved(2490).training.max_steps == 50
-    for task in TASKS.values():
-        training = preset("swish_rnn", task).resolved(1000).training
+    swish = {name: registry.load(f"finetune_swish_rnn:{name}") for name in TASKS}
+    for recipe in swish.values():
+        training = recipe.resolved(1000).training
         assert (training.warmup_steps, training.validate_every) == (1000, 1000)
         assert (training.schedule, training.weight_decay) == ("constant", 0)
-    steps = {name: preset("swish_rnn", get_task(name)).training.max_steps for name in TASKS}
+    steps = {name: recipe.training.max_steps for name, recipe in swish.items()}
     assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
     assert steps["rte"] == steps["copa"] == 20_000  # default for sets that no paper names
 
@@ -252,7 +255,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
 
 
 def test_another_tasks_run_gives_its_encoder(toy_run):
-    _, _, network = not_yet_trained(str(toy_run), "cola")
+    _, _, network = not_yet_trained(str(toy_run), "finetune:cola")
     assert_same_weights(network.encoder, FinetuningRun.open(toy_run).load_network().encoder)
 
 
@@ -260,7 +263,8 @@ def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     pytest.importorskip("safetensors")
     write_bert(tmp_path, config={"hidden_act": "gelu_new"})
     theirs = macaron_tf.load(f"hugging-face:{tmp_path}")
-    _, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "sst2", "max_length=12")
+    given = f"hugging-face:{tmp_path}"
+    _, recipe, network = not_yet_trained(given, "finetune:sst2", "max_length=12")
     assert recipe.model_config(theirs.vocabulary.size) == theirs.config
     assert_same_weights(network.pooler, theirs.pooler)
     assert_same_weights(network.encoder, theirs.network.encoder)
@@ -284,34 +288,25 @@ def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
         np.testing.assert_allclose(own, theirs.get_weights()[0], atol=1e-6)
 
 
-# TRAIN stands for a valid training command, OWN for one that starts from another run, OUT for a new
-# folder, RUN for a run, OTHER for another vocabulary.
+# TRAIN stands for a valid training command, OWN for one without a start, OUT for a new folder, RUN
+# for a run, OTHER for another vocabulary.
+TRAIN = "train finetune:sst2 OUT"
 MISTAKES = [
-    (
-        "TRAIN --source tsv:TOY/train.tsv --set table.label=label",
-        "table.label has no effect",
-    ),
-    ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
-    ("train sst3 OUT --init RUN", "no task is called 'sst3'"),
+    ("TRAIN --set table.label=label", "table.label has no effect"),
+    ("TRAIN --set source=tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
+    ("train finetune:sst3 OUT --init RUN", "no task is called 'sst3'"),
+    ("train finetune_brt:sst2 OUT --init RUN", "perhaps you meant 'finetune_bert'"),
+    ("train finetune OUT --init RUN", "finetune needs the name of a task"),
+    ("train bert_tiny:sst2 OUT", "bert_tiny has no tasks"),
     ("TRAIN --set max_length=17", "the model has 16 positions"),
     ("TRAIN --set max_length=2", "max_length is 2"),
-    ("train sst2 OUT OWN --init /nowhere", "/nowhere has no readable model.json"),
-    ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
-    ("train sst2 OUT OWN", "--init none --model bert_tiny --vocabulary CORPUS/voc"),
-    (
-        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model bert_tiny --lower-case",
-        "unlike --vocabulary",
-    ),
-    ("train sst2 OUT OWN --init RUN --model bert_tiny", "only with --init none: leave --model"),
-    ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
-    (
-        "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
-        "needs model.hidden_dim=32, not 16",
-    ),
-    (
-        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model elmo_tiny",
-        "elmo_tiny needs pre-trained weights",
-    ),
+    ("OWN --init /nowhere", "/nowhere has no readable model.json"),
+    ("OWN --init hugging-face:/nowhere", "no folder /nowhere"),
+    ("OWN", "--vocabulary"),
+    ("OWN --vocabulary TOY/vocabulary --set model=bert_tiny --lower-case", "unlike --vocabulary"),
+    ("OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
+    ("OWN --init RUN --set model.hidden_dim=16", "needs model.hidden_dim=32, not 16"),
+    ("OWN --vocabulary TOY/vocabulary --set model=elmo_tiny", "needs pre-trained weights"),
     ("predict FOLDER", "has no readable model.json"),
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
     ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
@@ -326,8 +321,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     for name, label in (("train", 1), ("validation", 1), ("bad", 1), ("seven-train", 7)):
         write_table(tmp_path / f"{name}.tsv", [("film was fun", label)])
     write_table(tmp_path / "secret.tsv", [("film was fun",)], "sentence")
-    command = command.replace("TRAIN", "train sst2 OUT " + " ".join(toy_flags(toy)))
-    command = command.replace("OWN", "--source tsv:TOY/{split}.tsv --set max_length=16")
+    command = command.replace("TRAIN", f"{TRAIN} " + " ".join(toy_flags(toy)))
+    own = f"{TRAIN} --set source=tsv:TOY/{{split}}.tsv --set max_length=16"
+    command = command.replace("OWN", own)
     places = {"RUN": toy_run, "TOY": toy, "OTHER": tmp_path / "other"}
     places |= {"FOLDER": tmp_path, "OUT": tmp_path / "out"}
     refused(main, split_command(command, **places), error, tmp_path, toy_run)

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.finetune.commands import main
-from experiments.finetune.run import FinetuningRun, preset
-from experiments.finetune.train import TaskData
-from experiments.pretrain import commands as pretrain
+from experiments import registry
+from experiments.commands import main
+from experiments.finetune.run import FinetuningRun, TaskData
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load
@@ -42,6 +41,7 @@ from tests.toys.tasks import (
     PRAISE,
     assert_same_weights,
     not_yet_trained,
+    recipe_of,
     result_in,
     scores_in,
     sentences,
@@ -142,14 +142,14 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
         flags = toy_flags(folder, task, model="xlnet_tiny", model__summary="last", **short)
         flags = [*without(flags, "--vocabulary"), "--vocabulary", str(tmp_path / "vocabulary")]
         if task == "squad2":
-            first = ["train", task, str(run), *without(flags, "model.summary")]
+            first = ["train", recipe_of(task), str(run), *without(flags, "model.summary")]
             refused(
                 main,
                 first,
                 "puts [CLS] at the end of a sequence: give --set model.summary=last",
                 run,
             )
-        assert main(["train", task, str(run), *flags]) == 0
+        assert main(["train", recipe_of(task), str(run), *flags]) == 0
     line = "Who?\tthe old  Ann saw the Cat"
     answer, _, start, end = answered(main, "predict", runs["squad2"], text=line).split("\t")
     assert line.split("\t")[1][int(start) : int(end)] == answer
@@ -176,22 +176,22 @@ def test_predict_tags_every_word(folder, answered):
 @pytest.mark.parametrize("task", ["sst2", "squad"])
 def test_another_kinds_run_gives_its_encoder(task, folder):
     given = str(folder / "conll2003")
-    init, _, network = not_yet_trained(given, task, "spans.max_question=4", name="bert")
+    init, _, network = not_yet_trained(given, f"finetune_bert:{task}", "spans.max_question=4")
     assert_same_weights(network.encoder, init.source.network.encoder)
 
 
 @pytest.mark.parametrize(
-    "name, task, numbers",
+    "name, numbers",
     [
-        ("bert", "squad", (3e-5, 2, 32, 384)),
-        ("bert", "squad2", (3e-5, 2, 48, 384)),
-        ("bert", "conll2003", (5e-5, 3, 32, 128)),
-        ("spanbert", "squad2", (2e-5, 4, 32, 512)),
-        ("macaron", "squad", (5e-5, 3, 32, 384)),
+        ("finetune_bert:squad", (3e-5, 2, 32, 384)),
+        ("finetune_bert:squad2", (3e-5, 2, 48, 384)),
+        ("finetune_bert:conll2003", (5e-5, 3, 32, 128)),
+        ("finetune_spanbert:squad2", (2e-5, 4, 32, 512)),
+        ("finetune:squad", (5e-5, 3, 32, 384)),
     ],
 )
-def test_the_papers_numbers(name, task, numbers):
-    found = preset(name, get_task(task))
+def test_the_papers_numbers(name, numbers):
+    found = registry.load(name)
     rate = found.training.learning_rate
     assert (rate, found.epochs, found.batch_size, found.max_length) == numbers
     assert found.limits == Limits(numbers[-1], SpanLimits(128, 64, 30))
@@ -218,9 +218,9 @@ def test_a_diverged_models_outputs_score_nan(folder):
     ("command", "error"),
     [
         ("train squad", "the task squad2"),
-        ("train squad2 --source squad:FOLDER/wrong.json", "is not at character 7"),
+        ("train squad2 --set source=squad:FOLDER/wrong.json", "is not at character 7"),
         ("train squad --set max_length=7", "max_length is 7, but squad needs at least 8"),
-        ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
+        ("train conll2003 --set source=conll:FOLDER/wrong.txt", "txt, line 2: the tag 'B-CAT'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column: write"),
         (
             "predict RUNS/squad2 --input FOLDER/objects",
@@ -240,7 +240,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
     name, *given = split_command(command, RUNS=folder, FOLDER=tmp_path)
     if name == "train":
         task, *more = given
-        given = [task, tmp_path / "run", *toy_flags(folder, task), *more]
+        given = [recipe_of(task), tmp_path / "run", *toy_flags(folder, task), *more]
     refused(main, [name, *given], error, tmp_path)
 
 
@@ -254,12 +254,12 @@ def gpt(toy, tmp_path_factory):
     settings += ["training.validate_every=4", "training.warmup_steps=1", "model.num_layers=1"]
     settings = flags([*settings, "model.max_length=16"])
     vocabulary = ["--vocabulary", str(toy / "vocabulary")]
-    assert pretrain.main(["train", "gpt2_tiny", str(folder / "run"), *vocabulary, *settings]) == 0
+    assert main(["train", "gpt2_tiny", str(folder / "run"), *vocabulary, *settings]) == 0
     return folder / "run"
 
 
 def test_a_run_of_pre_training_gives_its_scores_too(gpt):
-    _, recipe, network = not_yet_trained(str(gpt), name="gpt")
+    _, recipe, network = not_yet_trained(str(gpt), "finetune_gpt:sst2")
     assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
     assert isinstance(network, CausalClassifier) and not network.symmetric
@@ -291,9 +291,9 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     run = tmp_path / "run"
     training = ("max_steps=60", "validate_every=30", "log_every=20", "learning_rate=0.01")
     training = [f"training.{one}" for one in (*training, "schedule=constant")]
-    chosen = flags([*training, "batch_size=16", "max_length=16"])
-    source = ["--source", f"tsv:{toy}/{{split}}.tsv"]
-    assert main(["train", "sst2", str(run), "--init", str(gpt), *source, *chosen]) == 0
+    settings = [*training, "batch_size=16", "max_length=16", f"source=tsv:{toy}/{{split}}.tsv"]
+    words = ["train", "finetune:sst2", str(run), "--init", str(gpt), *flags(settings)]
+    assert main(words) == 0
     lines = read_lines(run / "metrics.jsonl")
     assert lines[-1]["kind"] == "validation" and lines[-1]["score"] > 0.9
     trained = [line for line in lines if "language_loss" in line]

@@ -10,39 +10,35 @@ import shutil
 import pytest
 
 from experiments import registry
-from experiments.generate.commands import main
-from experiments.generate.writing import open_model
-from experiments.pretrain.commands import main as pretrain
-from experiments.pretrain.run import PretrainingRecipe
+from experiments.commands import main
+from experiments.pretrain.recipe import PretrainingRecipe
 from macaron_tf.decoding import GenerationConfig, TextScorer
+from macaron_tf.loading import load
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags, prepare, toy_settings
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("recipe", [pytest.param("gpt_tiny", marks=pytest.mark.slow), "gpt2_tiny"])
-def test_the_next_token_is_learnt_and_none_filled_in(
-    recipe, language_run, source, tmp_path, ran, refused
-):
+def test_the_next_token_is_learnt(recipe, language_run, source, tmp_path, ran):
     run = pathlib.Path(language_run)
     if recipe == "gpt_tiny":
         run, settings = tmp_path / "run", toy_settings(source)
         corpus = prepare(recipe, str(tmp_path / "corpus"), settings)
-        output = ran(pretrain, "train", recipe, run, "--corpus", corpus, *flags(settings)).out
-        assert " fill " not in output and f"macaron generate complete {run}" in output
+        output = ran(main, "train", recipe, run, "--corpus", corpus, *flags(settings)).out
+        assert "[MASK]" not in output and f'macaron predict {run} "The story of"' in output
     lines = read_lines(run / "metrics.jsonl")
     assert lines[-1]["loss"] < lines[0]["loss"]
-    output = ran(pretrain, "evaluate", run, "--corpus", run.parent / "corpus").out
+    output = ran(main, "evaluate", run, "--corpus", run.parent / "corpus").out
     scores = dict(line.split()[:2] for line in output.splitlines())
     # In nine of ten positions, only the letter before or a full stop can follow.
     assert float(scores["perplexity"]) < 4.0
-    refused(pretrain, ["fill", run, "a [MASK]"], "cannot fill [MASK]")
 
 
 @pytest.mark.quick
-def test_complete_goes_on_with_what_the_model_has_learnt(language_run, ran):
-    output = ran(main, "complete", language_run, "c c c c", "e e e", "--temperature", "0").out
-    lines = output.splitlines()
+def test_predict_goes_on_with_what_the_model_has_learnt(language_run, ran):
+    words = ["predict", language_run, "c c c c", "e e e", *flags(["temperature=0"])]
+    lines = ran(main, *words).out.splitlines()
     assert len(lines) == 2
     for line, letter in zip(lines, "ce", strict=True):
         assert line.startswith(f"{letter} {letter} {letter}")
@@ -51,15 +47,15 @@ def test_complete_goes_on_with_what_the_model_has_learnt(language_run, ran):
 
 def test_a_seed_repeats_and_samples_count_up_from_it(language_run, ran):
     def sampled(seed, *more):
-        arguments = ["sample", language_run, "--max-tokens", 9, "--seed", seed, *more]
-        return ran(main, *arguments).out.splitlines()
+        settings = flags(["max_tokens=9", f"seed={seed}", *more])
+        return ran(main, "predict", language_run, "", *settings).out.splitlines()
 
-    first, second = sampled(4, "--samples", 2)
+    first, second = sampled(4, "num_samples=2")
     assert [second] == sampled(5) and first != second
 
 
 def test_a_stream_says_what_complete_says(language_run):
-    generator = open_model(language_run).task.generator
+    generator = load(language_run).task.generator
     config = GenerationConfig(temperature=1.5, top_p=0.95, num_samples=2, max_tokens=8)
     texts = ["c c", "", "naïve ."]
     for text, completions in zip(texts, generator.complete(texts, config, seed=3), strict=True):
@@ -88,9 +84,9 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(
     language_run, number_run, tmp_path, refused
 ):
     for arguments, words in (
-        (["complete", number_run, "a"], "is a translator, which does not continue texts"),
-        (["complete", tmp_path, "a"], "has no readable model.json"),
-        (["complete", language_run, "a " * 40], "too many for"),
+        (["score", number_run, "a"], "is a translator, which"),
+        (["predict", tmp_path, "a"], "has no readable model.json"),
+        (["predict", language_run, "a " * 40], "too many for"),
         (["score", language_run, tmp_path / "none.txt"], "cannot read"),
     ):
         refused(main, arguments, words, tmp_path)
@@ -103,11 +99,11 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     model = json.loads((tmp_path / "model.json").read_text())
     model["usage"] = recipe.usage()
     (tmp_path / "model.json").write_text(json.dumps(model))
-    generator = open_model(tmp_path).task.generator
+    generator = load(tmp_path).task.generator
     gaps = [number - generator.vocabulary.size for number in generator.row("a [MASK] b [MASK] c")]
     taught = {"iid_spans": [0, 1], "mass_style": [0, 0], "prefix_lm": []}[kind]
     assert [gap for gap in gaps if gap >= 0] == taught
-    words = ["complete", tmp_path, "a [MASK] c", "--max-tokens", "2"]
+    words = ["predict", tmp_path, "a [MASK] c", "--set", "max_tokens=2"]
     if taught:
         ran(main, *words)
     else:

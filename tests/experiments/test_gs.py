@@ -84,7 +84,7 @@ class Bucket:
         return content
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "macaron_tf", "pretrain", *arguments]
+        command = [sys.executable, "-m", "macaron_tf", *arguments]
         environment = os.environ | self.environment
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 

@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.embed import run as embedding
+from experiments import registry
+from experiments.commands import main
 from experiments.few_shot import commands as few_shot
-from experiments.finetune import commands as finetune
 from experiments.finetune.run import FinetuningRun
-from experiments.generate import commands as generate
-from experiments.generate.writing import open_model
-from experiments.pretrain.commands import main as pretrain
-from experiments.text_to_text import commands as text_to_text
-from experiments.text_to_text.run import TextRun, recipe_for
+from experiments.text_to_text.run import TextRun, recipe_of_model
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import UserError
 from macaron_tf.hub import read_hugging_face
+from macaron_tf.loading import load
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.starts import read_start
@@ -70,15 +66,15 @@ def test_pre_training_goes_on_with_it_and_asks_it(tmp_path, ran):
     changes = [f"corpus.sources={write_documents(tmp_path)}", f"corpus.sequence_length={length}"]
     changes += ["training.max_steps=1", "training.learning_rate=1e-9", "batch_size=8"]
     changes += ["model.dropout=0", "validation_batches=1", "training.save_every_steps=1"]
-    ran(pretrain, "train", "bert_tiny", run, "--init", given, *flags(changes))
-    asked = [ran(pretrain, "fill", place, "a [MASK] a").out for place in (given, run)]
+    ran(main, "train", "bert_tiny", run, "--init", given, *flags(changes))
+    asked = [ran(main, "predict", place, "a [MASK] a").out for place in (given, run)]
     assert asked[0] == asked[1] and asked[0].count("%") == 5
 
 
 def test_a_language_models_scores_come_along(tmp_path):
     language_models.make("gpt2", tmp_path)
     read = read_hugging_face(tmp_path)
-    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "mrpc", name="gpt")
+    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "finetune_gpt:mrpc")
     assert recipe.model_config(init.vocabulary.size) == read.network.config
     assert recipe.limits.causal
     assert isinstance(network, CausalClassifier) and network.symmetric
@@ -99,9 +95,9 @@ def xlnet_place(tmp_path_factory):
     return model, tokenizer, f"hugging-face:{directory}"
 
 
-def test_xlnet_classifies_as_theirs(xlnet_place):
+def test_xlnet_classifies_as_theirs(xlnet_place, tmp_path, refused):
     theirs, tokenizer, given = xlnet_place
-    init, recipe, network = not_yet_trained(given, "mrpc", "max_length=48", name="bert")
+    init, recipe, network = not_yet_trained(given, "finetune_bert:mrpc", "max_length=48")
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
     first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
@@ -114,8 +110,8 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
-    with pytest.raises(UserError, match="an XLNet with .CLS. at the end"):
-        embedding.read_start(given)
+    words = ["train", "sentence_bert:stsb", tmp_path / "run", "--init", given]
+    refused(main, words, "an XLNet with [CLS] at the end", tmp_path)
 
 
 @pytest.mark.parametrize("system", ["gpt", "xlnet"])
@@ -130,9 +126,9 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
         write_table(tmp_path / f"{split}.tsv", rows, PAIR_HEADER)
     settings = ["max_length=16", "batch_size=4", "training.max_steps=2", "epochs=None"]
     settings += ["warmup_fraction=None", "validate_epochs=None", "training.validate_every=2"]
-    command = ["train", "mrpc", str(run), "--init", given]
-    command += ["--source", f"tsv:{tmp_path}/{{split}}.tsv"]
-    assert finetune.main([*command, *flags(settings)]) == 0
+    settings.append(f"source=tsv:{tmp_path}/{{split}}.tsv")
+    words = ["train", "finetune:mrpc", str(run), "--init", given, *flags(settings)]
+    assert main(words) == 0
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     # No row contains a token of probability 0.
     assert losses and max(losses) < 50
@@ -190,21 +186,17 @@ def test_it_goes_on_as_theirs(system, models, ran):
     assert len(set(new)) > 3 and read.special.end not in new
     expected = read.vocabulary.detokenizer(new)
     assert expected.startswith(" ") or system == "gpt2"
-    command = ["complete", given, TEXT, "--temperature", 0, "--max-tokens", TOKENS]
-    assert ran(generate.main, *command).out == f"{TEXT}{expected}\n"
+    settings = flags(["temperature=0", f"max_tokens={TOKENS}"])
+    assert ran(main, "predict", given, TEXT, *settings).out == f"{TEXT}{expected}\n"
     config = GenerationConfig(temperature=0.0, max_tokens=TOKENS)
-    [[whole]] = open_model(given).task.generator.complete([TEXT], config)
+    [[whole]] = load(given).task.generator.complete([TEXT], config)
     assert (whole.text, whole.length) == (expected, TOKENS)
 
 
 def test_only_gpt2_begins_a_text(models, refused):
     (*_, gpt2), (*_, gpt) = models.values()
-    assert generate.main(["sample", gpt2, "--max-tokens", "5"]) == 0
-    refused(
-        generate.main,
-        ["sample", gpt, "--max-tokens", "5"],
-        "the prompt has no tokens",
-    )
+    assert main(["predict", gpt2, "", "--set", "max_tokens=5"]) == 0
+    refused(main, ["predict", gpt, ""], "the prompt has no tokens")
 
 
 @pytest.mark.parametrize("system", ["gpt2", "gpt"])
@@ -212,7 +204,7 @@ def test_it_scores_texts_as_theirs(system, models, tmp_path, ran):
     theirs, read, given = models[system]
     (tmp_path / "text").write_text(TEXT)
     output = tmp_path / "scores.json"
-    ran(generate.main, "score", given, tmp_path / "text", "--output", output)
+    ran(main, "score", given, tmp_path / "text", "--output", output)
     asked = their_ids(read, TEXT)
     with torch.no_grad():
         loss = float(theirs(asked, labels=asked).loss)
@@ -232,13 +224,13 @@ def test_few_shot_asks_it(models, tmp_path, ran):
 @pytest.mark.parametrize("directory", [t5_directory, bart_directory])
 def test_t5_and_bart_answer(directory, tmp_path, ran, capsys):
     directory(tmp_path)
-    given, options = f"hugging-face:{tmp_path}", ["--temperature", 0, "--max-tokens", 6]
-    command = ["complete", given, "the quick [MASK] fox", "the lazy dog", *options]
-    assert len(ran(generate.main, *command).out) > 10
-    assert generate.main(["score", given, "x"]) == 2
+    given, settings = f"hugging-face:{tmp_path}", flags(["temperature=0", "max_tokens=6"])
+    command = ["predict", given, "the quick [MASK] fox", "the lazy dog", *settings]
+    assert len(ran(main, *command).out) > 10
+    assert main(["score", given, "x"]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
-    assert "is an encoder-decoder, which cannot score texts" in error
+    assert "which cannot score texts" in error
 
 
 def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
@@ -249,7 +241,7 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
         (models["gpt2"][2], ["--checkpoint", "best"], "one set of weights: leave --checkpoint"),
         (f"hugging-face:{bare}", [], "has no vocabulary"),
     ):
-        refused(generate.main, ["complete", given, "a", *more], words, tmp_path)
+        refused(main, ["predict", given, "a", *more], words, tmp_path)
 
 
 LINES = ["the quick brown fox", "naïve €, and 1,234.56", "a dog"]
@@ -269,15 +261,16 @@ def bart(tmp_path_factory):
     settings = [f"training.{one}" for one in quick]
     settings += [f"max_target={LONGEST}", "max_source=40", "decoding.beam_size=1"]
     run = folder / "run"
-    command = ["train", "sst2", str(run), "--init", f"hugging-face:{folder}", *flags(settings)]
-    assert text_to_text.main([*command, "--source", f"tsv:{folder}/{{split}}.tsv"]) == 0
+    settings.append(f"source=tsv:{folder}/{{split}}.tsv")
+    command = ["train", "text_to_text:sst2", str(run), "--init", f"hugging-face:{folder}"]
+    assert main([*command, *flags(settings)]) == 0
     return theirs, tokenizer, folder
 
 
 def test_a_batch_has_their_rows_and_their_loss(bart):
     theirs, tokenizer, folder = bart
     start = read_start(f"hugging-face:{folder}", ["writer"])
-    recipe = recipe_for("summarization", start.source, "", "tsv:none")
+    recipe = recipe_of_model(registry.load("text_to_text:summarization"), start.source)
     recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
     texts = TextRun(None, recipe, start.vocabulary).text_vocabulary
     data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)
@@ -335,9 +328,9 @@ def test_what_a_run_answers_is_theirs_everywhere(bart, answered):
     expected = their_answers(bart)
     assert len(set(expected)) == len(LINES)
     text = "".join(f"{line}\n" for line in LINES)
-    found = answered(text_to_text.main, "predict", folder / "run", text=text).splitlines()
+    found = answered(main, "predict", folder / "run", text=text).splitlines()
     assert [text.strip() for text in found] == [text.strip() for text in expected]
-    task = open_model(folder / "run").task
+    task = load(folder / "run").task
     config = GenerationConfig(temperature=0.0, max_tokens=LONGEST)
     generated = [one.text for [one] in task.generator.complete(LINES, config)]
     assert [text.strip() for text in generated] == [text.strip() for text in expected]

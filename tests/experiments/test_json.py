@@ -1,4 +1,4 @@
-"""With `--json`, a command prints what `predict` returns."""
+"""With `--json`, the command `predict` prints what `Pretrained.predict` returns."""
 
 import io
 import json
@@ -7,12 +7,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.elmo.commands import main as elmo
-from experiments.embed.commands import main as embed
-from experiments.generate.commands import main as generate
-from experiments.pretrain.commands import main as pretrain
-from experiments.text_to_text.commands import main as text_to_text
-from experiments.translate.commands import main as translate
+from experiments.commands import main
 from macaron_tf import models
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary, WordPieceVocabulary
@@ -20,6 +15,7 @@ from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from macaron_tf.text.words import WordVocabulary
 from tests.harness import built
 from tests.toys.objectives import tiny
+from tests.toys.pretraining import flags
 from tests.toys.systems import ELMO
 
 WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
@@ -41,52 +37,42 @@ def encoder(network, noise: float = 0.3, **changes):
     return built(network, tiny(**SIZES, **changes), noise=noise)
 
 
-DRAWN = {"temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 5}
-FLAGS = ["--temperature", "0.7", "--top-p", "0.9", "--seed", "3", "--max-tokens", "5"]
-# The command, its model, further words with their options of `predict`, and refused calls.
-COMMANDS = {
-    "translate": (
-        translate,
+# A model, options of `predict`, and settings that are refused with `--json`.
+MODELS = {
+    "translates": (
         lambda: pairs(vocabulary=PairVocabulary(WORDS, WORDS)),
-        (["--n-best", "2", "--beam-size", "3"], {"n_best": 2, "beam_size": 3}),
-        [["--temperature", "0"], ["--backward"]],
+        {"n_best": 2, "beam_size": 3},
+        ["temperature=0"],
     ),
-    "predict": (
-        text_to_text,
-        lambda: pairs(answers=ANSWERS, trained_length=16),
-        ([], {}),
-        [["--task", "sst2"]],
-    ),
-    "encode": (embed, lambda: Pretrained(encoder(models.Encoder), vocabulary=WORDS), ([], {}), []),
-    "complete": (
-        generate,
+    "answers": (lambda: pairs(answers=ANSWERS, trained_length=16), {}, ["task=sst2"]),
+    "vectors": (lambda: Pretrained(encoder(models.Encoder), vocabulary=WORDS), {}, []),
+    "continues": (
         lambda: Pretrained(encoder(models.LanguageModel, causal=True), vocabulary=WORDS),
-        (FLAGS, DRAWN),
-        [["--samples", "2"], ["--min-tokens", "1"]],
+        {"temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 5},
+        ["num_samples=2", "min_tokens=1"],
     ),
-    "embed": (
-        elmo,
+    "word_vectors": (
         lambda: Pretrained(built(models.Elmo, ELMO), vocabulary=WordVocabulary(("i", "paid"))),
-        ([], {}),
-        [["--tokenized"]],
+        {},
+        ["tokenized=True"],
     ),
-    "fill": (
-        pretrain,
+    "fills": (
         lambda: Pretrained(
             encoder(models.PretrainingEncoder), vocabulary=WORDS, has_masked_language=True
         ),
-        (["--top", "2"], {"top": 2}),
+        {"top": 2},
         [],
     ),
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_prints_what_predict_answers(command, tmp_path, monkeypatch, refused, capsys):
-    main, make, (flags, options), refusals = COMMANDS[command]
+@pytest.mark.parametrize("name", MODELS)
+def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, refused, capsys):
+    make, options, refusals = MODELS[name]
     make().save_pretrained(tmp_path / "model")
-    lines = [f"{line} [MASK]" for line in LINES] if command == "fill" else LINES
-    words = [command, str(tmp_path / "model"), *flags, "--json"]
+    lines = [f"{line} [MASK]" for line in LINES] if name == "fills" else LINES
+    settings = flags([f"{option}={value}" for option, value in options.items()])
+    words = ["predict", str(tmp_path / "model"), *settings, "--json"]
     given = "".join(f"{line}\n" for line in lines).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     capsys.readouterr()
@@ -96,12 +82,14 @@ def test_a_command_prints_what_predict_answers(command, tmp_path, monkeypatch, r
     tf.nest.assert_same_structure(printed, expected)
     for one, other in zip(tf.nest.flatten(printed), tf.nest.flatten(expected), strict=True):
         assert one == (other if isinstance(other, str) else pytest.approx(other, abs=1e-5))
-    for more in refusals:
-        refused(main, [*words, *more], f"{more[0]} cannot be combined with --json: ", tmp_path)
+    for setting in refusals:
+        message = f"--set {setting} has no effect "
+        refused(main, [*words, "--set", setting], message, tmp_path)
 
 
 def test_a_refused_line_has_its_number_in_the_file(tmp_path, refused):
     pairs(vocabulary=PairVocabulary(WORDS, WORDS)).save_pretrained(tmp_path / "model")
     (tmp_path / "lines").write_text("\n" * 257 + "paid " * 300)
-    words = ["translate", tmp_path / "model", "--json", "--input", tmp_path / "lines"]
-    refused(translate, words, "/lines, line 258: a line has more than 256 tokens", tmp_path)
+    words = ["predict", tmp_path / "model", "--json", "--input", tmp_path / "lines"]
+    refused(main, words, "/lines, line 258: a line has more than 256 tokens", tmp_path)
+    refused(main, [*words, "--backward"], "--backward applies only to", tmp_path)

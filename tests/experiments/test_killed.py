@@ -31,7 +31,7 @@ SHORT = flags([f"training.{setting}" for setting in SHORT])
 def pretraining(recipe: str, *more: str):
     def words(value):
         settings = [*toy_settings(value("source")), "model.dropout=0.1", *more]
-        return ["pretrain", "train", recipe, "RUN", *flags(settings)]
+        return ["train", recipe, "RUN", *flags(settings)]
 
     return words
 
@@ -39,39 +39,39 @@ def pretraining(recipe: str, *more: str):
 def t5(value):
     settings = [*t5_settings("t5_tiny", "macaron"), "model.dropout=0.1"]
     corpus = ["--corpus", value("t5_corpus")]
-    return ["pretrain", "train", "t5_tiny", "RUN", *corpus, *flags(settings)]
+    return ["train", "t5_tiny", "RUN", *corpus, *flags(settings)]
 
 
 def text_to_text(value):
-    rows = flags(["batching.max_tokens=512", "max_target=16", "validation_examples=8"])
-    start = ["--init", value("t5_run"), "--source", value("tables")]
-    return ["text_to_text", "train", "sst2", "RUN", *start, *rows]
+    rows = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
+    settings = flags([*rows, f"source={value('tables')}"])
+    return ["train", "text_to_text:sst2", "RUN", "--init", value("t5_run"), *settings]
 
 
 def fine_tuning(value):
-    return ["finetune", "train", "sst2", "RUN", *toy_flags(value("toy"), model__dropout=0.1)]
+    return ["train", "finetune:sst2", "RUN", *toy_flags(value("toy"), model__dropout=0.1)]
 
 
 def embeddings(value):
     toy = toy_flags(value("toy"), "stsb", model__dropout=0.1)
-    return ["embed", "train", "stsb", "RUN", *toy]
+    return ["train", "sentence_bert:stsb", "RUN", *toy]
 
 
 def elmo(value):
     settings = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
     settings += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
     settings += [f"sources={value('source')}"]
-    return ["elmo", "train", "elmo_tiny", "RUN", *flags(settings)]
+    return ["train", "elmo_tiny", "RUN", *flags(settings)]
 
 
 def tcn(value):
-    words = ["--data", value("tunes"), "--models", "tcn", "--seeds", "3"]
-    return ["tcn", "train", "jsb", "RUN", *words, *flags(["batch_size=4", "model.widths=(8,)"])]
+    words = ["jsb", "RUN", "--data", value("tunes"), "--models", "tcn", "--seeds", "3"]
+    return [*words, *flags(["batch_size=4", "model.widths=(8,)"])]
 
 
 def translation(value):
     settings = [*number_settings(value("number_text")), "model.dropout=0.1"]
-    return ["translate", "train", "multi30k_macaron_tiny", "RUN", *flags(settings)]
+    return ["train", "multi30k_macaron_tiny", "RUN", *flags(settings)]
 
 
 def replicas(value):
@@ -113,15 +113,16 @@ class Session:
     Files in the folder of the run show when a moment, such as a save, has come.
 
     Args:
-        words: command and its arguments, without "experiments.".
+        words: command and its arguments.
         run: folder of the run.
         clusters: TF_CONFIG of each worker; an empty sequence means one process.
+        module: module of the command.
     """
 
-    def __init__(self, words: list[str], run: pathlib.Path, clusters=()):
+    def __init__(self, words: list[str], run: pathlib.Path, clusters=(), module="macaron_tf"):
         self.run, self._log = run, run / "metrics.jsonl"
         self._before = self._inode()
-        arguments = ["-m", "macaron_tf", *words]
+        arguments = ["-m", module, *words]
         environments = [{"TF_CONFIG": cluster} for cluster in clusters] or [{}]
         self.processes = [started(arguments, **environment) for environment in environments]
 
@@ -192,9 +193,11 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
     # The killed run comes first, so that kills also hit the corpus preparation.
     for name, kills in {"killed": dealt(seed=1)[kind], "whole": []}.items():
         words = [word.replace("RUN", str(tmp_path / name)) for word in command]
-        run = tmp_path / name / ("tcn-3" if kind == "tcn" else "")
+        run, module = tmp_path / name, "macaron_tf"
+        if kind == "tcn":
+            run, module = run / "tcn-3", "experiments.lab.tcn"
         for moment, number in kills:
-            with Session(words, run) as session:
+            with Session(words, run, module=module) as session:
                 session.wait_for(moment, rng)
                 session.processes[0].send_signal(number)
                 [(status, output)] = session.ends()
@@ -203,7 +206,7 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
             check_end(moment, number, status, output)
             if moment == "validation":
                 assert session._validates(), "the validation was over"
-        with Session(words, run) as session:
+        with Session(words, run, module=module) as session:
             [(status, output)] = session.ends()
         assert status == 0, output
         runs.append(run)

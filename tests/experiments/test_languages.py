@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.finetune.commands import main
+from experiments.commands import main
 from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
@@ -66,9 +66,10 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
         text = "\n".join(["premise\thypothesis\tlabel", *rows]) + "\n"
         (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
     run = str(tmp_path / "run")
-    train = ["train", "xnli", run, "--init", start, "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
-    own = flags(["language=de", "max_length=24", "training.max_steps=2", "model.dropout=0"])
-    assert main([*train, *own]) == 0
+    settings = [f"source=tsv:{tmp_path}/{{split}}.tsv", "language=de", "max_length=24"]
+    settings += ["training.max_steps=2", "model.dropout=0"]
+    words = ["--init", start, *flags(settings)]
+    assert main(["train", "finetune:xnli", run, *words]) == 0
     opened = FinetuningRun.open(run)
     assert opened.recipe.languages == ("en", "de") and opened.recipe.limits.language_id == 1
     scores = ["--data-dir", xnli, "--source", TOY, "--split", "validation"]
@@ -92,21 +93,17 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     np.testing.assert_allclose(of(examples["de"], "en"), german, atol=1e-6)
     assert np.abs(of(examples["en"], "en") - english).max() > 1e-4
     refused(main, [*evaluate, "fr"], "not a language of the model: give one of en, de", tmp_path)
-    refused(
-        main,
-        [*train[:2], f"{run}2", *train[3:], *flags(["language=fr"])],
-        "language='fr'",
-        tmp_path,
-    )
+    other = ["train", "finetune:xnli", f"{run}2", *words, "--set", "language=fr"]
+    refused(main, other, "language='fr'", tmp_path)
 
 
 def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran, refused):
     start, texts = make_start(tmp_path / "xlm", "xlm_tiny"), [german for _, german in PAIRS]
     table, run, saved = (tmp_path / name for name in ("own.tsv", "run", "saved"))
     write_table(table, [(text, "xy"[n % 2]) for n, text in enumerate(texts)], "text\tlabel")
-    given = ["--init", start, "--source", f"tsv:{table}", "--set", "language=de"]
+    given = ["--init", start, *flags([f"source=tsv:{table}", "language=de"])]
     own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
-    ran(main, "train", "classify", run, *given, *own)
+    ran(main, "train", "finetune:classify", run, *given, *own)
     dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
     task = FinetuningRun.open(run).load_labelled_task()
     expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
@@ -127,14 +124,16 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
         record = scores_in(scores)
         assert record["splits"] == [split] and [*record["metrics"]] == ["en"]
     refused(main, [*score, "en", "de"], "has identical texts for the languages en and de", tmp_path)
-    lines = ["predict", run, "--input", tmp_path / "lines.txt", "--language"]
+    lines = ["predict", run, "--input", tmp_path / "lines.txt", "--set"]
     (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
     for code, outputs in (("de", expected), ("en", english)):
-        answers = [line.split("\t")[1] for line in ran(main, *lines, code).out.splitlines()]
+        said = ran(main, *lines, f"language={code}").out
+        answers = [line.split("\t")[1] for line in said.splitlines()]
         np.testing.assert_allclose(np.array(answers, float), outputs[:, 0], atol=1e-4)
-    refused(main, [*lines, "fr"], "language='fr' is not a language of the model", tmp_path)
+    french = [*lines, "language=fr"]
+    refused(main, french, "language='fr' is not a language of the model", tmp_path)
     refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': choose", tmp_path)
-    tags = ["train", "conll2003", tmp_path / "tags", *given]
+    tags = ["train", "finetune:conll2003", tmp_path / "tags", *given]
     refused(
         main, tags, "language='de' applies only to classification tasks, not to conll2003", tmp_path
     )

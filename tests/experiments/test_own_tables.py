@@ -6,31 +6,26 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed.commands import main as embed
-from experiments.epochs import read_init
+from experiments import registry
+from experiments.commands import main
 from experiments.few_shot.commands import main as few_shot
-from experiments.finetune.commands import main
-from experiments.finetune.run import FinetuningRun, preset
-from experiments.finetune.train import TaskData
-from experiments.recipe import override
+from experiments.finetune.run import FinetuningRun, TaskData
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import TaggedSentences
-from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 from tests.toys.tasks import (
-    SHRUNK,
     TAGGING_SETTINGS,
     result_in,
     scores_in,
     sentences,
     toy_flags,
     write_reading,
+    write_run,
     write_table,
-    write_untrained,
 )
 from tests.toys.tasks import write_tfds as prepare
 
@@ -48,7 +43,7 @@ def own(toy, tmp_path_factory):
     write_table(folder / "own.tsv", rows, "review\tstars\tmore")
     flags = toy_flags(toy, "classify", source=f"tsv:{folder}/own.tsv")
     flags += ["--set", "table.text=review", "--set", "table.label=stars"]
-    assert main(["train", "classify", str(folder / "run"), *flags]) == 0
+    assert main(["train", "finetune:classify", str(folder / "run"), *flags]) == 0
     return folder, flags
 
 
@@ -116,7 +111,7 @@ def test_added_lines_would_change_the_held_out_part(own, table, capsys):
 def test_a_run_keeps_its_classes(own, table, capsys):
     folder, flags = own
     change(table, "1 star", "2 stars")
-    assert main(["train", "classify", str(folder / "run"), *flags]) == 2
+    assert main(["train", "finetune:classify", str(folder / "run"), *flags]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
 
@@ -125,7 +120,7 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     rows = [(text, 1000 + 50 * (label == "positive")) for text, label in sentences(240, 1)]
     write_table(tmp_path / "own.tsv", rows, "text\tlabel")
     flags = toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
-    assert main(["train", "regress", str(tmp_path / "run"), *flags]) == 0
+    assert main(["train", "finetune:regress", str(tmp_path / "run"), *flags]) == 0
     assert result_in(tmp_path / "run")["best_score"] > 0.9
     text = "the plot was great\nvery dull film\n"
     good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
@@ -141,7 +136,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
         {n.replace(".", "__"): v for n, v in TAGGING_SETTINGS.items()},
     )
     flags = toy_flags(tmp_path, "tag", source=source, **settings)
-    trained = ran(main, "train", "tag", tmp_path / "run", *flags)
+    trained = ran(main, "train", "finetune:tag", tmp_path / "run", *flags)
     assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
     run = FinetuningRun.open(tmp_path / "run")
     assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
@@ -158,12 +153,9 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
 def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
     """A word without tokens gets the usual tag from the command, the export and the baseline."""
     write_reading(tmp_path)
-    init = read_init("none", "bert_tiny", tmp_path / "vocabulary")
-    shape = [f"{name}={value}" for name, value in SHRUNK.items() if "training" not in name]
-    recipe = preset("bert", get_task("tag", own=True)).changed(**init.settings)
-    recipe = override(recipe, [*shape, *table])
-    run = FinetuningRun(as_path(tmp_path / "run"), recipe, init.vocabulary)
-    write_untrained(run)
+    recipe = registry.load("finetune_bert:tag", settings=table)
+    write_run(tmp_path / "run", FinetuningRun, recipe, tmp_path)
+    run = FinetuningRun.open(tmp_path / "run")
     words = ["ann", "\u200b", "saw", "\xad", "️"]
     found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
     assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
@@ -183,12 +175,12 @@ def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refu
     (tmp_path / "my_rows.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     flags = toy_flags(toy, "classify", source="python:my_rows:rows")
-    ran(main, "train", "classify", tmp_path / "run", *flags)
+    ran(main, "train", "finetune:classify", tmp_path / "run", *flags)
     assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
     broken = ["evaluate", tmp_path / "run", "--split", "dev"]
     refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
     monkeypatch.setattr("my_rows.rows", lambda split: [{"text": "a", "label": None}])
-    broken = ["train", "classify", tmp_path / "none", *flags]
+    broken = ["train", "finetune:classify", tmp_path / "none", *flags]
     refused(main, broken, "the label in column 'label' is empty", tmp_path / "none")
 
 
@@ -232,8 +224,8 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
 
 def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
     _, flags = own
-    command = ["train", "classify", tmp_path / "run", *flags, "--set", "training.max_steps=2"]
-    ran(main, *command, "--data-dir", tmp_path / "sets")
+    command = ["train", "finetune:classify", tmp_path / "run", *flags]
+    ran(main, *command, "--set", "training.max_steps=2", "--data-dir", tmp_path / "sets")
     for words in ((), ("--data-dir", tmp_path / "others")):
         ran(main, "train", "--resume", tmp_path / "run", *words)
         kept = json.loads((tmp_path / "run" / "data.json").read_text())["data_dir"]
@@ -244,9 +236,8 @@ def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
 @pytest.mark.parametrize(
     ("command", "function", "words"),
     [
-        (main, "experiments.finetune.evaluate:evaluate", ["evaluate", "RUN"]),
+        (main, "experiments.evaluate:run", ["evaluate", "RUN"]),
         (main, "experiments.finetune.evaluate:submit", ["submit", "RUN", "OUT"]),
-        (embed, "experiments.embed.evaluate:run", ["evaluate", "RUN"]),
         (few_shot, "experiments.few_shot.evaluate:run", ["RUN", "--task", "sst2", "--out", "OUT"]),
     ],
 )

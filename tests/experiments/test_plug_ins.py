@@ -12,15 +12,10 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from experiments.elmo.commands import main as elmo
-from experiments.embed.commands import main as embed
-from experiments.finetune.commands import main as finetune
+from experiments.commands import main
 from experiments.finetune.run import FinetuningRun
-from experiments.pretrain.commands import main
 from experiments.pretrain.run import PretrainingRun
-from experiments.tcn.commands import main as tcn
-from experiments.text_to_text.commands import main as text_to_text
-from experiments.translate.run import TranslationRecipe
+from experiments.translate.recipe import TranslationRecipe
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -158,13 +153,13 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert (type(block).__module__, type(block).__name__) == ("stranger.parts", "MacaronBlock")
     assert [operator for operator, _ in block.sublayers] == ["channels", "tokens"]
     assert type(build("macaron_tiny").encoder.blocks[0]) is MacaronBlock  # built-ins are kept
-    ran(main, "fill", "run", "a [MASK] a")
+    ran(main, "predict", "run", "a [MASK] a")
 
     tune = ["max_length=16", "batch_size=16", "training.max_steps=4", "training.validate_every=4"]
-    source = f"tsv:{toy}/{{split}}.tsv"
-    ran(finetune, "train", "sst2", "tuned", "--init", "run", "--source", source, *flags(tune))
+    tune.append(f"source=tsv:{toy}/{{split}}.tsv")
+    ran(main, "train", "finetune:sst2", "tuned", "--init", "run", *flags(tune))
     more = ["--resume", "tuned", "--set", "training.save_every_steps=2"]
-    assert "stopped after step 4: " in ran(finetune, "train", *more).out
+    assert "stopped after step 4: " in ran(main, "train", *more).out
     assert export(["tuned", "served"]) == 0
     texts = ["the film was good", "dull"]
     expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").load_labelled_task(), texts))
@@ -290,13 +285,13 @@ def test_sources_of_ones_own(outside, capsys):
     assert "raised KeyError: 'no more'" in capsys.readouterr().err
 
 
-def test_a_preset_of_ones_own(outside, ran, refused):
+def test_a_recipe_of_ones_own_for_any_task(outside, ran, refused):
     refused(main, ["recipes", "./mine.py"], "./mine.py is your own recipe: edit its file")
     (outside / "mine.py").write_text(
-        "from experiments.finetune.run import preset\n\n"
-        "def slow(task):\n    return preset('bert', task).changed(epochs=9.0)\n"
+        "from experiments.recipes.finetuning import finetune_bert\n\n"
+        "def slow(task):\n    return finetune_bert(task).changed(epochs=9.0)\n"
     )
-    out = ran(finetune, "settings", "rte", "epochs", "--preset", "./mine.py").out
+    out = ran(main, "settings", "./mine.py:slow:rte", "epochs").out
     assert "\nepochs=9.0\n" in f"\n{out}" and "passes over the training set" in out
 
 
@@ -309,20 +304,13 @@ def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (elmo, ["elmo_tiny"]),
-        (tcn, ["tcn_jsb"]),
-        (embed, ["stsb"]),
-        (text_to_text, ["sst2", "--init", "t5_run"]),
-    ],
+    "recipe", ["elmo_tiny", "tcn_jsb", "sentence_bert:stsb", "text_to_text:sst2"]
 )
-def test_every_command_lists_its_settings(command, words, request, ran, refused):
-    words = [request.getfixturevalue(word) if word == "t5_run" else word for word in words]
-    out = ran(command, "settings", *words, "--set", "training.seed=7").out
+def test_the_settings_of_every_kind_of_recipe_are_listed(recipe, ran, refused):
+    out = ran(main, "settings", recipe, "--set", "training.seed=7").out
     assert "\ntraining.seed=7\n    a whole number of at least 0: random seed for weight" in out
     assert "\nmodel.dropout=" in out
-    wrong = ["--set", "training.sed=7"]
-    refused(command, ["settings", *words, *wrong], "perhaps you meant 'training.seed'")
-    wrong = [f"{words[0]}x", *words[1:]]
-    refused(command, ["settings", *wrong], f"perhaps you meant '{words[0]}'")
+    wrong = ["settings", recipe, "--set", "training.sed=7"]
+    refused(main, wrong, "perhaps you meant 'training.seed'")
+    name, _, task = recipe.partition(":")
+    refused(main, ["settings", f"{recipe}x"], f"perhaps you meant '{task or name}'")

@@ -1,7 +1,6 @@
 """Tests of recipes and their settings, of runs made from recipes, and of the parsers."""
 
 import ast
-import importlib
 import json
 import math
 import pathlib
@@ -12,12 +11,11 @@ import sys
 import pytest
 
 from experiments import command_line, registry
-from experiments.embed.run import paper_recipe
-from experiments.finetune.run import PRESETS, preset
+from experiments.commands import main
 from experiments.recipe import override, recipe_from_json, warn_unread
 from experiments.run import write_json
-from experiments.translate.run import TranslationRecipe, TranslationRun
-from macaron_tf.data.tasks.definitions import get_task
+from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRun
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
@@ -43,7 +41,7 @@ def test_every_public_function_of_a_family_is_listed():
 
 @pytest.mark.thorough
 def test_a_training_imports_its_own_family_alone():
-    code = "import sys, experiments.pretrain.train; from experiments import registry; "
+    code = "import sys, experiments.pretrain.run; from experiments import registry; "
     code += "registry.load('bert_tiny'); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "experiments.recipes.bert" in shown.stdout.split(), shown.stderr
@@ -190,10 +188,6 @@ def test_settings_are_replaced_by_path():
         ("model.hiden_dim=8", "names an unknown setting, 'hiden_dim': .* 'model.hidden_dim'"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "uses seed as a section, but seed is a single setting"),
-        (
-            "init=runs/bert",
-            "--set init=runs/bert is not allowed in this command: give --init instead",
-        ),
     ],
 )
 def test_bad_settings_are_named(setting, message):
@@ -239,10 +233,10 @@ def test_no_warning_of_a_setting_that_a_part_reads(capsys):
 
 
 def test_tasks_say_what_they_do_not_read():
-    adafactor = override(preset("macaron", get_task("rte")), ["training.optimizer=adafactor"])
+    adafactor = registry.load("finetune:rte", settings=["training.optimizer=adafactor"])
     assert {"training.beta_1", "spans.", "words."} <= {*adafactor.unread()}
-    assert {"margin", "concatenation"} <= {*paper_recipe("stsb").unread()}
-    assert "concatenation" not in paper_recipe("snli").unread()
+    assert {"margin", "concatenation"} <= {*registry.load("sentence_bert:stsb").unread()}
+    assert "concatenation" not in registry.load("sentence_bert:snli").unread()
 
 
 def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, capsys):
@@ -294,18 +288,19 @@ def test_a_warm_up_that_outlasts_the_run_is_refused():
     assert (shorter.training.max_steps, shorter.training.warmup_steps) == (9, 2_000)
 
 
-@pytest.mark.parametrize("name", [*registry.names(), *PRESETS, "stsb"])
+OF_TASKS = [f"{name}:rte" for name in registry.FAMILY_OF if name.startswith("finetune")]
+OF_TASKS.append("sentence_bert:stsb")
+
+
+@pytest.mark.parametrize("name", [*registry.names(), *OF_TASKS])
 def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
-    if name in PRESETS:
-        whole = preset(name, get_task("rte"))
-    else:
-        whole = paper_recipe(name) if name == "stsb" else registry.load(name)
+    whole = registry.load(name)
     short = override(whole, ["training.max_steps=10"])
     if whole.training.warmup_start == whole.training.learning_rate:  # T5's constant first part
         assert short.training.warmup_steps == 10_000
         return
     share = whole.training.warmup_steps / whole.training.max_steps
-    if name in PRESETS or name == "stsb":
+    if name in OF_TASKS:
         short = short.resolved(num_examples=2_240)
         share = whole.warmup_fraction or share
     assert short.training.warmup_steps == int(share * 10) <= 5
@@ -330,8 +325,8 @@ def test_model_options_in_any_order_and_form_are_the_same():
     assert first == second == recipe_from_json(type(first), first.to_json(), "a file")
 
 
-def test_a_recipe_of_another_kind_says_its_command():
-    with pytest.raises(UserError, match="kind 'pretraining', which .*: use macaron pretrain"):
+def test_a_recipe_of_another_kind_is_refused():
+    with pytest.raises(UserError, match="kind 'pretraining', which .*: choose one of demo,"):
         registry.load("bert_tiny", TranslationRecipe)
     with pytest.raises(UserError, match="is a recipe of kind 'pretraining'"):
         recipe_from_json(TranslationRecipe, registry.load("bert_tiny").to_json(), "a file")
@@ -399,25 +394,28 @@ def test_other_weights_than_the_best_are_told(tmp_path, capsys, best):
 
 
 HELP = {
-    "translate.commands": "tsv:FILE                      tab-separated file, or comma-separated",
-    "pretrain.commands": "text-lines:GLOB[,GLOB...]       text files with one document per line",
-    "elmo.commands": "embed runs/elmo --input",
-    "tcn.commands": "copy_memory",
-    "finetune.commands": "conll:FILE",
+    "commands train": (
+        "tsv:FILE                      tab-separated file, or comma-separated",
+        "text-lines:GLOB[,GLOB...]       text files with one document per line",
+        "conll:FILE",
+    ),
+    "commands predict": ("--input FILE",),
+    "lab.tcn": ("copy_memory",),
 }
 
 
 def test_help_teaches_without_tensorflow():
     code = "import contextlib, importlib, sys\n"
     code += f"for name in {list(HELP)}:\n"
+    code += "    module, *words = name.split()\n"
     code += "    with contextlib.suppress(SystemExit):\n"
-    code += "        importlib.import_module(f'experiments.{name}').main(['--help'])\n"
+    code += "        importlib.import_module(f'experiments.{module}').main([*words, '--help'])\n"
     code += "    print('=====')\n"
     code += "print('tensorflow' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *helps, imported = found.stdout.split("=====\n")
-    for words, help_ in zip(HELP.values(), helps, strict=True):
-        assert words in help_
+    for texts, help_ in zip(HELP.values(), helps, strict=True):
+        assert all(text in help_ for text in texts)
     assert imported == "False\n"
 
 
@@ -428,36 +426,21 @@ def test_the_commands_offer_the_library_s_strategies():
 @pytest.mark.parametrize(
     "words, error",
     [
-        (
-            "generate sample RUN --seed 99999999999999999999999",
-            "--seed 99999999999999999999999 is not valid: give a whole number from 0",
-        ),
-        (
-            "generate sample RUN --temperature nan",
-            "--temperature nan is not valid: give a number from 0 to",
-        ),
-        (
-            "pretrain evaluate RUN --corpus C --memory 0",
-            "--memory 0 is not valid: give a whole number from 1",
-        ),
+        ("predict RUN a --set seed=99999999999999999999999", "seed"),
+        ("predict RUN a --set temperature=nan", "temperature"),
+        ("score RUN a --window 0", "--window 0 is not valid: give a whole number from 1"),
+        ("average RUN --last 99999999999", "--last 99999999999 is not valid: give a whole number"),
     ],
 )
-def test_numbers_out_of_range_are_one_sentence(words, error, refused):
-    command, *arguments = words.split()
-    main = importlib.import_module(f"experiments.{command}.commands").main
-    refused(main, arguments, error)
+def test_numbers_out_of_range_are_one_sentence(words, error, language_run, refused):
+    refused(main, words.replace("RUN", language_run).split(), error)
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["translate train multi30k_macaron_tiny", "pretrain train bert_tiny", "elmo train elmo_tiny"],
-)
-def test_a_folder_of_another_run_is_noticed_before_missing_data(words, tmp_path, refused):
-    command, *arguments = words.split()
+@pytest.mark.parametrize("recipe", ["multi30k_macaron_tiny", "bert_tiny", "elmo_tiny"])
+def test_a_folder_of_another_run_is_noticed_before_missing_data(recipe, tmp_path, refused):
     (tmp_path / "recipe.json").write_text('{"kind": "sequence"}')
-    main = importlib.import_module(f"experiments.{command}.commands").main
-    arguments += [tmp_path, "--data-dir", tmp_path / "none"]
-    refused(main, arguments, "recipe.json is a recipe of kind 'sequence'", tmp_path)
+    words = ["train", recipe, tmp_path, "--data-dir", tmp_path / "none"]
+    refused(main, words, "recipe.json is a recipe of kind 'sequence'", tmp_path)
 
 
 def test_json_has_null_for_what_it_lacks(tmp_path):

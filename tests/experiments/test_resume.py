@@ -1,4 +1,4 @@
-"""`train --resume RUN` of each command uses the run's own recipe and last checkpoint."""
+"""`train --resume RUN` uses the run's own recipe and last checkpoint, for each kind of run."""
 
 import json
 
@@ -6,11 +6,8 @@ import filelock
 import pytest
 import tensorflow as tf
 
-from experiments import train_run
-from experiments.elmo.commands import main as elmo
-from experiments.embed.commands import main as embed
-from experiments.text_to_text.commands import main as text_to_text
-from experiments.translate.commands import main as translate
+from experiments import train as training
+from experiments.commands import main
 from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.training import build_fit_model
@@ -26,21 +23,21 @@ ELMO += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (
 
 def of_translate(value):
     settings = [*number_settings(value("number_text")), "data.validation_lines=1"]
-    return translate, ["multi30k_macaron_tiny", "RUN", *flags(settings)]
+    return ["multi30k_macaron_tiny", "RUN", *flags(settings)]
 
 
 def of_elmo(value):
-    return elmo, ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])]
+    return ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])]
 
 
 def of_embed(value):
-    return embed, ["stsb", "RUN", *toy_flags(value("toy"), "stsb")]
+    return ["sentence_bert:stsb", "RUN", *toy_flags(value("toy"), "stsb")]
 
 
 def of_text_to_text(value):
-    rows = flags(["batching.max_tokens=512", "max_target=16", "validation_examples=1"])
-    words = ["--init", value("t5_run"), "--source", value("tables")]
-    return text_to_text, ["sst2", "RUN", *words, *rows]
+    rows = ["batching.max_tokens=512", "max_target=16", "validation_examples=1"]
+    words = flags([*rows, f"source={value('tables')}"])
+    return ["text_to_text:sst2", "RUN", "--init", value("t5_run"), *words]
 
 
 # translate/test_commands.py resumes translations by the same command.
@@ -50,7 +47,7 @@ LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
 
 @pytest.mark.parametrize("make", [of_embed, *LONG])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
-    main, words = make(request.getfixturevalue)
+    words = make(request.getfixturevalue)
     run = tmp_path / "run"
     own = [word.replace("RUN", str(run)) for word in words]
     ran(main, "train", *own, *SHORT, "--set", "training.max_steps=1")
@@ -80,10 +77,10 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
     def broken_off(*_, **__):
         raise tf.errors.UnavailableError(None, None, "Collective ops is aborted")
 
-    monkeypatch.setattr(train_run, "Workers", OneOfTwo)
-    monkeypatch.setattr(train_run, "build_fit_model", broken_off)
-    words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
-    refused(embed, words, "worker 0 lost the connection to another worker", tmp_path)
+    monkeypatch.setattr(training, "Workers", OneOfTwo)
+    monkeypatch.setattr(training, "build_fit_model", broken_off)
+    words = ["train", "sentence_bert:stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
+    refused(main, words, "worker 0 lost the connection to another worker", tmp_path)
 
 
 def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, monkeypatch, capsys):
@@ -96,8 +93,8 @@ def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, mo
             (run / "recipe.json").write_text("{}")
         return build_fit_model(*given, **options)
 
-    monkeypatch.setattr(train_run, "build_fit_model", begun)
-    words = ["train", "stsb", str(run), *map(str, toy_flags(toy, "stsb"))]
-    assert embed(words) == 2
+    monkeypatch.setattr(training, "build_fit_model", begun)
+    words = ["train", "sentence_bert:stsb", str(run), *map(str, toy_flags(toy, "stsb"))]
+    assert main(words) == 2
     assert "another process is training in" in capsys.readouterr().err
     assert (run / "recipe.json").read_text() == "{}"

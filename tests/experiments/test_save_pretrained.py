@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments.embed.commands import main as embed
+from experiments.commands import main
 from experiments.epochs import read_init
-from experiments.finetune.commands import main as finetune
 from experiments.finetune.run import FinetuningRun
-from experiments.generate.commands import main as generate
-from experiments.translate.commands import main as translate
 from export.saved_model import main as export
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses
+from tests.toys.pretraining import flags
 from tests.toys.processes import in_new_process
 from tests.toys.tasks import assert_same_weights, toy_flags
 
@@ -49,19 +47,16 @@ model.save_pretrained(sys.argv[2] + "/again")
         assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
 
 
-def test_commands_answer_as_of_the_run(saved, number_run, toy_run, answered, ran, language_run):
-    lines = "one two\nthree four five\n"
-    assert answered(translate, "translate", saved / "numbers", text=lines) == answered(
-        translate, "translate", number_run, text=lines
-    )
-    assert answered(finetune, "predict", saved / "toy", text="good film\n") == answered(
-        finetune, "predict", toy_run, text="good film\n"
-    )
-    words = ["a a", "--max-tokens", "5"]
-    assert (
-        ran(generate, "complete", saved / "gpt2", *words).out
-        == ran(generate, "complete", language_run, *words).out
-    )
+def test_it_answers_as_the_run(saved, number_run, toy_run, language_run, answered):
+    runs = {"numbers": number_run, "toy": toy_run, "gpt2": language_run}
+    lines = {"numbers": "one two\nthree four five\n", "toy": "good film\n", "gpt2": "a a\n"}
+    for name, run in runs.items():
+        words = ["--set", "max_tokens=5"] if name == "gpt2" else []
+        one, other = (
+            answered(main, "predict", place, *words, text=lines[name])
+            for place in (saved / name, run)
+        )
+        assert one == other
 
 
 def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
@@ -75,21 +70,21 @@ def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
         bare = Pretrained(found.network, vocabulary=found.vocabulary)
         bare.save_pretrained(tmp_path / name)
     Pretrained(siamese, vocabulary=classifier.vocabulary).save_pretrained(tmp_path / "siamese")
-    words = ["a a", "--max-tokens", "5"]
+    words = ["a a", "--set", "max_tokens=5"]
     answers = [
-        ran(generate, "complete", place, *words).out for place in (tmp_path / "gpt2", language_run)
+        ran(main, "predict", place, *words).out for place in (tmp_path / "gpt2", language_run)
     ]
     assert answers[0] == answers[1]
     (tmp_path / "lines.txt").write_text("good film\n")
     for name in ("toy", "siamese"):
         output = tmp_path / f"{name}.npy"
-        flags = ["--input", tmp_path / "lines.txt", "--output", output, "--pooling", "max"]
-        ran(embed, "encode", tmp_path / name, *flags)
+        words = ["--input", tmp_path / "lines.txt", "--output", output, "--set", "pooling=max"]
+        ran(main, "predict", tmp_path / name, *words)
         assert np.load(output).shape == (1, classifier.config.hidden_dim)
     ran(export, tmp_path / "siamese", tmp_path / "served")
     classifier.network.quantize("int8")
     classifier.save_pretrained(tmp_path / "int8")
-    refused(embed, ["encode", tmp_path / "int8", *flags], "int8 is quantized, but", tmp_path)
+    refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized, but", tmp_path)
 
 
 def test_every_command_takes_what_load_opens(
@@ -102,25 +97,22 @@ def test_every_command_takes_what_load_opens(
         file, folder = tmp_path / f"{name}.keras", saved / name / "vocabulary"
         again = macaron_tf.load(file, vocabulary=folder)
         assert again.vocabulary.hash == found.vocabulary.hash
-        for main, words in ((finetune, ["predict"]), (translate, ["translate"]), (export, [])):
-            out = [tmp_path / "served"] if main is export else []
-            refused(main, [*words, file, *out], "save it with a vocabulary by macaron_tf.load(")
+        mend = "save it with a vocabulary by macaron_tf.load("
+        refused(main, ["predict", file], mend)
+        refused(export, [file, tmp_path / "served"], mend)
     (tmp_path / "lines").write_text("good film\n")
     files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
-    refused(embed, ["encode", tmp_path / "toy.keras", *files], "a network without a vocabulary")
+    refused(main, ["predict", tmp_path / "toy.keras", *files], "a network without a vocabulary")
     refuses("has its own vocabulary", macaron_tf.load, toy_run, vocabulary=folder)
-    refused(finetune, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
-    for main, word, name, run in (
-        (finetune, "predict", "toy", toy_run),
-        (translate, "translate", "numbers", number_run),
-    ):
+    refused(main, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
+    for name, run in (("toy", toy_run), ("numbers", number_run)):
         places = tmp_path / name, f"{run}@best"
         bare, chosen, expected = (
-            answered(main, word, place, text="one two\n") for place in (*places, run)
+            answered(main, "predict", place, text="one two\n") for place in (*places, run)
         )
         assert bare == chosen == expected
         for place in places:
-            refused(main, [word, place, "--checkpoint", "last"], "names one set of weights")
+            refused(main, ["predict", place, "--checkpoint", "last"], "names one set of weights")
     ran(export, tmp_path / "numbers", tmp_path / "served")
 
 
@@ -130,15 +122,14 @@ def test_a_quantized_run_answers_as_load_does(toy_run, answered, tmp_path):
     found.save_pretrained(tmp_path / "int8")
     network = FinetuningRun.open(tmp_path / "int8").load_network()
     assert_same_weights(network, found.network)
-    assert answered(finetune, "predict", tmp_path / "int8", text="good film\n")
+    assert answered(main, "predict", tmp_path / "int8", text="good film\n")
 
 
 def test_a_training_starts_from_it(saved, toy, tmp_path):
-    flags = ["--init", str(saved / "toy"), "--source", f"tsv:{toy}/{{split}}.tsv"]
-    for setting in ("max_length=16", "training.max_steps=4", "training.validate_every=2"):
-        flags += ["--set", setting]
-    run = tmp_path / "run"
-    assert finetune(["train", "sst2", str(run), *flags]) == 0
+    settings = ["max_length=16", "training.max_steps=4", "training.validate_every=2"]
+    settings.append(f"source=tsv:{toy}/{{split}}.tsv")
+    words, run = ["--init", str(saved / "toy"), *flags(settings)], tmp_path / "run"
+    assert main(["train", "finetune:sst2", str(run), *words]) == 0
     found = macaron_tf.load(run)
     assert found.recipe["init"] == str(saved / "toy")
     assert found.vocabulary.hash == macaron_tf.load(saved / "toy").vocabulary.hash
@@ -156,13 +147,8 @@ def test_a_bare_encoder_is_a_start(toy_run, tmp_path):
 
 
 def test_it_is_not_trained_on(saved, toy, refused):
-    refused(
-        finetune,
-        ["train", "sst2", str(saved / "toy"), *toy_flags(toy)],
-        "was written by save_pretrained",
-        saved,
-    )
-    refused(translate, ["average", str(saved / "numbers")], "has 0 checkpoints", saved)
-    words = "one set of weights"
-    arguments = ["translate", saved / "numbers", "--checkpoint", "best"]
-    refused(translate, arguments, words, saved)
+    again = ["train", "finetune:sst2", str(saved / "toy"), *toy_flags(toy)]
+    refused(main, again, "was written by save_pretrained", saved)
+    refused(main, ["average", str(saved / "numbers")], "has 0 checkpoints", saved)
+    words = ["predict", saved / "numbers", "--checkpoint", "best"]
+    refused(main, words, "one set of weights", saved)

@@ -18,15 +18,10 @@ import pytest
 from keras.src.saving.serialization_lib import SafeModeScope
 
 import macaron_tf
-from experiments.embed.commands import main as embed
+from experiments.commands import main
 from experiments.few_shot.commands import main as few_shot
-from experiments.finetune.commands import main as finetune
-from experiments.generate.commands import main as generate
 from experiments.lab.ode import main as ode
 from experiments.look import main as look
-from experiments.pretrain.commands import main as pretrain
-from experiments.text_to_text.commands import main as text_to_text
-from experiments.translate.commands import main as translate
 from export.keras_model import main as keras_model
 from export.saved_model import main as export
 from macaron_tf.data.processes import Processes
@@ -106,40 +101,37 @@ def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
     return str(copy)
 
 
+RUNS = ("number_run", "toy_run", "language_run", "t5_run")
+SOURCE = ("--set", "source=tsv:x.tsv")
 COMMANDS = [
-    (translate, "number_run", ["translate", "RUN"]),
-    (translate, "number_run", ["evaluate", "RUN", "--split", "validation"]),
-    (translate, "number_run", ["train", "--resume", "RUN"]),
-    (translate, "number_run", ["train", "demo", "new", "--init", "RUN"]),
-    (finetune, "toy_run", ["predict", "RUN"]),
-    (finetune, "toy_run", ["evaluate", "RUN", "--split", "validation"]),
-    (finetune, "toy_run", ["train", "--resume", "RUN"]),
-    (finetune, "toy_run", ["train", "sst2", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
-    (embed, "toy_run", ["encode", "RUN", "--output", "x.npy", "--input", "lines.txt"]),
-    (embed, "toy_run", ["search", "RUN", "--corpus", "lines.txt", "--query", "a"]),
-    (embed, "toy_run", ["train", "stsb", "new", "--init", "RUN", "--source", "tsv:x.tsv"]),
-    (generate, "language_run", ["complete", "RUN", "a"]),
-    (generate, "language_run", ["score", "RUN", "lines.txt"]),
+    *((main, run, ["predict", "RUN", "a"]) for run in RUNS),
+    *((main, run, ["train", "--resume", "RUN"]) for run in RUNS),
+    (main, "number_run", ["evaluate", "RUN", "--split", "validation"]),
+    (main, "number_run", ["train", "demo", "new", "--init", "RUN"]),
+    (main, "toy_run", ["evaluate", "RUN", "--split", "validation"]),
+    (main, "toy_run", ["train", "finetune:sst2", "new", "--init", "RUN", *SOURCE]),
+    (main, "toy_run", ["search", "RUN", "--corpus", "lines.txt", "--query", "a"]),
+    (main, "toy_run", ["train", "sentence_bert:stsb", "new", "--init", "RUN", *SOURCE]),
+    (main, "language_run", ["score", "RUN", "lines.txt"]),
     (few_shot, "language_run", ["RUN", "--task", "lambada:lines.txt", "--out", "out"]),
-    (pretrain, "language_run", ["evaluate", "RUN", "--corpus", "CORPUS"]),
-    (pretrain, "language_run", ["train", "--resume", "RUN"]),
-    (pretrain, "language_run", ["train", "gpt2_tiny", "new", "--init", "RUN"]),
+    (main, "language_run", ["evaluate", "RUN", "--corpus", "CORPUS"]),
+    (main, "language_run", ["train", "gpt2_tiny", "new", "--init", "RUN"]),
     (look, "language_run", ["RUN", "a a"]),
     (ode, "language_run", ["--runs", "RUN", "--results", "out"]),
-    (text_to_text, "t5_run", ["train", "sst2", "new", "--init", "RUN"]),
-    *((export, run, ["RUN", "out"]) for run in ("number_run", "toy_run", "language_run", "t5_run")),
+    (main, "t5_run", ["train", "text_to_text:sst2", "new", "--init", "RUN"]),
+    *((export, run, ["RUN", "out"]) for run in RUNS),
 ]
 
 
-@pytest.mark.parametrize(("main", "run", "words"), COMMANDS)
-def test_no_command_runs_code_that_a_folder_names(main, run, words, here, request, capsys):
+@pytest.mark.parametrize(("command", "run", "words"), COMMANDS)
+def test_no_command_runs_code_that_a_folder_names(command, run, words, here, request, capsys):
     (here / "lines.txt").write_text("one two three\n" * 30)
     before = sorted(sys.modules.keys() & {"this", "evil", "bad.evil"})
     for block in BLOCKS:
         source = request.getfixturevalue(run)
         capsys.readouterr()
         place, corpus = stranger(source, here, block), f"{source}/../corpus"
-        status = main([w.replace("RUN", place).replace("CORPUS", corpus) for w in words])
+        status = command([w.replace("RUN", place).replace("CORPUS", corpus) for w in words])
         error = capsys.readouterr().err
         assert (status, error.count("\n")) == (2, 1), error
         assert block in error and "--trust-code" in error, error
@@ -151,23 +143,23 @@ def test_no_command_runs_code_that_a_folder_names(main, run, words, here, reques
 def test_no_source_or_objective_of_a_folder_runs(module, here, number_run, language_run, capsys):
     place = stranger(number_run, here, data__source=f"python:{module}:rows")
     for words in (["evaluate", place, "--split", "validation"], ["train", "--resume", place]):
-        assert translate([*words, *flags(["training.max_steps=90"] * ("train" in words))]) == 2
+        assert main([*words, *flags(["training.max_steps=90"] * ("train" in words))]) == 2
         assert f"{module}:rows" in capsys.readouterr().err
     place = stranger(language_run, here, objective=f"{module}:TransformerBlock")
     corpus = f"{language_run}/../corpus"
     for words in (["evaluate", place, "--corpus", corpus], ["train", "--resume", place]):
-        assert pretrain(words) == 2
+        assert main(words) == 2
         assert f"{module}:TransformerBlock" in capsys.readouterr().err
     optimizer = f"{module}:TransformerBlock(rate=1)"
     place = stranger(language_run, here, training__optimizer=optimizer)
-    assert pretrain(["evaluate", place, "--corpus", corpus]) == 2
+    assert main(["evaluate", place, "--corpus", corpus]) == 2
     assert f"{module}:TransformerBlock" in capsys.readouterr().err
     assert not ran_times(here)
 
 
 def test_trusted_code_is_named_and_runs_once(here, toy_run, capsys):
     place = stranger(toy_run, here, "bad.evil:TransformerBlock")
-    assert finetune(["evaluate", place, "--trust-code", "--split", "validation"]) == 0
+    assert main(["evaluate", place, "--trust-code", "--split", "validation"]) == 0
     named = capsys.readouterr().err.count(f"importing your code: bad.evil, {here}/bad/evil.py")
     assert (named, ran_times(here)) == (1, 1)
     model = macaron_tf.load(place, trust_code=True)
@@ -349,11 +341,11 @@ def test_a_function_of_an_imported_module_is_not_called(here):
 
 def test_a_run_is_opened_by_who_names_its_code_again(here, toy_run, toy, ran, refused):
     tune = ["max_length=16", "batch_size=16", "training.max_steps=2", "training.validate_every=2"]
-    block = ["model.block=bad.evil:TransformerBlock"]
-    source = f"tsv:{toy}/{{split}}.tsv"
-    words = ["--init", "none", "--model", "bert_tiny", "--vocabulary", toy_run / "vocabulary"]
-    train = ["train", "sst2", "mine", *words, "--source", source, *flags([*tune, *block])]
-    ran(finetune, *train)
+    tune += ["model=bert_tiny", "model.block=bad.evil:TransformerBlock"]
+    tune.append(f"source=tsv:{toy}/{{split}}.tsv")
+    words = ["--vocabulary", toy_run / "vocabulary", *flags(tune)]
+    train = ["train", "finetune:sst2", "mine", *words]
+    ran(main, *train)
     macaron_tf.load("mine").save_pretrained("saved")
 
     def forget() -> None:
@@ -365,13 +357,13 @@ def test_a_run_is_opened_by_who_names_its_code_again(here, toy_run, toy, ran, re
         refuses(asked, macaron_tf.load, place)
         assert macaron_tf.load(place, trust_code=True).network.count_params() > 0
     forget()
-    refused(finetune, ["evaluate", "mine"], "--trust-code")
-    refused(finetune, ["train", "--resume", "mine"], "--trust-code")
-    ran(finetune, *train)  # the same command goes on with the run
+    refused(main, ["evaluate", "mine"], "--trust-code")
+    refused(main, ["train", "--resume", "mine"], "--trust-code")
+    ran(main, *train)  # the same command goes on with the run
     forget()
-    ran(finetune, "train", "--resume", "mine", "--trust-code")
+    ran(main, "train", "--resume", "mine", "--trust-code")
     forget()
-    ran(finetune, "evaluate", "mine", "--split", "validation", "--trust-code")
+    ran(main, "evaluate", "mine", "--split", "validation", "--trust-code")
 
 
 def test_a_tfds_folder_names_no_code(here, tfds_dir):

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.commands import main
 from experiments.epochs import read_init
-from experiments.finetune.commands import main as finetune
-from experiments.pretrain.commands import main as pretrain
 from experiments.pretrain.run import PretrainingRun
-from experiments.text_to_text.commands import main
-from experiments.text_to_text.evaluate import check_answers
-from experiments.text_to_text.run import TextRun, answers_of
+from experiments.text_to_text.run import TextRun, answers_of, check_answers
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.hub import read_hugging_face
 from macaron_tf.loading import load
@@ -26,32 +23,31 @@ from tests.toys.tasks import scores_in, validations
 
 @pytest.mark.parametrize("recipe", ["t5_tiny", pytest.param("bart_tiny", marks=pytest.mark.slow)])
 def test_it_is_pre_trained_and_evaluated(
-    recipe, t5_run, t5_corpus, tables, tmp_path, ran, refused, answered
+    recipe, t5_run, t5_corpus, tables, tmp_path, ran, answered
 ):
     run = t5_run
     if recipe == "bart_tiny":
         run = tmp_path / "bart"
         settings = flags(t5_settings(recipe, "swish_rnn"))
-        output = ran(pretrain, "train", recipe, run, "--corpus", t5_corpus, *settings).out
-        assert "macaron text_to_text" in output and "macaron finetune" not in output
+        output = ran(main, "train", recipe, run, "--corpus", t5_corpus, *settings).out
+        assert "train text_to_text:" in output and "train finetune" not in output
     opened = PretrainingRun.open(run)
     lines = read_lines(opened.path / "metrics.jsonl")
     assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]
-    ran(pretrain, "evaluate", run, "--corpus", t5_corpus, "--checkpoint", "last")
+    ran(main, "evaluate", run, "--corpus", t5_corpus, "--checkpoint", "last")
     assert scores_in(opened.path / "scores")["loss"] == pytest.approx(lines[-1]["loss"], abs=1e-5)
     sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
     assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
     refuses("is an encoder-decoder, but must be an encoder", read_init, str(run), kinds=["encoder"])
-    refused(pretrain, ["fill", run, "a [MASK]"], "is a text generator, which cannot fill [MASK]")
     if recipe == "t5_tiny":
         words = "must be an encoder or a BART or an ELMo"
         refuses(words, read_init, str(run))
         return
     # As a classifier, which reads the row again in the decoder.
     tuned, steps = tmp_path / "tuned", ["training.max_steps=2", "training.validate_every=2"]
-    start = ["train", "sst2", tuned, "--init", run, "--source", tables]
-    ran(finetune, *start, *flags([*steps, "max_length=12"]))
-    (line,) = answered(finetune, "predict", tuned, text="a c\n").splitlines()
+    settings = flags([*steps, "max_length=12", f"source={tables}"])
+    ran(main, "train", "finetune:sst2", tuned, "--init", run, *settings)
+    (line,) = answered(main, "predict", tuned, text="a c\n").splitlines()
     served = tf.saved_model.load(str(load(tuned).export(tmp_path / "out")))
     said = served.signatures["serving_default"](text=tf.constant(["a c"]))
     label, *shown = line.split("\t")
@@ -70,7 +66,8 @@ SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 def tuned(t5_run, tables, tmp_path_factory):
     """Returns a run on SST-2 that started from the pre-trained run, and its training command."""
     run = tmp_path_factory.mktemp("tuned") / "sst2"
-    command = ["train", "sst2", str(run), "--init", t5_run, "--source", tables, *SETTINGS]
+    settings = [*SETTINGS, "--set", f"source={tables}"]
+    command = ["train", "text_to_text:sst2", str(run), "--init", t5_run, *settings]
     assert main(command) == 0
     return run, command
 
@@ -109,9 +106,9 @@ def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
     loaded = load(saved)
     assert answers_of(loaded, "a", None) == answers_of(loaded, "a", "sst2") == found.answers
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("the task that it was trained for: give --task", answers_of, load(saved), "a", None)
-    assert answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n") == answers
-    refuses("for sst2, not for rte: leave out --task rte", answers_of, loaded, "a", "rte")
+    refuses("the task that it was trained for: give", answers_of, load(saved), "a", None)
+    assert answered(main, "predict", saved, "--set", "task=sst2", text="a c\nb d\n") == answers
+    refuses("for sst2, not for rte: leave out", answers_of, loaded, "a", "rte")
 
 
 @pytest.mark.slow
@@ -124,8 +121,8 @@ def test_a_task_is_judged_on_its_own_validation_split(t5_run, tmp_path, monkeypa
         monkeypatch.setitem(TASKS, name, dataclasses.replace(told, name=name))
     for task in ("mnli", "mnli+sst2"):
         run, steps = tmp_path / task, ["training.max_steps=1", "training.validate_every=1"]
-        command = ["train", task, str(run), "--init", t5_run, *flags([*steps, *ROWS])]
-        assert main(command) == 0 and main(["evaluate", str(run)]) == 0
+        words = [f"text_to_text:{task}", str(run), "--init", t5_run, *flags([*steps, *ROWS])]
+        assert main(["train", *words]) == 0 and main(["evaluate", str(run)]) == 0
         assert {json.loads(file.read_text())["split"] for file in (run / "scores").iterdir()} == {
             "validation_matched"
         }
@@ -140,8 +137,9 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
             for text in texts
         ]  # fmt: skip
         (tmp_path / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
-    run, source = tmp_path / "squad", f"squad:{tmp_path}/{{split}}.json"
-    assert main(["train", "squad", str(run), "--init", t5_run, "--source", source, *SETTINGS]) == 0
+    run, source = tmp_path / "squad", f"source=squad:{tmp_path}/{{split}}.json"
+    words = ["text_to_text:squad", str(run), "--init", t5_run, *SETTINGS, "--set", source]
+    assert main(["train", *words]) == 0
     assert {"task_f1", "task_exact", "score"} <= set(validations(run)[-1])
     assert main(["evaluate", str(run)]) == 0
     record = scores_in(run / "scores")
@@ -160,11 +158,9 @@ def mixture(t5_run, tables, tmp_path, monkeypatch):
         (tmp_path / f"{split}.one").write_text("a c\nb d\n" * count)
         (tmp_path / f"{split}.two").write_text("c\nd\n" * count)
     source = f"text:{tmp_path}/{{split}}.one,{tmp_path}/{{split}}.two"
-    rows = flags([*ROWS, "mixing.limit=1"])
-    return lambda run: [
-        *("train", "sst2+translation", str(run), "--init", t5_run, "--source", source),
-        *(*rows, "--set", "fields=('one','two')"),
-    ]
+    rows = flags([*ROWS, "mixing.limit=1", f"source={source}", "fields=('one','two')"])
+    recipe = "text_to_text:sst2+translation"
+    return lambda run: ["train", recipe, str(run), "--init", t5_run, *rows]
 
 
 @pytest.mark.slow
@@ -181,8 +177,8 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     records = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
     assert {record["task"] for record in records} == {"sst2", "translation"}
     answers = answered(main, "predict", run, text="sst2 sentence: a c\ntranslate: a c\n")
-    one = answered(main, "predict", run, "--task", "sst2", text="a c\n")
-    other = answered(main, "predict", run, "--task", "translation", text="a c\n")
+    one = answered(main, "predict", run, "--set", "task=sst2", text="a c\n")
+    other = answered(main, "predict", run, "--set", "task=translation", text="a c\n")
     assert answers == one + other and one.strip() == "positive"
     refuses(r"for sst2\+translation, not for rte: leave out", answers_of, load(run), "a", "rte")
 
@@ -200,15 +196,16 @@ def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
 
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
     run = str(tmp_path / "run")
-    for arguments, words in (
-        (["squad2", run, "--init", t5_run], "task is 'squad2', but must be one of"),
-        (["sst2+sst2", run, "--init", t5_run], "names 'sst2' twice"),
-        (["sst2+translation", run, "--init", t5_run], "'translation' has no default source"),
-        (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x has no effect"),
-        (["sst2+cola", run, "--init", t5_run, "--set", "source=x"], "give --source instead"),
-        (["sst2", run, "--init", t5_run, "--set", "decoding.max_length=9"], "max_target instead"),
+    for task, settings, words in (
+        ("squad2", [], "task is 'squad2', but must be one of"),
+        ("sst2+sst2", [], "names 'sst2' twice"),
+        ("sst2+translation", [], "'translation' has no default source"),
+        ("sst2+cola", ["source=tsv:x"], "source=tsv:x has no effect"),
+        ("sst2", ["decoding.max_length=9"], "max_target instead"),
     ):
+        arguments = [f"text_to_text:{task}", run, "--init", t5_run, *flags(settings)]
         refused(main, ["train", *arguments], words, tmp_path)
+    refused(main, ["train", "text_to_text:sst2", run], "--init", tmp_path)
 
 
 def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
@@ -245,8 +242,8 @@ def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
     t5_directory(tmp_path / "t5")
     found = read_hugging_face(tmp_path / "t5")
     run, settings = tmp_path / "run", ["max_steps=2", "validate_every=2", "learning_rate=1e-9"]
-    settings = flags([f"training.{one}" for one in settings] + ["max_target=16"])
-    command = ["train", "sst2", str(run), "--source", tables, *settings, "--init"]
+    settings = [*(f"training.{one}" for one in settings), "max_target=16", f"source={tables}"]
+    command = ["train", "text_to_text:sst2", str(run), *flags(settings), "--init"]
     assert main([*command, f"hugging-face:{tmp_path}/t5"]) == 0
     opened = TextRun.open(run)
     assert opened.vocabulary.hash == found.vocabulary.hash and not opened.recipe.starts

@@ -15,18 +15,18 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun, embed
-from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
-from experiments.finetune.run import FinetuningRun, preset
-from experiments.generate.writing import open_model
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.embed.run import EmbeddingRun
+from experiments.finetune.run import FinetuningRun
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
-from experiments.text_to_text.run import TextRun, recipe_for
-from experiments.translate.run import TranslationRecipe, TranslationRun
+from experiments.text_to_text.run import TextRun, recipe_of_model
+from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRun
 from export import keras_model
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.decoding.spans import decide_answered
@@ -111,7 +111,7 @@ class Kind:
 
 def fine_tuned(task: str, model: str = "bert_tiny", **settings) -> Callable:
     def write(path, vocabulary):
-        recipe = preset("macaron", get_task(task))
+        recipe = registry.load(f"finetune:{task}")
         write_run(path, FinetuningRun, recipe, vocabulary.parent, model, **{**LONG, **settings})
 
     return write
@@ -151,7 +151,7 @@ def tags(path, columns):
 
 
 def vectors(path, columns):
-    encoder, _ = open_encoder(str(path))
+    encoder = macaron_tf.load(path).task
     return rows_of(vector=unit_vectors(encoder.encode(*columns)))
 
 
@@ -162,7 +162,7 @@ def layers(path, columns):
 
 def completions(draw: GenerationConfig):
     def answer(path, columns):
-        generator = open_model(path).task.generator
+        generator = macaron_tf.load(path).task.generator
         found = []
         for text in columns[0]:
             try:
@@ -222,7 +222,7 @@ def text_to_text(model: str, task: str) -> Callable:
         before = path.with_name(f"{path.name}-start")
         language_model(model)(before, vocabulary)
         start = macaron_tf.load(before)
-        recipe = recipe_for(task, start, str(before), "tsv:x-{split}.tsv")
+        recipe = recipe_of_model(registry.load(f"text_to_text:{task}"), start)
         recipe = override(recipe, ["max_source=250", "max_target=14"])
         write_untrained(TextRun(as_path(path), recipe, start.vocabulary))
 
@@ -241,7 +241,7 @@ def write_translator(path, vocabulary):
 
 
 def write_embedder(path, vocabulary):
-    given = (EmbeddingRun, paper_recipe("stsb"), vocabulary.parent, "swish_rnn_tiny")
+    given = (EmbeddingRun, registry.load("sentence_bert:stsb"), vocabulary.parent, "swish_rnn_tiny")
     write_run(path, *given, **LONG)
 
 

@@ -15,21 +15,19 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
-from experiments.finetune.run import FinetuningRun, preset
-from experiments.generate.commands import main as generate
-from experiments.generate.writing import open_model
+from experiments.embed.run import EmbeddingRun
+from experiments.finetune.run import FinetuningRun
 from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
-from experiments.text_to_text.run import TextRun, recipe_for
+from experiments.text_to_text.run import TextRun, recipe_of_model
 from experiments.translate.run import TranslationRun
 from export.saved_model import main
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from export.server.servable import Servable
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.engines import graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
@@ -86,7 +84,7 @@ def write_writer(folder, name: str):
         run = dataclasses.replace(run, path=as_path(folder / f"{name}-start"))
         write_untrained(run)
         start = macaron_tf.load(run.path)
-        recipe = recipe_for("mrpc", start, str(run.path), f"tsv:{folder}/{{split}}.tsv")
+        recipe = recipe_of_model(registry.load("text_to_text:mrpc"), start)
         large = ["max_source=40", "max_target=12", "model.initializer_range=0.9"]
         recipe = override(recipe, large)
         run = TextRun(as_path(folder / name), recipe, start.vocabulary)
@@ -103,10 +101,11 @@ def folder(tmp_path_factory, number_run):
     (folder / "reading").mkdir()
     write_toy(folder)
     write_reading(folder / "reading", unanswerable=True)
-    write_run(folder / "sst2", FinetuningRun, preset("macaron", get_task("sst2")), folder)
-    write_run(folder / "embedder", EmbeddingRun, paper_recipe("stsb"), folder, "swish_rnn_tiny")
+    write_run(folder / "sst2", FinetuningRun, registry.load("finetune:sst2"), folder)
+    recipe = registry.load("sentence_bert:stsb")
+    write_run(folder / "embedder", EmbeddingRun, recipe, folder, "swish_rnn_tiny")
     for name in ("squad2", "conll2003"):
-        recipe = preset("macaron", get_task(name))
+        recipe = registry.load(f"finetune:{name}")
         write_run(folder / name, FinetuningRun, recipe, folder / "reading", **READING)
     for name in ("byte_bpe", "bart"):
         write_writer(folder, name)
@@ -154,9 +153,9 @@ def inputs_of(serve, texts, **changes) -> dict[str, tf.Tensor]:
 def test_half_a_character_is_refused_in_python_too(folder):
     ways = (
         macaron_tf.load(folder / "conll2003").predict,
-        open_encoder(str(folder / "embedder"))[0].encode,
+        macaron_tf.load(folder / "embedder").task.encode,
         TranslationRun.open(folder / "numbers").translator().translate,
-        open_model(folder / "bart").task.generator.complete,
+        macaron_tf.load(folder / "bart").task.generator.complete,
     )
     for way in ways:
         for text in SURROGATES:
@@ -222,10 +221,8 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
-    words = ["--temperature", "2", "--seed", "1", "--max-tokens", "10"]
-    capsys.readouterr()
-    assert generate(["complete", str(folder / "bart"), text, *words]) == 0
-    said = capsys.readouterr().out.removesuffix("\n")
+    settings = {"temperature": 2.0, "seed": 1, "max_tokens": 10}
+    said = "".join(macaron_tf.load(folder / "bart").stream(text, **settings))
     assert answer["outputs"]["completion"] == [said, said]
 
 

@@ -7,12 +7,14 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 from experiments import registry
 from experiments.recipe import recipe_from_json, settings_of
 
+OF_TASKS = ("finetune:squad", "sentence_bert:snli", "text_to_text:sst2+cola")
+
 
 @functools.cache
 def known() -> list[tuple[str, str, str]]:
     """Returns (recipe name, path, value) for every setting of each recipe and model type."""
     found = {}
-    for name in registry.names():
+    for name in [*registry.names(), *OF_TASKS]:
         recipe = registry.load(name)
         kinds = type(recipe), type(recipe.model_config())
         for path, value, _, _ in settings_of(recipe):

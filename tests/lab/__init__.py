@@ -1,2 +1,3 @@
 # Modules of the commands that users run as `python -m MODULE`.
-COMMANDS = tuple(f"experiments.lab.{name}" for name in ("benchmarks", "ode", "tpu_check"))
+NAMES = ("benchmarks", "elmo_tags", "ode", "tcn", "tpu_check")
+COMMANDS = tuple(f"experiments.lab.{name}" for name in NAMES)

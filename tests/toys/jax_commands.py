@@ -2,15 +2,15 @@
 
     KERAS_BACKEND=jax python -m tests.toys.jax_commands FILE
 
-FILE is a JSON list of pairs: the name of a command and a list of its arguments.
+FILE is a JSON list of commands. Each is a list of the name and the arguments.
 """
 
 import json
 import pathlib
 import sys
 
-from macaron_tf.cli.launcher import command
+from experiments.commands import main
 
 if __name__ == "__main__":
-    for name, words in json.loads(pathlib.Path(sys.argv[1]).read_text()):
-        assert command(name)(words) == 0, words
+    for words in json.loads(pathlib.Path(sys.argv[1]).read_text()):
+        assert main(words) == 0, words

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.pretrain.commands import main
+from experiments.commands import main
 
 LETTERS = "abcdefghij"
 
@@ -79,5 +79,5 @@ def prepare(recipe: str, corpus: str, settings: list[str]) -> str:
 
 
 def train(recipe: str, run, corpus: str, settings: list[str]) -> int:
-    """Runs `pretrain train` on a corpus; returns the exit status."""
+    """Runs `train` on a corpus; returns the exit status."""
     return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])

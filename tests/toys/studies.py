@@ -1,6 +1,5 @@
 """Toy corpora, and fake commands for studies, which only write output files."""
 
-import importlib
 import json
 import math
 import pathlib
@@ -9,12 +8,11 @@ import pkgutil
 import pytest
 
 from experiments import registry, studies
-from experiments.finetune.run import preset
+from experiments.commands import main
 from experiments.run import DIVERGED
 from experiments.versions import versions
 from macaron_tf.cli import arguments
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -71,15 +69,8 @@ def write_timing(run: pathlib.Path, training) -> None:
     write(run / "model.json", {"versions": versions()})
 
 
-def evaluate(options) -> None:
-    record = {"pair_accuracy": 0.5, "nll": 1.0, "accuracy": 0.5}
-    memories = [{"memory": length, "perplexity": 9.0} for length in options.memory or ()]
-    write(options.output, memories or record)
-
-
 def fine_tune(options) -> None:
-    recipe = preset("macaron", get_task(options.task, own=True))
-    recipe = recipe.changed(model="bert_tiny", source=options.source)
+    recipe = registry.load(options.recipe).changed(model="bert_tiny")
     run = pathlib.Path(options.run)
     write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
     write(run / "model.json", {"versions": versions()})
@@ -112,14 +103,11 @@ def write_scores(path, checkpoint: str, steps: list[int], bleu: float = 30.0) ->
     write(path, {**record, "hypotheses": lines, "references": lines})
 
 
+TRAIN = {"pretraining": pretrain, "finetuning": fine_tune, "translation": train_translator}
 STAND_INS = {
-    "experiments.pretrain.corpus:run_prepare": lambda options: None,
-    "experiments.pretrain.train:run": pretrain,
-    "experiments.pretrain.evaluate:run": evaluate,
-    "experiments.finetune.train:run": fine_tune,
-    "experiments.translate.train:run": train_translator,
+    "experiments.train:run": lambda options: TRAIN[registry.load(options.recipe).kind](options),
     "experiments.translate.evaluate:run_average": lambda options: None,
-    "experiments.translate.evaluate:run": evaluate_translator,
+    "experiments.evaluate:run": evaluate_translator,
 }
 
 
@@ -133,9 +121,9 @@ def calls(request, monkeypatch):
     called, real_resolve_name = [], pkgutil.resolve_name
     stand_ins = STAND_INS if request.param == "pretended" else {}
 
-    def command(script, *argv, log=None, trust_code=False):
-        called.append((script, *argv))
-        if importlib.import_module(f"experiments.{script}.commands").main(list(argv)):
+    def command(*argv, log=None, trust_code=False):
+        called.append(argv)
+        if main(list(argv)):
             raise UserError("failed")
 
     class Names:

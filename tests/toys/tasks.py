@@ -7,18 +7,18 @@ import keras
 import numpy as np
 import pytest
 
-from experiments.embed import commands as embed
+from experiments import registry
+from experiments.commands import main
 from experiments.epochs import read_init
-from experiments.finetune import commands as finetune
-from experiments.finetune.run import FinetuningRun, preset
+from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override, recipe_from_json
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.io.paths import as_path
 from macaron_tf.tasks import LabelledTask, Spans, Tags
 from macaron_tf.tasks.sets import SetOutputs
+from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.progress import read_lines
@@ -79,8 +79,6 @@ def toy_flags(
 ) -> list[str]:
     """Returns the flags of a training run from scratch on a toy task.
 
-    `embed` runs the pair and triplet tasks, and `finetune` runs all other tasks.
-
     Args:
         folder: folder of the task's files and the vocabulary.
         task: task name.
@@ -100,18 +98,15 @@ def toy_flags(
     else:
         toy_source = f"tsv:{folder}/{{split}}.tsv"
         changes = {"training.learning_rate": 0.01, "head_dropout": 0.0}
-    flags = ["--init", "none", "--model", model, "--vocabulary", str(folder / "vocabulary")]
-    flags += ["--source", source or toy_source]
-    chosen_settings = (
-        SHRUNK
-        | changes
-        | {setting.replace("__", "."): value for setting, value in settings.items()}
-    )
-    return flags + [
-        argument
-        for item in chosen_settings.items()
-        for argument in ("--set", "{}={}".format(*item))
-    ]
+    given = {setting.replace("__", "."): value for setting, value in settings.items()}
+    chosen = {"model": model, "source": source or toy_source, **SHRUNK, **changes, **given}
+    flags = ["--vocabulary", str(folder / "vocabulary")]
+    return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
+
+
+def recipe_of(task: str) -> str:
+    """Returns the name of the recipe for a toy task."""
+    return f"sentence_bert:{task}" if task in HEADERS else f"finetune:{task}"
 
 
 def without(flags: list[str], *names: str) -> list[str]:
@@ -123,19 +118,18 @@ def without(flags: list[str], *names: str) -> list[str]:
     return [argument for pair in kept_pairs for argument in pair]
 
 
-def not_yet_trained(location: str, task: str = "sst2", *settings: str, name: str = "macaron"):
+def not_yet_trained(location: str, recipe: str = "finetune:sst2", *settings: str):
     """Prepares fine-tuning without training; returns a `Start`, the recipe and the network.
 
     The network has the weights of the model in the `Start`.
 
     Args:
         location: model or run that fine-tuning starts from.
-        task: task name.
+        recipe: name of the recipe.
         settings: recipe settings besides `max_length=16`.
-        name: preset name.
     """
     init = read_init(location)
-    recipe = override(preset(name, get_task(task)), ["max_length=16", *settings])
+    recipe = registry.load(recipe, settings=["max_length=16", *settings])
     recipe = recipe.changed(**init.settings)
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
     init.check(recipe.model_config(init.vocabulary.size))
@@ -173,12 +167,9 @@ def assert_same_weights(one, other) -> None:
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
-    """Trains on a toy task with `embed train` or `finetune train`.
-
-    `options` are arguments of `toy_flags`.
-    """
-    main = (embed if task in HEADERS else finetune).main
-    assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
+    """Trains on a toy task; `options` are arguments of `toy_flags`."""
+    flags = toy_flags(folder, task, **options)
+    assert main(["train", recipe_of(task), str(run), *flags]) == 0
 
 
 def result_in(run: pathlib.Path) -> dict:
@@ -353,9 +344,8 @@ READING = {"spans.max_question": 4, "spans.doc_stride": 6}
 
 def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
     """Writes a run folder with random weights: an encoder or a task model."""
-    init = read_init("none", model, vocabulary / "vocabulary")
-    settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
-    run = run_class(
-        as_path(path), override(recipe.changed(**init.settings), settings), init.vocabulary
-    )
+    given = {"model": model, **TINY, **more}
+    recipe = override(recipe, [f"{name}={value}" for name, value in given.items()])
+    vocabulary = load_encoder_vocabulary(vocabulary / "vocabulary")
+    run = run_class(as_path(path), recipe, vocabulary)
     write_untrained(run, metrics={"best_f1_thresh": -0.5})

@@ -4,7 +4,8 @@ import pathlib
 
 from experiments import registry
 from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
 from experiments.translate.run import TranslationRun
 from macaron_tf.io.paths import as_path

@@ -18,7 +18,7 @@ GERMAN = "ein der mann frau hund katze läuft sitzt isst rot blau haus baum nebe
 
 
 def train_joint(pairs, size: int, **options) -> SentencePieceVocabulary:
-    """Trains a joint vocabulary with the defaults of `translate vocabulary`."""
+    """Trains a joint vocabulary with the defaults of `macaron vocabulary`."""
     options = {"masks": False, "languages": ("en", "de"), "character_coverage": 1.0, **options}
     return SentencePieceVocabulary.train(interleave(pairs, ("en", "de")), size, **options)
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.pretrain.commands import main as pretrain
-from experiments.translate.commands import main as translate
+from experiments.commands import main
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import CONTROLS
@@ -126,7 +125,7 @@ def test_a_wrong_mesh_is_refused(text):
     ],
 )
 def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):
-    refused(pretrain, ["train", "bert_tiny", tmp_path / "run", *words], sentence, tmp_path)
+    refused(main, ["train", "bert_tiny", tmp_path / "run", *words], sentence, tmp_path)
 
 
 def without_keys(path: str, array: np.ndarray) -> np.ndarray:
@@ -186,11 +185,9 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     if system == "xlnet_tiny":
         small += ["--set", "training.epsilon=1e-3"]
     if system == "multi30k_macaron_tiny":
-        program, main, data = "translate", translate, []
-        settings = number_settings(number_text, 5)
+        data, settings = [], number_settings(number_text, 5)
         settings += ["data.validation_lines=8", "model.activation_dropout=0.0"]
     else:
-        program, main = "pretrain", pretrain
         source = write_documents(tmp_path)
         settings = toy_settings(source, 5)
         if system == "gpt2_tiny":  # the 256 bytes and the special tokens
@@ -211,7 +208,7 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
         shutil.copytree(tmp_path / "tensorflow", tmp_path / name)
     assert main(words("tensorflow", 25)) == 0
     mesh = {name: ["--engine", "jax", "--mesh", text] for name, text in MESHES.items()}
-    commands = [(program, words(name, 25, *more)) for name, more in mesh.items()]
+    commands = [words(name, 25, *more) for name, more in mesh.items()]
     (tmp_path / "commands.json").write_text(json.dumps(commands))
     on_jax("tests.toys.jax_commands", tmp_path / "commands.json")
     for name, base, precision in (

@@ -148,7 +148,7 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
     vocabulary.save(tmp_path / "vocabulary")
     settings = [f"sources=text:{tmp_path}/texts/*.txt", "pairs=next_sentence"]
     settings += ["validation_every=20", "rows_per_shard=1024"]
-    command = ["-m", "macaron_tf", "pretrain", "prepare", "bert_tiny", "--processes", "FOLDER"]
+    command = ["-m", "macaron_tf", "prepare", "bert_tiny", "--processes", "FOLDER"]
     command += ["--vocabulary", str(tmp_path / "vocabulary")]
     command += [word for setting in settings for word in ("--set", f"corpus.{setting}")]
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.elmo.commands import main
+from experiments.commands import main
 from experiments.elmo.run import ElmoRun, embed
+from experiments.lab.elmo_tags import main as tag
 from macaron_tf.engines import certificate
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
@@ -104,7 +105,8 @@ def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
 
     lines, out = ["0 red and 1 blue.", "2"], tmp_path / "v.npz"
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    assert main(["embed", run, "--input", str(tmp_path / "lines.txt"), "--output", str(out)]) == 0
+    words = ["predict", run, "--input", str(tmp_path / "lines.txt"), "--output", str(out)]
+    assert main(words) == 0
     found = np.load(out)
     assert found["words_0"].tolist() == ["0", "red", "and", "1", "blue", "."]
     assert found["line_0"].shape == (6, 3, 16) and found["line_1"].shape == (1, 3, 16)
@@ -130,9 +132,9 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
 
     for split, count in (("train", 640), ("dev", 20)):
         (tmp_path / f"{split}.conll").write_text(sentences(count, count))
-    words = ["tag", run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
+    words = [run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
     words += ["--places", "input", "both"]
-    assert main([*words, "--epochs", "5"]) == 0
+    assert tag([*words, "--epochs", "5"]) == 0
     shown = json.loads((tmp_path / "out" / "tagging.json").read_text())
     without, *having, both = shown["rows"]
     assert all(row["f1"] > 0.8 for row in (without, *having, both))
@@ -142,21 +144,21 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert both["layers"] != both["output_layers"]
     assert "points of F1" in (tmp_path / "out" / "tagging.md").read_text()
     capsys.readouterr()
-    assert main([*words, "--epochs", "5"]) == 0
+    assert tag([*words, "--epochs", "5"]) == 0
     assert capsys.readouterr().out.count("complete") == 3
-    assert main([*words, "--epochs", "4"]) == 2
+    assert tag([*words, "--epochs", "4"]) == 2
     assert "with --epochs=5, but this command has --epochs=4" in capsys.readouterr().err
     # Another split is scored with the epoch chosen on "dev". Its sentences have other tags here.
     (tmp_path / "test.conll").write_text(sentences(20, 20).replace("B-PER", "B-MISC"))
-    words[2] = str(tmp_path / "test")
-    assert main([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
+    words[1] = str(tmp_path / "test")
+    assert tag([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
     (row, _) = json.loads((tmp_path / "test" / "tagging.json").read_text())["rows"]
     steps = [
         json.loads(line) for line in (tmp_path / "test" / "without-ELMo-1" / "metrics.jsonl").open()
     ]
     judged = [line["f1"] for line in steps if line["kind"] == "validation"]
     assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
-    assert main([*words, "--split", "train"]) == 2
+    assert tag([*words, "--split", "train"]) == 2
     assert "sentences that the taggers train on: give --split dev" in capsys.readouterr().err
 
 
@@ -173,7 +175,7 @@ def test_neighbours_by_letters_and_by_context(run, text, capsys):
 
 
 def colour_tables(folder) -> dict[str, list[str]]:
-    """Writes task files about colours; returns a dict mapping task names to training arguments."""
+    """Writes task files about colours; returns a dict mapping task names to settings."""
     rng = np.random.default_rng(1)
     for split, count in (("train", 160), ("validation", 24), ("dev", 24)):
         rows = [(n, COLOURS[n]) for n in rng.integers(0, 3, count)]
@@ -198,9 +200,9 @@ def colour_tables(folder) -> dict[str, list[str]]:
         document = json.dumps({"data": [{"paragraphs": paragraphs}]})
         (folder / f"{split}.json").write_text(document)
     return {
-        "classify": [f"tsv:{folder}/{{split}}.tsv"],
-        "conll2003": [f"conll:{folder}/{{split}}.conll"],
-        "squad": [f"squad:{folder}/{{split}}.json", *flags(["spans.max_question=4"])],
+        "classify": [f"source=tsv:{folder}/{{split}}.tsv"],
+        "conll2003": [f"source=conll:{folder}/{{split}}.conll"],
+        "squad": [f"source=squad:{folder}/{{split}}.json", "spans.max_question=4"],
     }
 
 
@@ -209,19 +211,16 @@ def colour_tables(folder) -> dict[str, list[str]]:
     ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conll2003", "squad"))],
 )
 def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
-    from experiments.finetune.commands import main as finetune
-
-    source, *more = colour_tables(tmp_path)[task]
-    out = str(tmp_path / "out")
+    out, tables = str(tmp_path / "out"), colour_tables(tmp_path)[task]
     small = ["epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6", "max_length=20"]
     small += ["training.learning_rate=0.02", "words.dropout=0.0"]
-    words = ["train", task, out, "--init", run, "--preset", "elmo", "--source", source]
-    assert finetune([*words, *flags(small), *more]) == 0
+    words = ["train", f"finetune_elmo:{task}", out, "--init", run]
+    assert main([*words, *flags([*small, *tables])]) == 0
     assert "best validation" in capsys.readouterr().out
     line = "0 red and 1 blue . zz"
     lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
     (tmp_path / "lines.txt").write_text(lines[task] + "\n")
-    assert finetune(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
+    assert main(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
     expected = "0\tO\nred\tB-PER\n" if task == "conll2003" else "red\t"
     assert capsys.readouterr().out.startswith(expected)
     if task == "classify":
@@ -237,7 +236,6 @@ def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
     new = str(tmp_path / "new")
     for words, message in (
-        (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
             "the sources contain only one document, which is held out for validation",
@@ -248,11 +246,10 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
     ):
         refused(main, words, message, tmp_path)
-    from experiments.finetune.commands import main as finetune
-
+    own = ["--set", "words.max_characters=9"]
     for words, message in (
-        (["copa", new, "--init", run], "copa has choices, which ELMo does not support"),
-        (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
-        (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
+        (["finetune:copa", new, "--init", run], "copa has choices, which ELMo does not support"),
+        (["finetune:rte", new, "--init", run, *own], "give --init instead"),
+        (["finetune:rte", new, "--set", "model=elmo_tiny", "--vocabulary", run], "--init RUN"),
     ):
-        refused(finetune, ["train", *words], message, tmp_path)
+        refused(main, ["train", *words], message, tmp_path)

@@ -12,11 +12,12 @@ import pytest
 
 import macaron_tf
 from experiments import registry
-from experiments.pretrain import train as training
-from experiments.pretrain.commands import main
+from experiments import train as loop
+from experiments.commands import main
+from experiments.pretrain import run as training
 from experiments.pretrain.corpus import vocabulary_config, vocabulary_lines
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.pretrain.train import train_corpus
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -69,13 +70,13 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     assert train("bert_tiny", trained, corpus, long_run()) == 0
 
 
-def test_evaluate_repeats_the_validation_and_fill_is_a_command_too(trained, corpus, ran):
+def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus, ran):
     evaluate = ["evaluate", trained, "--corpus", corpus, "--checkpoint", "last"]
     assert "accuracy" in ran(main, *evaluate).out
     record = scores_in(trained / "scores")
     assert record["loss"] == pytest.approx(validations(trained)[-1]["loss"], abs=1e-6)
     assert record["rows"] == PretrainingCorpus.open(corpus).rows("validation")
-    lines = ran(main, "fill", trained, "a [MASK] a", "--top", 2).out.splitlines()
+    lines = ran(main, "predict", trained, "a [MASK] a", "--set", "top=2").out.splitlines()
     assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
 
 
@@ -147,11 +148,9 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
     """2,000 updates with validations and checkpoints cause no retracing or growth of memory."""
-    import experiments.train_run as module
-
-    models, memory, build = [], {}, module.build_fit_model
+    models, memory, build = [], {}, loop.build_fit_model
     monkeypatch.setattr(
-        module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
+        loop, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
     )
     validation = training.evaluate_model
 
@@ -163,7 +162,8 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
-    train_corpus(PretrainingRun(tmp_path / "run", recipe, None), PretrainingCorpus.open(corpus))
+    run = PretrainingRun(tmp_path / "run", recipe, None)
+    loop.fit(run.plan_of_corpus(PretrainingCorpus.open(corpus)))
     assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000
@@ -199,14 +199,14 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
             ["train", "t5_tiny", run, "--set", "model=bert_tiny"],
             "bert_tiny is not an encoder-decoder",
         ),
-        (["train", "demo", run, "--corpus", corpus], "demo is a recipe of kind 'translation'"),
+        (["train", "demo", run, "--corpus", corpus], "--corpus"),
         ([*begin, "--corpus", words], "vocabulary"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
             "contains a vocabulary with size=27, but the recipe needs size=30",
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
-        (["fill", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model reads"),
+        (["predict", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model"),
     ):
         refused(main, arguments, message, tmp_path)
 

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.generate import commands as generate
-from experiments.generate.writing import open_model
-from experiments.pretrain.commands import main
+from experiments.commands import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.decoding import GenerationConfig
+from macaron_tf.loading import load
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
 from tests.harness import ids, numpy_of
 from tests.toys.pretraining import flags, prepare, toy_settings, train
-from tests.toys.tasks import assert_same_weights, not_yet_trained, validations
+from tests.toys.tasks import assert_same_weights, not_yet_trained, scores_in, validations
 
 XL = "transformer_xl_tiny"
 
@@ -105,9 +104,9 @@ def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_
 
 def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
-    ran(main, *command, "--memory", 12, 40)
-    [path] = (whole / "scores").glob("*-memory-12-40.json")
-    records = json.loads(path.read_text())
+    for length in (12, 40):
+        ran(main, *command, "--set", f"memory_length={length}")
+    records = [json.loads(path.read_text()) for path in (whole / "scores").glob("*.json")]
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
     assert found[12] == pytest.approx(validations(whole)[-1]["nll"], abs=1e-6)
@@ -119,14 +118,14 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     (wide / "recipe.json").write_text(
         recipe.replace('"batch_size": 4', f'"batch_size": {rows + 1}')
     )
-    ran(main, "evaluate", wide, *command[2:], "--output", tmp_path / "scores.json")
-    assert json.loads((tmp_path / "scores.json").read_text())["rows"] == rows
+    ran(main, "evaluate", wide, *command[2:], "--output", tmp_path / "scores")
+    assert scores_in(tmp_path / "scores")["rows"] == rows
 
 
 def test_it_goes_on_with_a_text_of_any_length(whole, ran):
     """A model with a memory of 12 tokens continues a prompt of 24 tokens by 16 tokens."""
     text = "a b " * 12
-    assert len(ran(generate.main, "complete", whole, text, "--max-tokens", 16).out) > len(text)
+    assert len(ran(main, "predict", whole, text, "--set", "max_tokens=16").out) > len(text)
 
 
 @pytest.mark.slow  # tests/export/test_exported.py covers other exports
@@ -141,7 +140,7 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
         seed=tf.constant([3, 4]),
         max_tokens=tf.constant([9, 9]),
     )
-    generator = open_model(whole).task.generator
+    generator = load(whole).task.generator
     for row, (text, temperature, seed) in enumerate([("c c c", 1.0, 3), ("a b " * 12, 1.5, 4)]):
         config = GenerationConfig(temperature, 0, 1.0, 1, 9)
         [[expected]] = generator.complete([text], config, seed)
@@ -172,7 +171,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
     # A process of its own, because TensorFlow's devices can no longer be changed here.
     arguments = ["train", XL, str(tmp_path / "two"), "--corpus", corpus]
     arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
-    subprocess.run([sys.executable, "-m", "macaron_tf", "pretrain", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "macaron_tf", *arguments], check=True)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
     mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")

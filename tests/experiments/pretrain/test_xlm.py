@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from experiments import registry
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
-from experiments.pretrain.train import _batches
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun, _batches
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
 from tests.toys.numbers import NUMBERS, number_pairs

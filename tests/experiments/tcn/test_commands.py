@@ -1,37 +1,38 @@
-"""Tests of the commands for the TCN's sequence tasks."""
+"""Tests of the study of the TCN's sequence tasks, and of their data."""
 
 import functools
 import gzip
 import itertools
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.io
 
 from experiments import registry
+from experiments.commands import main
+from experiments.lab.tcn import main as train
+from experiments.lab.tcn import table
 from experiments.tcn import data, text
-from experiments.tcn.commands import main as tcn
 from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
-from experiments.tcn.train import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from tests import ram_paths
 from tests.toys.pretraining import flags
+from tests.toys.tasks import scores_in, validations
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
 SMALL += ("training.schedule=constant",)
 
 
-def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> data.TaskData:
+def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **changes) -> data.TaskData:
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
-    return TASKS[name].read_data(options, recipe)
+    return TASKS[name].read_data(recipe, tfds)
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
@@ -44,10 +45,6 @@ def write_pieces(path, tunes: str, **changes) -> None:
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
 
 
-def train(words: list[str]) -> int:
-    return tcn(["train", *words])
-
-
 @pytest.fixture(scope="module")
 def whole(tunes, tmp_path_factory):
     """Returns the folder of four finished runs on toy music, and the command that trained them."""
@@ -56,6 +53,18 @@ def whole(tunes, tmp_path_factory):
     command += flags(SMALL)
     assert train(command) == 0
     return folder, command
+
+
+def test_a_model_is_trained_and_evaluated_alone(tunes, tmp_path, ran, refused):
+    run, settings = tmp_path / "run", flags([*SMALL, "training.max_steps=20"])
+    refused(main, ["train", "tcn_jsb", run, *settings], "data is missing", tmp_path)
+    ran(main, "train", "tcn_jsb", run, *settings, "--set", f"data={tunes}")
+    ran(main, "train", "--resume", run, "--set", "training.max_steps=40")
+    last = validations(run)[-1]
+    assert last["step"] == 40
+    ran(main, "evaluate", run, "--checkpoint", "last")
+    found = scores_in(run / "scores")
+    assert found["validation"]["loss"] == pytest.approx(last["loss"]) and found["test"]["loss"] > 0
 
 
 @pytest.fixture
@@ -127,12 +136,12 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
     for words, message in (
-        (["jsb"], "--data is missing: give the .mat file"),
+        (["jsb"], "data is missing: give "),
         (["jsb", "--data", str(other)], "in 'traindata' are not matrices with 88 columns"),
         (["jsb", "--data", str(loud)], "columns of zeros and ones"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
-        (["adding", "--data", tunes], "has no effect in adding: leave --data out"),
+        (["adding", "--data", tunes], "has no effect in adding: leave "),
     ):
         refused(train, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
@@ -149,7 +158,7 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    found = opened("jsb", SimpleNamespace(data=tunes), 4)
+    found = opened("jsb", 4, data=tunes)
     batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
@@ -212,35 +221,34 @@ def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
 def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, lines in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(lines.encode()))
-    options = SimpleNamespace(data=str(tmp_path))
     (tmp_path / "test.txt").write_text("\n\n")
-    found = opened("ptb_words", options)
+    found = opened("ptb_words", data=str(tmp_path))
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert opened("ptb_characters", options).vocab_size == 9
+    assert opened("ptb_characters", data=str(tmp_path)).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt contains 'c', which does not occur"):
-        opened("ptb_words", options)
+        opened("ptb_words", data=str(tmp_path))
 
 
 def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
     lines = ["one two three"] * 90 + ["four four"] * 30
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    options, source = SimpleNamespace(tfds=None), (f"text-lines:{tmp_path}/text.txt",)
-    found = opened("wikitext", options, sources=source, vocabulary_size=6, held_out=2)
+    source = (f"text-lines:{tmp_path}/text.txt",)
+    found = opened("wikitext", sources=source, vocabulary_size=6, held_out=2)
     assert found.vocab_size == 6 and found.test is None
     validation = [batch["targets"].numpy() for batch in found.validation]
     # <UNK> <S> </S> four one three; "two" is outside the vocabulary.
     assert set(np.unique(np.concatenate([t.ravel() for t in validation]))) == {0, 1, 2, 3, 4, 5}
     with pytest.raises(UserError, match="more than 80 words, the length of a window"):
-        opened("wikitext", options, sources=source, held_out=60)
+        opened("wikitext", sources=source, held_out=60)
 
 
 def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     (tmp_path / "book.txt").write_text('"I can\'t," she said to the fox.\n' * 30)
     passages = ["`` i ca n't , '' said the fox", "she said to the wolf", "the fox . it ca n't"]
     (tmp_path / "dev.txt").write_text("\n".join(passages) + "\n")
-    options = SimpleNamespace(tfds=None, data=str(tmp_path))
-    found = opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
+    lines, texts = ((f"{form}:{tmp_path}/book.txt",) for form in ("text-lines", "text"))
+    found = opened("lambada", data=str(tmp_path), sources=lines)
     (batch,) = found.validation
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     # No book contains the wolf.
@@ -250,11 +258,11 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     assert len(set(asked)) == 2 and 0 not in asked
     assert inputs.shape == targets.shape == (2, max(weight.argmax(axis=1)) + 1)
     # One book is used whole for training.
-    book = opened("lambada", options, sources=(f"text:{tmp_path}/book.txt",))
+    book = opened("lambada", data=str(tmp_path), sources=texts)
     assert book.summary == found.summary
     with pytest.raises(UserError, match="no passage of dev.txt ends"):
         (tmp_path / "dev.txt").write_text("a wolf\n")
-        opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
+        opened("lambada", data=str(tmp_path), sources=lines)
 
 
 def test_the_table_shows_means_and_small_numbers():
@@ -268,8 +276,7 @@ def test_the_table_shows_means_and_small_numbers():
 
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     monkeypatch.setattr(data, "read_columns", functools.cache(data.read_columns))
-    place = SimpleNamespace(tfds=tfds)
-    in_order, permuted = (opened(name, place, 3) for name in ("mnist", "permuted_mnist"))
+    in_order, permuted = (opened(name, 3, tfds=tfds) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
     mixed = next(iter(permuted.validation))["inputs"].numpy()
     assert plain.shape == (250, 784, 1)

@@ -11,8 +11,9 @@ import types
 
 import pytest
 
-from experiments.translate.commands import main
-from experiments.translate.run import DataConfig, TranslationRun
+from experiments.commands import main
+from experiments.translate.recipe import DataConfig
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
@@ -24,7 +25,7 @@ from tests.toys.tasks import validations
 
 
 def train(run, settings, *arguments) -> int:
-    """Runs `translate train` with settings that compile fast; returns the exit status."""
+    """Trains a translator with settings that compile fast; returns the exit status."""
     settings = [*settings, "data.batching.shapes=1", "data.validation_lines=2"]
     return main(["train", "multi30k_macaron_tiny", str(run), *arguments, *flags(settings)])
 
@@ -49,7 +50,7 @@ def test_it_learns_and_writes_what_it_measured(number_run):
     assert list((number_run / "tensorboard").rglob("events*"))
 
 
-def test_evaluate_scores_and_compare_tests_the_difference(number_run, tmp_path, capsys, ran):
+def test_evaluate_scores_and_bootstrap_tests_the_difference(number_run, tmp_path, capsys, ran):
     [average] = evaluated(number_run, tmp_path / "average")
     assert "sacreBLEU" in capsys.readouterr().out
     assert average["checkpoint"] == "average"
@@ -57,23 +58,23 @@ def test_evaluate_scores_and_compare_tests_the_difference(number_run, tmp_path, 
     assert len(average["hypotheses"]) == 40
     evaluated(number_run, tmp_path / "175", "--checkpoint", "175")
     files = [next((tmp_path / name).glob("*.json")) for name in ("175", "average")]
-    first, again = (ran(main, "compare", *files, "--samples", 100).out for _ in range(2))
+    first, again = (ran(main, "bootstrap", *files, "--samples", 100).out for _ in range(2))
     assert first == again and "p" in first
 
 
 @pytest.mark.quick
-def test_translate_gives_one_line_for_each_line_in_order(number_run, monkeypatch, capfd, answered):
+def test_predict_gives_one_line_for_each_line_in_order(number_run, monkeypatch, capfd, answered):
     pairs = number_pairs(6, seed=4)
     text = "".join(f"{source}\n" for source, _ in pairs[:3]) + "\n" + f"{pairs[3][0]}\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert main(["translate", str(number_run)]) == 0
+    assert main(["predict", str(number_run)]) == 0
     lines = capfd.readouterr().out.split("\n")
     assert len(lines) == 6
     assert lines[3] == lines[5] == ""
     assert lines[0] == pairs[0][1]
 
     text = b"one two\n\xff\xfe three\n" + b"four five\n"
-    found = answered(main, "translate", number_run, "--n-best", 2, text=text)
+    found = answered(main, "predict", number_run, "--set", "n_best=2", text=text)
     rows = [line.split("\t") for line in found.splitlines()]
     assert len(rows) == 3
     assert rows[0][1] == "eins zwei"
@@ -84,19 +85,16 @@ def test_translate_gives_one_line_for_each_line_in_order(number_run, monkeypatch
 def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
     def sampled(*more):
         text = "one two three\nfour five six seven\n"
-        return answered(main, "translate", number_run, *more, text=text)
+        return answered(main, "predict", number_run, *flags(more), text=text)
 
-    hot = ["--temperature", "3", "--n-best", "4"]
-    assert sampled(*hot) == sampled(*hot) != sampled(*hot, "--seed", "2")
-    assert sampled("--temperature", "0") == "eins zwei drei\nvier fünf sechs sieben\n"
-    for flag, value in (("--top-k", "2"), ("--top-p", "1.0"), ("--seed", "1")):
-        words = ["translate", number_run, flag, value]
-        refused(
-            main,
-            words,
-            f"{flag} applies only to sampling: set --temperature above 0",
-        )
-        refused(main, [*words, "--temperature", "0"], f"{flag} applies only to sampling")
+    hot = ["temperature=3", "n_best=4"]
+    assert sampled(*hot) == sampled(*hot) != sampled(*hot, "seed=2")
+    assert sampled("temperature=0") == "eins zwei drei\nvier fünf sechs sieben\n"
+    for setting in ("top_k=2", "top_p=1.0", "seed=1"):
+        name = setting.partition("=")[0]
+        for more in ([], ["temperature=0"]):
+            words = ["predict", number_run, *flags([setting, *more])]
+            refused(main, words, f"{name} applies only to sampling: set a temperature")
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
@@ -148,19 +146,18 @@ def test_checkpoints_of_text_without_spaces_are_told_apart(
     line = {"zh": "我们今天去公园散步吧。", "th": "วันนี้อากาศดีเราไปเดินเล่น"}[language]
     source = tmp_path / "a.tsv"
     source.write_text(f"{line[:-2]}\t{line}\n" * 20)
-    [record] = evaluated(
-        number_run, tmp_path / "out", "--source", f"tsv:{source}", "--tokenize", "char"
-    )
+    words = ["--source", f"tsv:{source}", *flags(["metric.tokenize=char"])]
+    [record] = evaluated(number_run, tmp_path / "out", *words)
     assert 0 < record["bleu"] < 95 and 0 < record["tokenized_bleu"] < 95
     assert record["metric"]["tokenize"] == "char" and "tok:char" in record["bleu_signature"]
     file = next((tmp_path / "out").glob("*.json"))
-    assert main(["compare", str(file), str(file), "--samples", "10"]) == 0
+    assert main(["bootstrap", str(file), str(file), "--samples", "10"]) == 0
     assert "tok:char" in capsys.readouterr().out
 
     def pairs(run, data, judged, asked, score, *others, **options):
         raise UserError(f"{score([line for _, line in asked])} {score(['我们'] * len(asked))}")
 
-    monkeypatch.setattr("experiments.translate.train.train_pairs", pairs)
+    monkeypatch.setattr("experiments.translate.run.plan_of_pairs", pairs)
     source.rename(tmp_path / "train.tsv").with_name("validation.tsv").write_text(f"a\t{line}\n" * 9)
     (tmp_path / "train.tsv").write_text(f"{line}\t{line}\n" * 200)
     settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv")
@@ -190,7 +187,8 @@ def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
     (tmp_path / "a.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs))
     out = tmp_path / "out"
     evaluated(number_run, out, "--source", f"text:{tmp_path}/a.en,{tmp_path}/a.de")
-    records = evaluated(number_run, out, "--source", f"tsv:{tmp_path}/a.tsv", "--beam-size", "1")
+    greedy = flags(["decoding.beam_size=1"])
+    records = evaluated(number_run, out, "--source", f"tsv:{tmp_path}/a.tsv", *greedy)
     assert [record["split"] for record in records] == ["all", "all"]
     assert records[0]["references"] == records[1]["references"] == [pair[1] for pair in pairs]
     assert "average (the mean of steps 275, 300)" in capsys.readouterr().out
@@ -296,10 +294,10 @@ def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys, repeatin
     of_text = ["--source", f"tsv:{source}"]
     assert len(evaluated(number_run, out, *of_text)) == 1
     assert len(evaluated(number_run, out, *of_text)) == 1
-    assert len(evaluated(number_run, out, *of_text, "--beam-size", "2")) == 2
+    assert len(evaluated(number_run, out, *of_text, *flags(["decoding.beam_size=2"]))) == 2
     assert len(evaluated(number_run, out, *of_text, "--checkpoint", "300")) == 3
     assert "step-00000300 (step 300)" in capsys.readouterr().out
-    records = evaluated(number_run, out, *of_text, "--no-lowercase")
+    records = evaluated(number_run, out, *of_text, *flags(["metric.lowercase=False"]))
     assert len(records) == 4
     assert sorted(record["metric"]["lowercase"] for record in records) == [False, True, True, True]
     # Other text under the same name, as with another --data-dir.
@@ -318,7 +316,7 @@ def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, re
         return [("one", "eins")]
 
     monkeypatch.setattr("experiments.translate.evaluate.read_pairs", read)
-    languages = ["--source-language", "en_US", "--target-language", "de_DE"]
+    languages = flags(["data.source_language=en_US", "data.target_language=de_DE"])
     (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
     assert asked == [("en_US", "de_DE")]
     assert record["languages"] == ["en_US", "de_DE"]
@@ -347,4 +345,4 @@ def test_outputs_that_cannot_be_compared_are_refused(second, words, tmp_path, re
     first, other = tmp_path / "first.json", tmp_path / "second.json"
     first.write_text(json.dumps(GOOD))
     other.write_text(second if isinstance(second, str) else json.dumps(GOOD | second))
-    refused(main, ["compare", str(first), str(other)], words)
+    refused(main, ["bootstrap", str(first), str(other)], words)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.commands import main
 from experiments.pretrain.run import PretrainingRun
 from experiments.run import Run
-from experiments.translate.commands import main
 from experiments.translate.init import read_init as read_start
 from experiments.translate.run import TranslationRun
 from export.saved_model import main as export
@@ -55,7 +55,7 @@ def check_use(run, tmp_path, answered):
     record = scores_in(tmp_path / "scores")
     assert len(record["hypotheses"]) == len(record["references"]) >= 20
     text = "".join(f"{line}\n" for line in LINES)
-    translated = answered(main, "translate", run, text=text).splitlines()
+    translated = answered(main, "predict", run, text=text).splitlines()
     assert len(translated) == len(LINES) and translated[1] == ""
     assert export([str(run), str(tmp_path / "served")]) == 0
     served = tf.saved_model.load(str(tmp_path / "served" / "1"))
@@ -224,10 +224,10 @@ def test_a_mismatch_is_one_sentence(change, words, starts, number_text, tmp_path
 def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_path, refused):
     bart, xlm = starts["bart"], starts["xlm"]
     (tmp_path / "recipe.json").write_text('{"kind": "translation"}')
-    none = ["--set", "model.num_source_layers=0"]
+    none, encoder = flags(["model.num_source_layers=0"]), flags(["init_parts=encoder"])
     for recipe, arguments, words in (
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
-        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts cannot be combined with"),
+        (XLM, ["--init", bart, *encoder], "init_parts cannot be combined with"),
         (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
         (BART, [], "needs --init with a run of BART or T5"),
     ):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.commands import main
 from experiments.pretrain.run import PretrainingRun
-from experiments.translate.commands import main
 from experiments.translate.init import read_init as read_start
-from experiments.translate.run import TranslationRun
-from experiments.translate.train import _warn_unequal_lengths
+from experiments.translate.run import TranslationRun, _warn_unequal_lengths
 from macaron_tf.data.buckets import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
@@ -148,7 +147,7 @@ def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path
         record = scores_in(scores)
         assert record["languages"] == (["de", "en"] if way else ["en", "de"])
         assert record["metric"]["language"] == record["languages"][1]
-        lines = answered(main, "translate", str(whole), *way, text="one two\n\n").splitlines()
+        lines = answered(main, "predict", str(whole), *way, text="one two\n\n").splitlines()
         assert len(lines) == 2 and not lines[1]
 
 
@@ -161,7 +160,9 @@ def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
 
 
 def test_other_translators_have_one_direction(number_run, refused, tmp_path):
-    for arguments in (["translate", str(number_run)], ["evaluate", str(number_run)]):
-        refused(main, [*arguments, "--backward"], "--backward is not possible with", tmp_path)
-    swapped = ["evaluate", str(number_run), "--source-language", "de", "--target-language", "en"]
-    refused(main, swapped, "from en to de: train another run", tmp_path)
+    for command in ("predict", "evaluate"):
+        words = [command, str(number_run), "--backward"]
+        refused(main, words, "--backward is not possible with", tmp_path)
+    swapped = flags(["data.source_language=de", "data.target_language=en"])
+    words = ["evaluate", str(number_run), *swapped]
+    refused(main, words, "from en to de: train another run", tmp_path)
