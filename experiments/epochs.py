@@ -118,6 +118,8 @@ class EpochRecipe(Recipe):
 class EpochRun(Run):
     """Base class of runs of an `EpochRecipe`."""
 
+    training_flags = ("vocabulary", "lower_case")
+
     @classmethod
     def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:
         vocabulary = inputs.vocabulary

@@ -16,6 +16,7 @@ RUN/diverged.json        error message, if training diverged
 """
 
 import abc
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -98,8 +99,10 @@ class Run(abc.ABC):
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
+    # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
+    training_flags: typing.ClassVar[tuple[str, ...]] = ()
     # Function of a run and the parsed options of `evaluate` that scores the run, as
-    # `module:function`, and the flags that it reads.
+    # `module:function`, and the flags that it reads, among those that not all kinds read.
     evaluation: typing.ClassVar[str]
     evaluation_flags: typing.ClassVar[tuple[str, ...]] = ()
     vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
@@ -410,6 +413,23 @@ class Plan:
     next: Sequence[str] = ()
     ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
     explain: Callable[[Exception], UserError | None] = lambda error: None
+
+
+def refuse_flags(
+    options: argparse.Namespace, names: Sequence[str], allowed: Sequence[str], subject: str
+) -> None:
+    """Raises a `UserError` if a flag of `names` is set that is not in `allowed`.
+
+    Args:
+        options: parsed options of the command.
+        names: names of flags, such as "lower_case".
+        allowed: names of flags that apply to `subject`.
+        subject: what the command works on, for the message.
+    """
+    for name in names:
+        if vars(options)[name] not in (None, False) and name not in allowed:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
 
 
 def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:

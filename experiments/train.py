@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.recipe import Recipe, override, warn_unread
-from experiments.run import DIVERGED, Inputs, Plan, Run, recipe_kind, write_json
+from experiments.run import DIVERGED, Inputs, Plan, Run, recipe_kind, refuse_flags, write_json
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from macaron_tf.decoding import LineTranslator
 
 _SAMPLES = 5  # number of generated texts that each validation prints
+
+
+# Flags of `train` that only some kinds of runs read.
+_FLAGS = ("corpus", "vocabulary", "lower_case", "processes", "own_shards")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -73,14 +77,14 @@ def planned(options: argparse.Namespace) -> Plan:
         cls = registry.run_class(recipe_kind(path))
         earlier = cls.existing(path, trust_code)
         recipe = earlier.recipe
-        start = cls.read_start(recipe, inputs, earlier)
     else:
         recipe = registry.load(options.recipe)
         cls = registry.run_class(recipe.kind)
         first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
         recipe = override(recipe, first)
-        start = cls.read_start(recipe, inputs, None)
-        recipe = cls.started(recipe, start)
+    refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
+    start = cls.read_start(recipe, inputs, earlier)
+    recipe = recipe if earlier else cls.started(recipe, start)
 
     def read_saved() -> Recipe | None:
         nonlocal earlier

@@ -37,6 +37,7 @@ class PretrainingRun(Run):
 
     recipe_class = PretrainingRecipe
 
+    training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
     evaluation = "experiments.pretrain.evaluate:run"
     evaluation_flags = ("corpus",)
 

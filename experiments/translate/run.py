@@ -37,6 +37,7 @@ class TranslationRun(Run):
     """A training run of a translation model, finished or not."""
 
     recipe_class = TranslationRecipe
+    training_flags = ("vocabulary", "processes")
     evaluation = "experiments.translate.evaluate:run"
     evaluation_flags = ("source", "split", "backward")
 
