@@ -183,6 +183,25 @@ def unless_resumed(*parts: Part) -> Part:
     return add
 
 
+class _RecipeHelp(argparse._HelpAction):
+    """Help of a command with RECIPE: after a recipe, as in `train bert_tiny -h`, its settings."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.print_help()
+        if namespace.recipe:
+            from experiments.registry import load, print_settings
+
+            print(f"\nsettings of {namespace.recipe}, for --set PATH=VALUE:")
+            print_settings(load(namespace.recipe))
+        parser.exit()
+
+
+def help_of_recipe(parser: argparse.ArgumentParser) -> None:
+    """Makes `--help` behind the name of a recipe show the settings of the recipe, too."""
+    text = "show this help message and exit; behind RECIPE, also show all settings of the recipe"
+    parser.add_argument("-h", "--help", action=_RecipeHelp, help=text)
+
+
 def extra(name: str) -> Part:
     """Makes a command raise an error first if a package of an extra is missing."""
     return lambda parser: parser.set_defaults(extra=name)

@@ -110,6 +110,7 @@ COMMANDS = (
         "train a model by a recipe, or resume an interrupted run",
         "experiments.train:run",
         cli.epilog(_TRAIN),
+        cli.help_of_recipe,
         cli.unless_resumed(
             cli.RECIPE,
             cli.RUN_TO_TRAIN,

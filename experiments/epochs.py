@@ -13,8 +13,7 @@ import tensorflow as tf
 from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from experiments.run import Inputs, Run
-from experiments.train import Plan
+from experiments.run import Inputs, Plan, Run
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
@@ -118,6 +117,8 @@ class EpochRecipe(Recipe):
 @dataclasses.dataclass(frozen=True)
 class EpochRun(Run):
     """Base class of runs of an `EpochRecipe`."""
+
+    training_flags = ("vocabulary", "lower_case")
 
     @classmethod
     def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:

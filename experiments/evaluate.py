@@ -7,7 +7,7 @@ import pkgutil
 from experiments import registry
 from experiments.embed import evaluate as encoders
 from experiments.recipe import is_among, override
-from experiments.run import Run
+from experiments.run import Run, refuse_flags
 from macaron_tf.errors import UserError
 from macaron_tf.loading import locate
 
@@ -23,23 +23,17 @@ def run(options: argparse.Namespace) -> None:
     """
     location = locate(options.run)
     if options.task or location.without_recipe:
-        _refuse_flags(options, f"{options.run} as an encoder", encoders.FLAGS)
+        refuse_flags(options, _FLAGS, encoders.FLAGS, f"{options.run} as an encoder")
         encoders.run(options)
         return
     opened = registry.open_run(location.folder, options.trust_code)
-    _refuse_flags(options, f"a run of kind {opened.recipe.kind}", opened.evaluation_flags)
+    kind = f"a run of kind {opened.recipe.kind}"
+    refuse_flags(options, _FLAGS, opened.evaluation_flags, kind)
     if isinstance(opened, encoders.EmbeddingRun):
         encoders.run(options)
         return
     opened = dataclasses.replace(opened, recipe=_changed(opened, options.set))
     pkgutil.resolve_name(opened.evaluation)(opened, options)
-
-
-def _refuse_flags(options: argparse.Namespace, subject: str, allowed: tuple[str, ...]) -> None:
-    for name in _FLAGS:
-        if vars(options)[name] not in (None, False) and name not in allowed:
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
 
 
 def _changed(opened: Run, settings: list[str]):

@@ -54,9 +54,8 @@ class Recipe(Settings):
             catalog.
     """
 
-    # Type of the recipe in a run's recipe.json, and the command for recipes of this type.
+    # Type of the recipe in a run's recipe.json.
     kind: typing.ClassVar[str] = ""
-    command: typing.ClassVar[str] = ""
     # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 

@@ -229,11 +229,17 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings RECIPE [WORD ...]`: prints path, value, range and meaning.
+    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
+    print_settings(load(options.recipe, settings=options.set), options.words)
 
-    Only the settings are printed whose path or meaning contains a word; without words, all are.
+
+def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
+    """Prints the path, value, range and meaning of settings.
+
+    Args:
+        recipe: the recipe.
+        words: words to look for in paths and meanings; without words, all settings are printed.
     """
-    recipe, words = load(options.recipe, settings=options.set), options.words
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")

@@ -5,7 +5,7 @@ RUN/model.json           the network without weights; see `Run.write`
 RUN/data.json            fingerprint (SHA-256), size and location of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
-RUN/average/             averaged weights, which `translate average` writes
+RUN/average/             averaged weights, which `macaron average` writes
 RUN/metrics.jsonl        metrics, with a line for each log step and each validation
 RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
@@ -16,6 +16,7 @@ RUN/diverged.json        error message, if training diverged
 """
 
 import abc
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -23,7 +24,7 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -36,15 +37,15 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, needs_vocabulary, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
+from macaron_tf.objectives import Objective
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.progress import finite
+from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
-
-if typing.TYPE_CHECKING:
-    from experiments.train import Plan
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
@@ -98,8 +99,10 @@ class Run(abc.ABC):
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
+    # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
+    training_flags: typing.ClassVar[tuple[str, ...]] = ()
     # Function of a run and the parsed options of `evaluate` that scores the run, as
-    # `module:function`, and the flags that it reads.
+    # `module:function`, and the flags that it reads, among those that not all kinds read.
     evaluation: typing.ClassVar[str]
     evaluation_flags: typing.ClassVar[tuple[str, ...]] = ()
     vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
@@ -367,6 +370,66 @@ class Run(abc.ABC):
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
+
+    Attributes:
+        run: the run, with its final recipe and its vocabulary.
+        batches: function that returns an endless dataset of batches. Its argument is the index of
+            the first micro-batch.
+        validation: function that makes the validation function of a network; see
+            `macaron_tf.training.train`.
+        fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
+            string turns this check off.
+        counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
+        per_worker: whether each worker process makes its own batches; see `FitModel`.
+        initialize: function that loads pre-trained weights into the built network. It is not called
+            if the run has a checkpoint.
+        objective: the training objective; `None` means that the recipe makes it.
+        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
+            no line is printed.
+        best: format string of the printed line about the best checkpoint, with the fields {metric},
+            {score} and {step}.
+        next: format strings of commands to try next, with the fields {run} (folder of the run) and
+            {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
+        ended: function that is called after training with the result, or with `None` if training
+            diverged. It returns other values of `best` and `next`, or `None` to keep them.
+        explain: function that returns the `UserError` for an exception of the data, or `None`.
+    """
+
+    run: Run
+    batches: Callable[[int], tf.data.Dataset]
+    validation: Callable[[keras.Model], Validate]
+    fingerprint: str = ""
+    counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
+    per_worker: bool = False
+    initialize: Callable[[keras.Model], typing.Any] = lambda network: None
+    objective: Objective | None = None
+    note: str | None = ""
+    best: str = "best validation {metric} {score:.4f} at step {step:,}"
+    next: Sequence[str] = ()
+    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
+    explain: Callable[[Exception], UserError | None] = lambda error: None
+
+
+def refuse_flags(
+    options: argparse.Namespace, names: Sequence[str], allowed: Sequence[str], subject: str
+) -> None:
+    """Raises a `UserError` if a flag of `names` is set that is not in `allowed`.
+
+    Args:
+        options: parsed options of the command.
+        names: names of flags, such as "lower_case".
+        allowed: names of flags that apply to `subject`.
+        subject: what the command works on, for the message.
+    """
+    for name in names:
+        if vars(options)[name] not in (None, False) and name not in allowed:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
 
 
 def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -12,18 +12,16 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.recipe import Recipe, override, warn_unread
-from experiments.run import DIVERGED, Inputs, Run, recipe_kind, write_json
+from experiments.run import DIVERGED, Inputs, Plan, Run, recipe_kind, refuse_flags, write_json
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
-from macaron_tf.objectives import Objective
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from macaron_tf.training.session import Validate
 
 if TYPE_CHECKING:
     from macaron_tf.decoding import LineTranslator
@@ -31,47 +29,8 @@ if TYPE_CHECKING:
 _SAMPLES = 5  # number of generated texts that each validation prints
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
-
-    Attributes:
-        run: the run, with its final recipe and its vocabulary.
-        batches: function that returns an endless dataset of batches. Its argument is the index of
-            the first micro-batch.
-        validation: function that makes the validation function of a network; see
-            `macaron_tf.training.train`.
-        fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
-            string turns this check off.
-        counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
-        per_worker: whether each worker process makes its own batches; see `FitModel`.
-        initialize: function that loads pre-trained weights into the built network. It is not called
-            if the run has a checkpoint.
-        objective: the training objective; `None` means that the recipe makes it.
-        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
-            no line is printed.
-        best: format string of the printed line about the best checkpoint, with the fields {metric},
-            {score} and {step}.
-        next: format strings of commands to try next, with the fields {run} (folder of the run) and
-            {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
-        ended: function that is called after training with the result, or with `None` if training
-            diverged. It returns other values of `best` and `next`, or `None` to keep them.
-        explain: function that returns the `UserError` for an exception of the data, or `None`.
-    """
-
-    run: Run
-    batches: Callable[[int], tf.data.Dataset]
-    validation: Callable[[keras.Model], Validate]
-    fingerprint: str = ""
-    counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
-    per_worker: bool = False
-    initialize: Callable[[keras.Model], Any] = lambda network: None
-    objective: Objective | None = None
-    note: str | None = ""
-    best: str = "best validation {metric} {score:.4f} at step {step:,}"
-    next: Sequence[str] = ()
-    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
-    explain: Callable[[Exception], UserError | None] = lambda error: None
+# Flags of `train` that only some kinds of runs read.
+_FLAGS = ("corpus", "vocabulary", "lower_case", "processes", "own_shards")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -118,14 +77,14 @@ def planned(options: argparse.Namespace) -> Plan:
         cls = registry.run_class(recipe_kind(path))
         earlier = cls.existing(path, trust_code)
         recipe = earlier.recipe
-        start = cls.read_start(recipe, inputs, earlier)
     else:
         recipe = registry.load(options.recipe)
         cls = registry.run_class(recipe.kind)
         first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
         recipe = override(recipe, first)
-        start = cls.read_start(recipe, inputs, None)
-        recipe = cls.started(recipe, start)
+    refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
+    start = cls.read_start(recipe, inputs, earlier)
+    recipe = recipe if earlier else cls.started(recipe, start)
 
     def read_saved() -> Recipe | None:
         nonlocal earlier

@@ -12,8 +12,8 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments.recipe import Recipe
-from experiments.run import Inputs, Run, save_scores
-from experiments.train import Plan, evaluate_model
+from experiments.run import Inputs, Plan, Run, save_scores
+from experiments.train import evaluate_model
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds

@@ -9,8 +9,7 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments.epochs import EpochRecipe, EpochRun, read_init, warn_start
-from experiments.run import Inputs, Run, checkpoint_location
-from experiments.train import Plan
+from experiments.run import Inputs, Plan, Run, checkpoint_location
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import encode_sets

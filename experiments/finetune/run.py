@@ -13,8 +13,8 @@ import tensorflow as tf
 from etils import epath
 
 from experiments.epochs import EpochRecipe, EpochRun, example_batches, warn_start
-from experiments.run import Inputs, metrics_line, write_json
-from experiments.train import Plan, warn_truncated
+from experiments.run import Inputs, Plan, metrics_line, write_json
+from experiments.train import warn_truncated
 from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from experiments.pretrain.corpus import prepare_corpus, train_vocabulary, vocabulary_config
 from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.run import Inputs, Run
-from experiments.train import Plan, evaluate_model, needs_static_shapes
+from experiments.run import Inputs, Plan, Run
+from experiments.train import evaluate_model, needs_static_shapes
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
     language_batches,
@@ -37,6 +37,7 @@ class PretrainingRun(Run):
 
     recipe_class = PretrainingRecipe
 
+    training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
     evaluation = "experiments.pretrain.evaluate:run"
     evaluation_flags = ("corpus",)
 

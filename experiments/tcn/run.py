@@ -10,10 +10,10 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors, override
-from experiments.run import Inputs, Run, metrics_line, save_scores
+from experiments.run import Inputs, Plan, Run, metrics_line, save_scores
 from experiments.tcn.data import TaskData
 from experiments.tcn.tasks import TASKS
-from experiments.train import Plan, evaluate_model
+from experiments.train import evaluate_model
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalConfig, TemporalModel

@@ -12,8 +12,8 @@ import numpy as np
 from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from experiments.run import Inputs, Run
-from experiments.train import Plan, plan_of_pairs, warn_truncated
+from experiments.run import Inputs, Plan, Run
+from experiments.train import plan_of_pairs, warn_truncated
 from macaron_tf.data.batches import Draw, MixingConfig
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds

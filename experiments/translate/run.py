@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from experiments.run import Inputs, Run
-from experiments.train import Plan, needs_static_shapes, plan_of_pairs
+from experiments.run import Inputs, Plan, Run
+from experiments.train import needs_static_shapes, plan_of_pairs
 from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.sources.readers import count_pairs, read_pairs
@@ -37,6 +37,7 @@ class TranslationRun(Run):
     """A training run of a translation model, finished or not."""
 
     recipe_class = TranslationRecipe
+    training_flags = ("vocabulary", "processes")
     evaluation = "experiments.translate.evaluate:run"
     evaluation_flags = ("source", "split", "backward")
 

@@ -64,7 +64,9 @@ def program(
     parser = Parser(prog=name, description=text, epilog=epilog)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for command_name, help_, run, parts in commands:
-        _add_parts(add(command_name, help=help_, description=help_, epilog=epilog), run, parts)
+        # A part may replace --help.
+        options = dict(description=help_, epilog=epilog, conflict_handler="resolve")
+        _add_parts(add(command_name, help=help_, **options), run, parts)
     return _main(parser, prepare)
 
 
