@@ -101,8 +101,8 @@ def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
     said = ran(main, "train", "finetune:sst2", tmp_path / "run", *flags).out
     level = TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").chance_level()
     assert result_in(tmp_path / "run")["best_score"] <= level + 0.02
-    assert f"\nat chance level: the same answer to every example has the score {level:.4f}" in said
-    assert "\nnext: train another run with more epochs" in said and "predict" not in said
+    same = f"\nat chance level: the same answer to every example has the score {level:.4f}; train"
+    assert f"{same} another run with more epochs" in said and "predict" not in said
 
 
 @pytest.mark.parametrize("output", [(), ("--output", "OUT")])
@@ -296,7 +296,7 @@ MISTAKES = [
     ("TRAIN --set source=tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("train finetune:sst3 OUT --init RUN", "no task is called 'sst3'"),
     ("train finetune_brt:sst2 OUT --init RUN", "perhaps you meant 'finetune_bert'"),
-    ("train finetune OUT --init RUN", "finetune needs the name of a task"),
+    ("train finetune OUT --init RUN", "finetune needs a task"),
     ("train bert_tiny:sst2 OUT", "bert_tiny has no tasks"),
     ("TRAIN --set max_length=17", "the model has 16 positions"),
     ("TRAIN --set max_length=2", "max_length is 2"),

@@ -400,7 +400,6 @@ HELP = {
         "conll:FILE",
     ),
     "commands predict": ("--input FILE",),
-    "lab.tcn": ("copy_memory",),
 }
 
 

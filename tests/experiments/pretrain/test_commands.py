@@ -199,7 +199,10 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
             ["train", "t5_tiny", run, "--set", "model=bert_tiny"],
             "bert_tiny is not an encoder-decoder",
         ),
-        (["train", "demo", run, "--corpus", corpus], "--corpus"),
+        (
+            ["train", "demo", run, "--corpus", corpus, "--set", "data.source=tsv:/nowhere"],
+            "--corpus",
+        ),
         ([*begin, "--corpus", words], "vocabulary"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
