@@ -128,7 +128,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
     small = SentenceEmbedding(encoder.network, encoder.vocabulary, 16, max_tokens=40)
     np.testing.assert_allclose(unit_vectors(small.encode(lines)), vectors[:304], atol=1e-6)
     source.write_bytes(b"")
-    refused(main, arguments, "is empty: give one sentence per line")
+    refused(main, arguments, "is empty: give one text per line")
 
 
 def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkeypatch):

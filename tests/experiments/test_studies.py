@@ -77,13 +77,13 @@ def test_pretraining_is_scored_on_tasks_and_not_repeated(calls, study, study_cor
 def test_the_tables_have_the_metrics_of_a_task_beside_its_score(monkeypatch, tmp_path):
     cola = {1e-3: {"score": 0.4, "accuracy": 0.7}, 1e-2: {"score": 0.2, "accuracy": 0.9}}
 
-    def fine_tuned(task, run, settings, flags, log):
+    def fine_tuned(recipe, run, settings, flags, log):
         rate = float(settings[-1].removeprefix("training.learning_rate="))
-        return cola[rate] if task == "cola" else {"score": {1e-3: 0.5, 1e-2: 0.6}[rate]}
+        return cola[rate] if recipe.endswith(":cola") else {"score": {1e-3: 0.5, 1e-2: 0.6}[rate]}
 
     monkeypatch.setattr("experiments.compare.trainers.fine_tuned", fine_tuned)
     options = {"tasks": ["cola", "rte"], "learning_rates": [1e-3, 1e-2], "download": False}
-    options |= {"data_dir": None, "source": None, "finetune_set": [], "trust_code": False}
+    options |= {"data_dir": None, "finetune_set": [], "trust_code": False}
     monkeypatch.setattr(Pretraining, "trust_flags", lambda self, run: [])
     scores = Pretraining(argparse.Namespace(**options))._finetuning_scores(tmp_path, None)
     assert scores == {"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7}

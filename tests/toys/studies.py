@@ -141,8 +141,9 @@ def study(tmp_path_factory):
     (folder / "documents").mkdir()
     settings = toy_settings(write_documents(folder / "documents"), steps=4)
     settings += ["training.warmup_steps=2", "training.validate_every=2"]
-    tuning = [argument for setting in TUNE for argument in ("--finetune-set", setting)]
-    return settings, ["--tasks", "sst2", "--source", write_toy(folder), *tuning]
+    tune = (*TUNE, f"source={write_toy(folder)}")
+    tuning = [argument for setting in tune for argument in ("--finetune-set", setting)]
+    return settings, ["--tasks", "sst2", *tuning]
 
 
 def rows_of(path, *keys: str) -> list[tuple]:
