@@ -124,10 +124,11 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     """
     location, task = _split(name)
     arguments, function = [task] if task else [], _recipe_function(location)
-    similar = nearest(name.partition(":")[0], FAMILY_OF)
+    builtin = name.partition(":")[0]
+    similar = nearest(builtin, FAMILY_OF)
     unknown = UserError(
-        f"no recipe is called {name!r}: choose one of {', '.join(sorted(FAMILY_OF))}{similar}; for "
-        f"your own file write ./{location}.py"
+        f"no recipe is called {name!r}: `macaron recipes` lists the recipes{similar}; for your own "
+        f"file write ./{builtin}.py"
     )
     if function is None and is_import_path(location):
         if similar and origin_of(name) is None:
