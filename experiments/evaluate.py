@@ -18,11 +18,15 @@ _FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_c
 def run(options: argparse.Namespace) -> None:
     """Runs the command `evaluate`: prints the scores of a model, and writes them to a JSON file.
 
-    A run is scored by its own kind. With `--task`, and if MODEL is no run, the model is scored as a
-    sentence encoder.
+    A run is scored by its own kind. With `--task`, any encoder is scored as a sentence encoder.
     """
     location = locate(options.run)
-    if options.task or location.without_recipe:
+    if location.without_recipe and not options.task:
+        raise UserError(
+            f"{options.run} was saved without a training recipe, which says how it is scored: give "
+            "the folder of a run, or --task to score a sentence encoder"
+        )
+    if options.task:
         refuse_flags(options, _FLAGS, encoders.FLAGS, f"{options.run} as an encoder")
         encoders.run(options)
         return
@@ -32,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     if isinstance(opened, encoders.EmbeddingRun):
         encoders.run(options)
         return
-    opened = dataclasses.replace(opened, recipe=_changed(opened, options.set))
+    opened = dataclasses.replace(opened, recipe=_changed(opened, options.set), earlier=opened)
     pkgutil.resolve_name(opened.evaluation)(opened, options)
 
 

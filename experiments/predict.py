@@ -40,10 +40,10 @@ from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings, hints_of, parse
 from macaron_tf.tasks import LabelledTask
+from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText, frame_lines
 from macaron_tf.tasks.translation import Translation
-from macaron_tf.tasks.vectors import Vectors, WordVectors
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
@@ -271,12 +271,12 @@ _KINDS: tuple = (
     (Translation, ("beam_size", "n_best", *_SAMPLING), _translations),
     (Continuation, (*_SAMPLING, "max_tokens", "min_tokens", "num_samples"), _continuations),
     (Filling, ("top",), _fillings),
-    (Vectors, ("pooling", "max_length"), _json_lines),
+    (SentenceEmbedding, ("pooling", "max_length"), _json_lines),
     (WordVectors, (), _json_lines),
 )
 
 
-def _encoder(options: argparse.Namespace, given: dict[str, Any]) -> Vectors:
+def _encoder(options: argparse.Namespace, given: dict[str, Any]) -> SentenceEmbedding:
     if others := given.keys() - {"pooling", "max_length"}:
         raise UserError(f"--set {min(others)} has no effect for an encoder: leave it out")
     return open_encoder(options)[0]

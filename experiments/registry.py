@@ -15,7 +15,7 @@ from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run, recipe_kind
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.paths import as_path
-from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path
+from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
@@ -124,7 +124,15 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     """
     location, task = _split(name)
     arguments, function = [task] if task else [], _recipe_function(location)
+    builtin = name.partition(":")[0]
+    similar = nearest(builtin, FAMILY_OF)
+    unknown = UserError(
+        f"no recipe is called {name!r}: `macaron recipes` lists the recipes{similar}; for your own "
+        f"file write ./{builtin}.py"
+    )
     if function is None and is_import_path(location):
+        if similar and origin_of(name) is None:
+            raise unknown  # RECIPE:TASK with a typing error rather than module:NAME
         recipe = call_user_code(location, find(location, trust_code=True), *arguments)
         if not isinstance(recipe, recipe_class):
             raise UserError(
@@ -134,10 +142,7 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
         find_sources(dataclasses.asdict(recipe))
         return override(recipe, settings)
     if function is None:
-        raise UserError(
-            f"no recipe is called {location!r}: choose one of {', '.join(sorted(FAMILY_OF))}"
-            f"{nearest(location, FAMILY_OF)}; for your own file write ./{location}.py"
-        )
+        raise unknown
     needs_task = FAMILY_OF[location] in _OF_TASKS
     if needs_task and not task:
         raise UserError(
@@ -222,10 +227,9 @@ def run(options: argparse.Namespace) -> None:
             shown = f"{listed}:TASK" if family in _OF_TASKS else listed
             print(f"{shown:28} {documentation(listed)[0].splitlines()[0]}")
         return
-    recipe = load(name)
-    if _split(name)[0] not in FAMILY_OF:
+    if _split(name)[0] not in FAMILY_OF and is_import_path(name):
         raise UserError(f"{name} is your own recipe: edit its file, or name a built-in recipe")
-    print(source_code(name, recipe), end="")
+    print(source_code(name, load(name)), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ depends:
                  replaced by the random seed, as in init=runs/bert-{seed}. With --tasks, an arm may
                  also be a pre-trained model, written [NAME=]MODEL[:PATH=VALUE,...]. The command
                  fine-tunes it on every task, judges each task, and writes a table of all scores
-                 with their average
+                 with their average. One such arm alone gets its table of scores
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward

@@ -170,8 +170,9 @@ def _parse_arms(
             returns their arms for the first task.
 
     Raises:
-        UserError: there are fewer than two arms, an arm has no valid name or recipe, two arms have
-            the same name or recipes of different kinds, or an arm sets `training.seed`.
+        UserError: there is only one arm, which is not fine-tuned on tasks; an arm has no valid name
+            or recipe; two arms have the same name or recipes of different kinds; or an arm sets
+            `training.seed`.
     """
     is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
     if tasks and not any(is_recipe):
@@ -186,7 +187,7 @@ def _parse_arms(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
                 f"{nearest(arm.recipe, registry.FAMILY_OF)}; for a setting write --set {text}"
             )
-    if len(arms) < 2:
+    if len(arms) < 2 and arms[0].task is None:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
     for arm in arms:
         if [other.name for other in arms].count(arm.name) > 1:

@@ -205,7 +205,8 @@ def _arm_title(arm: str, group: Group) -> str:
 
 
 def _title(study: Study) -> str:
-    title = f"{', '.join(study.others)} against {study.first}: {study.trainer.label}"
+    against = f"{', '.join(study.others)} against " if study.others else ""
+    title = f"{against}{study.first}: {study.trainer.label}"
     if study.tasks:
         return f"{title} on {', '.join(study.tasks)}"
     updates = max(row["updates"] for row in study.rows_of(study.first, study.groups[0]))
@@ -523,6 +524,8 @@ def _next(
     more_seeds = [*seeds, *itertools.islice(unused, max(SEEDS - len(seeds), 2))]
     words, edges = ({one.word for one in verdicts.values()}, {one.edge for one in tunings})
     typed, first = " ".join(options.arguments), trainer.recipe(study.arms[0])
+    if not study.others:  # no verdict to decide
+        return f"tensorboard --logdir {shlex.quote(options.out)}"
     if is_near_chance and trainer.from_random_weights:
         steps = 2 * max(row["updates"] for row in study.rows)
         flag, values, reason = "set", [f"training.max_steps={steps}"], "to leave the chance level"

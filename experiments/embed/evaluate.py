@@ -23,13 +23,13 @@ from macaron_tf.evaluation.similarity import (
     unit_vectors,
 )
 from macaron_tf.io import paths as storage
-from macaron_tf.tasks.vectors import Vectors, warn_cut
+from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
 
 # Flags of the command `evaluate` for an encoder that is no run of `EmbeddingRun`.
 FLAGS = ("source", "split", "task", "lower_case")
 
 
-def _evaluate(encoder: Vectors, task: Task, examples: Examples) -> dict[str, float]:
+def _evaluate(encoder: SentenceEmbedding, task: Task, examples: Examples) -> dict[str, float]:
     """Encodes the sentences of a task, and returns the metrics of their vectors."""
     data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
     warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _write_results(
     options: argparse.Namespace,
-    encoder: Vectors,
+    encoder: SentenceEmbedding,
     encoder_run: EmbeddingRun | None,
     subject: str,
     texts: list,
@@ -159,7 +159,7 @@ def search(options: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
+def corpus_vectors(encoder: SentenceEmbedding, texts: list[str], file: pathlib.Path) -> np.ndarray:
     """Returns the unit vectors of sentences, `(N, D)` float32, and caches them in FILE.HASH.npy.
 
     HASH depends on the encoder and on the texts, so another encoder or other texts have another

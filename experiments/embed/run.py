@@ -28,7 +28,7 @@ from macaron_tf.objectives import (
 from macaron_tf.settings import INT32, Positive, Settings, hints_of, parse
 from macaron_tf.starts import Start
 from macaron_tf.tasks import labelled
-from macaron_tf.tasks.vectors import Vectors, warn_cut
+from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
 from macaron_tf.training import FitModel
 
 # Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
@@ -231,7 +231,7 @@ class EmbeddingRun(EpochRun):
         objective = recipe.make_objective()
 
         def validation(network: SiameseEncoder):
-            encoder = Vectors(network, vocabulary, recipe.max_length)
+            encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
 
             def validate(model: FitModel, step: int) -> dict[str, float]:
                 vectors = encoder.encode_sets(validation_data)
@@ -268,7 +268,7 @@ def read_encoder(
     return init
 
 
-def open_encoder(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
+def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, EmbeddingRun | None]:
     """Opens the sentence encoder `options.run` on the chosen devices.
 
     The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
@@ -299,7 +299,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | N
             raise UserError(
                 f"max_length is {chosen.max_length}, but {location} has {config.longest} positions"
             )
-        return Vectors.pooled(source, chosen.pooling, chosen.max_length), run
+        return SentenceEmbedding.pooled(source, chosen.pooling, chosen.max_length), run
 
 
 @dataclasses.dataclass(frozen=True)

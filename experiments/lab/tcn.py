@@ -98,7 +98,11 @@ def _train(
     result_path = path / "result.json"
     context = {"data_dir": options.data_dir, "settings": options.set}
     run = SequenceRun(path, recipe, None, data.vocab_size, **context).continued()
-    if run.earlier and result_path.exists() and run.earlier.recipe == recipe:
+    if (
+        run.earlier
+        and result_path.exists()
+        and run.earlier.recipe.changed(data=recipe.data) == recipe
+    ):
         if data.fingerprint:
             run.earlier.check_data(data.fingerprint)
         row = studies.read_json(result_path)

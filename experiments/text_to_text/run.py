@@ -390,6 +390,7 @@ class TextRun(Run):
         recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
         recipe.model_config()
         for name in recipe.tasks:
+            recipe.examples_of(name)  # raises for a task without a source
             check_answers(name, start.vocabulary, recipe.max_answer_tokens)
         run = dataclasses.replace(self, vocabulary=start.vocabulary).continued()
         cleaning = CleaningConfig(

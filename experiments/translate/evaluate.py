@@ -43,11 +43,18 @@ def average_run(opened: Run, count: int) -> None:
 
 
 def run(opened: TranslationRun, options: argparse.Namespace) -> None:
-    """Translates a split, and prints and saves the scores."""
+    """Translates a split, and prints and saves the scores.
+
+    The run has the settings of the evaluation, and its field `earlier` those of the training.
+    """
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
-    trained = TranslationRun.open(opened.path, options.trust_code).recipe.data
+    # The languages of --set name the columns of the data; those of the run are the real ones.
+    trained = opened.earlier.recipe
+    if not any(text.startswith("metric.language=") for text in options.set):
+        metric = dataclasses.replace(metric, language=trained.metric.language)
     source, languages = options.source or data.source, list(data.languages)
-    if trained.languages[0] != trained.languages[1] and languages == [*trained.languages[::-1]]:
+    codes = list(trained.data.languages)
+    if codes[0] != codes[1] and languages == codes[::-1]:
         mend = "give --backward" if opened.recipe.unsupervised else "train another run"
         raise UserError(
             f"{options.run} translates from {languages[1]} to {languages[0]}: {mend} for the other "
@@ -63,7 +70,7 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     pairs = read_pairs(source, parts.get(split, split), *languages, options.tfds)
     if options.backward:
         pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
-        metric = dataclasses.replace(metric, language=data.source_language)
+        metric = dataclasses.replace(metric, language=codes[0])
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     steps = manifest.get("averaged_steps", [manifest["step"]])

@@ -74,9 +74,10 @@ class TranslationStart:
                 raise UserError("model.num_source_layers needs --init with a run of BART or T5")
             return
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
-        if recipe.data.sampling.dropout:
+        if recipe.data.bpe_dropout.dropout:
             raise UserError(
-                "data.sampling.dropout needs a vocabulary of the run, not of --init: leave it out"
+                "data.bpe_dropout.dropout needs a vocabulary of the run, not of --init: leave it "
+                "out"
             )
 
     def vocabulary(

@@ -42,7 +42,7 @@ class DataConfig(Settings):
             that end in `_cf` also fold case.
         cleaning: filters for the training pairs.
         batching: batch sizes and shapes.
-        sampling: settings of BPE-dropout on the training text.
+        bpe_dropout: settings of BPE-dropout on the training text.
         validation_lines: number of lines from the validation split that each validation translates
             to compute BLEU; `None` means all lines.
         held_out: fraction of the pairs that forms the validation split if the source has no splits
@@ -65,7 +65,7 @@ class DataConfig(Settings):
     normalization_rule: NormalizationRule = "nmt_nfkc"
     cleaning: CleaningConfig = CleaningConfig()
     batching: BatchingConfig = BatchingConfig()
-    sampling: BpeDropoutConfig = BpeDropoutConfig()
+    bpe_dropout: BpeDropoutConfig = BpeDropoutConfig()
     validation_lines: Count | None = None
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
     seed: Natural = 1

@@ -139,7 +139,7 @@ class TranslationRun(Run):
             target_split=config.target_split,
             cleaning=config.cleaning,
             batching=config.batching,
-            sampling=config.sampling,
+            bpe_dropout=config.bpe_dropout,
             tfds=tfds,
             processes=inputs.processes,
         )

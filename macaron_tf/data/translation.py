@@ -73,7 +73,7 @@ class BpeDropoutConfig(Settings):
         seed: seed of the random tokenizations.
     """
 
-    section: ClassVar[str] = "data.sampling"
+    section: ClassVar[str] = "data.bpe_dropout"
 
     dropout: Fraction = 0.0
     copies: Count = 1
@@ -82,7 +82,7 @@ class BpeDropoutConfig(Settings):
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
             raise self.error(
-                f"copies={self.copies} needs BPE-dropout: set data.sampling.dropout above 0"
+                f"copies={self.copies} needs BPE-dropout: set data.bpe_dropout.dropout above 0"
             )
 
 
@@ -179,7 +179,7 @@ class PairTokenizer:
 
     vocabulary: PieceVocabulary
     cleaning: CleaningConfig
-    sampling: BpeDropoutConfig
+    bpe_dropout: BpeDropoutConfig
 
     def __call__(self, chunk: Chunk) -> TokenizedPairs:
         """Cleans and tokenizes the pairs of a chunk.
@@ -191,7 +191,7 @@ class PairTokenizer:
             token" and "too many tokens". These two reasons count each copy of a pair separately.
         """
         indices, removed = clean_pairs(chunk.pairs, self.cleaning, chunk.repeated)
-        copies, sides = self.sampling.copies, []
+        copies, sides = self.bpe_dropout.copies, []
         with Progress("tokenizing", "lines", 2 * copies * len(indices)) as progress:
             for side, language in enumerate(self.vocabulary.languages[:2]):
                 rows = []
@@ -215,12 +215,12 @@ class PairTokenizer:
     def _rows(
         self, lines: Iterator[str], language: str, side: int, copy: int, chunk_index: int
     ) -> TokenRows:
-        if not self.sampling.dropout:
+        if not self.bpe_dropout.dropout:
             return self.vocabulary.encode_rows(lines, language)
         # Each combination of side, copy and chunk has its own seed.
         stream_indices = [side, copy, chunk_index] if chunk_index else [side, copy]
-        [seed] = np.random.SeedSequence([self.sampling.seed, *stream_indices]).generate_state(1)
-        rows = self.vocabulary.sample_lines(lines, self.sampling.dropout, int(seed), language)
+        [seed] = np.random.SeedSequence([self.bpe_dropout.seed, *stream_indices]).generate_state(1)
+        rows = self.vocabulary.sample_lines(lines, self.bpe_dropout.dropout, int(seed), language)
         return TokenRows.from_lists(rows, self.vocabulary.size)
 
 
@@ -288,7 +288,7 @@ class TranslationData(BucketBatches):
         target_split: str | None = None,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
-        sampling: BpeDropoutConfig | None = None,
+        bpe_dropout: BpeDropoutConfig | None = None,
         tfds: Tfds | None = None,
         processes: int | None = None,
     ) -> "TranslationData":
@@ -305,7 +305,7 @@ class TranslationData(BucketBatches):
                 split is cut to the length of the shorter split.
             cleaning: limits on pairs; `None` means the defaults of `CleaningConfig`.
             batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
-            sampling: BPE-dropout for training data; `None` means no BPE-dropout.
+            bpe_dropout: BPE-dropout for training data; `None` means no BPE-dropout.
             processes: number of processes that tokenize; `None` means the number of CPU cores.
 
         Raises:
@@ -313,7 +313,7 @@ class TranslationData(BucketBatches):
                 the shards cannot be written (see `prepare`), no pair is left after cleaning, or
                 `batching.max_tokens` is less than the longest padded length.
         """
-        cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
+        cleaning, bpe_dropout = cleaning or CleaningConfig(), bpe_dropout or BpeDropoutConfig()
         split_arguments = [
             (source, name, *vocabulary.languages[:2], tfds)
             for name in dict.fromkeys((split, target_split or split))
@@ -332,7 +332,7 @@ class TranslationData(BucketBatches):
 
         source_digest = fingerprint()
         # The hash of the vocabulary also covers its normalization.
-        settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
+        settings = [dataclasses.asdict(cleaning), dataclasses.asdict(bpe_dropout)]
         record = [FORMAT, SHARD_PAIRS, source_digest, vocabulary.hash, settings]
         name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
         folder = cache_directory() / "tokens" / name
@@ -348,7 +348,7 @@ class TranslationData(BucketBatches):
         tokens = prepare(
             folder,
             chunks,
-            PairTokenizer(vocabulary, cleaning, sampling),
+            PairTokenizer(vocabulary, cleaning, bpe_dropout),
             lambda: min(
                 (count_pairs(*arguments) for arguments in split_arguments), key=lambda n: n or 0
             ),

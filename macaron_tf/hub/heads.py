@@ -22,10 +22,10 @@ from macaron_tf.io.paths import refuse_damage
 from macaron_tf.layers.heads import ClassificationHead
 from macaron_tf.models.tasks import (
     CausalClassifier,
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
@@ -35,14 +35,14 @@ RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the 
 _TASK_KINDS = {
     EncoderClassifier: "classification",
     CausalClassifier: "classification",
-    EncoderTagger: "tags",
-    EncoderChooser: "choice",
-    EncoderSpanReader: "spans",
+    EncoderTokenClassifier: "tags",
+    EncoderMultipleChoice: "choice",
+    EncoderQuestionAnswering: "spans",
 }
 _COUNT_ARGUMENTS = {  # from the network's class to its argument for the number of classes
     EncoderClassifier: "num_classes",
     CausalClassifier: "num_classes",
-    EncoderTagger: "num_tags",
+    EncoderTokenClassifier: "num_tags",
 }
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
@@ -116,7 +116,7 @@ def find_head(
         count, reason = len(arrays.arrays[kernel]), ""
     if problem == "multi_label_classification" or (problem == "regression" and count > 1):
         reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
-    elif network_class is EncoderTagger and count == 1:
+    elif network_class is EncoderTokenClassifier and count == 1:
         reason = "a tagger needs at least two classes"
     if reason:
         print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
@@ -127,12 +127,12 @@ def find_head(
         if not all(labels) or len({*labels}) < count:
             labels = default_labels(count)
     options = {_COUNT_ARGUMENTS[network_class]: count} if network_class in _COUNT_ARGUMENTS else {}
-    if network_class is not EncoderSpanReader:
+    if network_class is not EncoderQuestionAnswering:
         rate = settings.get("dropout", 0.1)
         if config.get(family.head_dropout) is not None:
             rate = config.number(family.head_dropout, rate)
         options["head_dropout"] = rate
-    if network_class in (EncoderClassifier, EncoderChooser):
+    if network_class in (EncoderClassifier, EncoderMultipleChoice):
         activations = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
         field, default = head.activation_field, head.activation
         options["pooler_activation"] = (
@@ -155,7 +155,7 @@ def _default_limits(
 
     The lengths do not exceed the maximum length of the model.
     """
-    max_length = _MAX_LENGTH_SPANS if network_class is EncoderSpanReader else _MAX_LENGTH
+    max_length = _MAX_LENGTH_SPANS if network_class is EncoderQuestionAnswering else _MAX_LENGTH
     max_length = min(settings.get("max_length", max_length), max_length)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
     return Limits(
@@ -198,12 +198,12 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
 
     If `finetuning_task` in `config.json` names a GLUE task that fits the head, the function returns
     this task. Otherwise, the function returns a default task for the class of the network, such as
-    SQuAD for an `EncoderSpanReader`. Examples of a default classification or tagging task consist
-    of one text.
+    SQuAD for an `EncoderQuestionAnswering`. Examples of a default classification or tagging task
+    consist of one text.
     """
-    if network_class is EncoderSpanReader:
+    if network_class is EncoderQuestionAnswering:
         return get_task("squad")
-    if network_class is EncoderChooser:
+    if network_class is EncoderMultipleChoice:
         choice_names = tuple(str(index) for index in range(1, _NUM_CHOICES + 1))
         columns = tuple(f"choice{name}" for name in choice_names)
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
@@ -216,7 +216,7 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         and len(glue_task.labels) == len(labels)
     ):
         return dataclasses.replace(glue_task, labels=labels)
-    name = "tag" if network_class is EncoderTagger else "classify" if labels else "regress"
+    name = "tag" if network_class is EncoderTokenClassifier else "classify" if labels else "regress"
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
 
@@ -227,9 +227,9 @@ def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[
     """
     network, head = model.network, family.tasks[network_class]
     fields = _task_record(model)
-    if network_class is EncoderSpanReader:
+    if network_class is EncoderQuestionAnswering:
         return fields
-    is_chooser = network_class is EncoderChooser
+    is_chooser = network_class is EncoderMultipleChoice
     fields[family.head_dropout] = (
         network.classifier.head.dropout if is_chooser else network.head.dropout
     )
@@ -244,9 +244,9 @@ def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[
     return fields
 
 
-def pooler_activation(network: EncoderClassifier | EncoderChooser) -> str:
+def pooler_activation(network: EncoderClassifier | EncoderMultipleChoice) -> str:
     """Returns the name of the activation function in a network's pooler."""
-    if isinstance(network, EncoderChooser):
+    if isinstance(network, EncoderMultipleChoice):
         network = network.classifier
     return network.pooler_activation
 
@@ -284,7 +284,7 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
     The dict includes the pooler if `table` has an entry for its dense layer.
     """
     network = model.network
-    classifier = network.classifier if isinstance(network, EncoderChooser) else network
+    classifier = network.classifier if isinstance(network, EncoderMultipleChoice) else network
     state = layer_state(classifier.pooler, table) if "pooler/dense" in table else {}
     state |= layer_state(classifier.head, table)
     if isinstance(network, EncoderClassifier):

@@ -34,15 +34,15 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     SiameseEncoder,
 )
 from macaron_tf.pretrained import Pretrained
 
-TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
+TASKS = (EncoderClassifier, EncoderMultipleChoice, EncoderTokenClassifier, EncoderQuestionAnswering)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
 
 
@@ -102,7 +102,7 @@ class _Encoder:
                 f"the head of {network_class.__name__}, which has two layers with an activation "
                 "between,"
             )
-        if network_class in (EncoderClassifier, EncoderChooser):
+        if network_class in (EncoderClassifier, EncoderMultipleChoice):
             head, activation = family.tasks[network_class], pooler_activation(self.network)
             supported = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
             if activation not in supported:

@@ -21,12 +21,12 @@ from macaron_tf.models.pretraining import (
 from macaron_tf.models.segment_memory import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
-    CausalChooser,
     CausalClassifier,
-    EncoderChooser,
+    CausalMultipleChoice,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     SiameseEncoder,
 )
 from macaron_tf.models.tcn import TemporalConfig, TemporalConvolution, TemporalModel

@@ -111,7 +111,7 @@ class EncoderClassifier(TokenLevelModel):
         if config.causal and config.summary == "first":
             raise config.error(
                 "summary='first' sees only the first position under causal=True: set "
-                "summary='last', or use CausalClassifier or CausalChooser"
+                "summary='last', or use CausalClassifier or CausalMultipleChoice"
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
@@ -129,7 +129,7 @@ class EncoderClassifier(TokenLevelModel):
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
 
-class EncoderChooser(TaskModel):
+class EncoderMultipleChoice(TaskModel):
     """Multiple-choice model with an encoder, which scores the choices for a context.
 
     Args:
@@ -198,7 +198,7 @@ def choice_logits(scores, real):
     return ops.where(is_choice, scores, -1e9)
 
 
-class EncoderSpanReader(TokenLevelModel):
+class EncoderQuestionAnswering(TokenLevelModel):
     """Question answering model, which scores each position as the start and end of the answer.
 
     The model is extractive: an answer is a span of the context. Position 0, [CLS], means that there
@@ -243,7 +243,7 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
 
     Args:
         real: boolean `(B, L)`, False at padding.
-        segment_ids: `(B, L)` (see `EncoderSpanReader`).
+        segment_ids: `(B, L)` (see `EncoderQuestionAnswering`).
         cls_last: whether rows end with [CLS].
     """
     inside = ops.equal(segment_ids, 0 if cls_last else 1)
@@ -255,7 +255,7 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
     return ops.logical_or(context, first)
 
 
-class EncoderTagger(TokenLevelModel):
+class EncoderTokenClassifier(TokenLevelModel):
     """Token tagger: an encoder with dropout and a linear layer that scores C = `num_tags` tags.
 
     Args:
@@ -289,9 +289,9 @@ class EncoderTagger(TokenLevelModel):
 class CausalReader(TaskModel, abc.ABC):
     """Base class of task models with a language model and a linear layer over the last token.
 
-    The subclasses are `CausalClassifier` and `CausalChooser`. An example consists of R rows, which
-    the method `rows` returns. An auxiliary objective may also train the language model on these
-    rows.
+    The subclasses are `CausalClassifier` and `CausalMultipleChoice`. An example consists of R rows,
+    which the method `rows` returns. An auxiliary objective may also train the language model on
+    these rows.
 
     Args:
         config: configuration of the language model.
@@ -381,7 +381,7 @@ class CausalClassifier(CausalReader):
         return self.head(ops.sum(vectors, axis=1), training=training)
 
 
-class CausalChooser(CausalReader):
+class CausalMultipleChoice(CausalReader):
     """Multiple-choice model with a language model, which scores the choices for a context.
 
     Args:
@@ -390,7 +390,7 @@ class CausalChooser(CausalReader):
 
     A call takes a dict of `token_ids (B, R, L)`. The R rows of an example contain the context with
     each of the R choices (see `encode_choices`). The output contains logits `(B, R)` (see
-    `EncoderChooser`).
+    `EncoderMultipleChoice`).
 
     References: Radford et al. 2018 (GPT), figure 1.
     """

@@ -163,8 +163,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     the network classifies.
 
     Attributes:
-        num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`,
-            `num_classes` is the number of choices, which is also the number of rows per example.
+        num_classes: number of classes (see `ClassificationObjective`). For a
+            `CausalMultipleChoice`, `num_classes` is the number of choices, which is also the number
+            of rows per example.
         language_weight: lambda, the weight of the language model loss. At 0, L1 is not computed.
 
     Call arguments:

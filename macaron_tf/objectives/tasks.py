@@ -121,7 +121,7 @@ class SpanObjective(TaskObjective):
     A prediction is correct if both the most probable start and the most probable end are correct.
 
     Call arguments:
-        network: an `EncoderSpanReader`.
+        network: an `EncoderQuestionAnswering`.
         batch: see `TaskObjective`. `label (B, 2)` int32 contains the first and the last position of
             the answer, or two zeros if there is no answer.
         training: see `Objective`.
@@ -144,7 +144,7 @@ class TaggingObjective(TaskObjective):
         num_tags: number of tags.
 
     Call arguments:
-        network: an `EncoderTagger`.
+        network: an `EncoderTokenClassifier`.
         batch: see `TaskObjective`. `label (B, L)` int32 is the tag index plus 1 at the first
             subword piece of each word, and 0 elsewhere.
         training: see `Objective`.

@@ -7,21 +7,21 @@ from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
 from macaron_tf.tasks.base import Decoding, TaskKind, refuse_damaged_record
-from macaron_tf.tasks.classification import Choice, Classification
+from macaron_tf.tasks.classification import Classification, MultipleChoice
+from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
-from macaron_tf.tasks.spans import Spans
-from macaron_tf.tasks.tags import Tags
+from macaron_tf.tasks.question_answering import QuestionAnswering
+from macaron_tf.tasks.token_classification import TokenClassification
 from macaron_tf.tasks.translation import Translation
-from macaron_tf.tasks.vectors import Vectors, WordVectors
 
 TASK_CLASSES: tuple[type[TaskKind], ...] = (
     Classification,
-    Choice,
-    Spans,
-    Tags,
-    Vectors,
+    MultipleChoice,
+    QuestionAnswering,
+    TokenClassification,
+    SentenceEmbedding,
     WordVectors,
     TextToText,
     Continuation,
@@ -72,7 +72,7 @@ def task_of(model: Any) -> TaskKind:
             return found
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
-        return Vectors.pooled(model)  # encoder without a task head
+        return SentenceEmbedding.pooled(model)  # encoder without a task head
     raise UserError(
         f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `macaron "
         f"train finetune:TASK RUN --init {model.checkpoint or name}`"

@@ -18,7 +18,12 @@ from macaron_tf.data.tasks.encoding import (
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.glue import decide, score
-from macaron_tf.models import CausalChooser, CausalClassifier, EncoderChooser, EncoderClassifier
+from macaron_tf.models import (
+    CausalClassifier,
+    CausalMultipleChoice,
+    EncoderClassifier,
+    EncoderMultipleChoice,
+)
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 from macaron_tf.tasks.base import require
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
@@ -142,7 +147,7 @@ class Classification(LabelledTask):
         return bag_of_words(self.task, train)
 
 
-class Choice(Classification):
+class MultipleChoice(Classification):
     """Multiple choice among R choices, as in RACE.
 
     The inputs of the signature `serving_default` are strings: `context (B,)`, `question (B,)` if
@@ -188,8 +193,10 @@ class Choice(Classification):
         rows = {name: tf.reshape(ids, shape) for name, ids in rows.items()}  # (B, R, L)
         return self.with_characters(rows), None
 
-    def make_network(self, config, head_dropout, policy) -> EncoderChooser | CausalChooser:
-        return (CausalChooser if config.causal else EncoderChooser)(
+    def make_network(
+        self, config, head_dropout, policy
+    ) -> EncoderMultipleChoice | CausalMultipleChoice:
+        return (CausalMultipleChoice if config.causal else EncoderMultipleChoice)(
             config, head_dropout, dtype=policy
         )
 

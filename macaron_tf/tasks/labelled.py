@@ -98,7 +98,8 @@ class LabelledTask(OnePass):
         limits: length and layout of the rows. `None` is only valid without a network.
         network, vocabulary: arguments of `TaskKind`.
         tuned: dict mapping metric name to validation score of the network. The dict is empty if the
-            network was not validated. The no-answer threshold of `Spans` comes from this dict.
+            network was not validated. The no-answer threshold of `QuestionAnswering` comes from
+            this dict.
 
     Attributes:
         kind: value of `Task.kind` that the class supports.

@@ -145,13 +145,13 @@ def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
 
 
 def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
-    sampling = BpeDropoutConfig(dropout=0.2, copies=3)
-    data, _ = build(sampling=sampling)
+    bpe_dropout = BpeDropoutConfig(dropout=0.2, copies=3)
+    data, _ = build(bpe_dropout=bpe_dropout)
     assert len(data) == 900
     assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = PairTokenizer(toy_vocabulary, CleaningConfig(), sampling)(Chunk(0, 0, toy_pairs))
+    again = PairTokenizer(toy_vocabulary, CleaningConfig(), bpe_dropout)(Chunk(0, 0, toy_pairs))
     assert np.array_equal(again.source.ids, data.tokens.source.ids)
-    other, _ = build(sampling=BpeDropoutConfig(0.2, 3, 1))
+    other, _ = build(bpe_dropout=BpeDropoutConfig(0.2, 3, 1))
     assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
 
 
@@ -200,10 +200,10 @@ def bytes_of(folder):
     return {path.name: path.read_bytes() for path in folder.glob("cache/tokens/*/*")}
 
 
-@pytest.mark.parametrize("sampling", [BpeDropoutConfig(), BpeDropoutConfig(0.2, 2)])
-def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling, monkeypatch):
+@pytest.mark.parametrize("bpe_dropout", [BpeDropoutConfig(), BpeDropoutConfig(0.2, 2)])
+def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, bpe_dropout, monkeypatch):
     write(tmp_path, [*toy_pairs, ("", "x"), *toy_pairs[:9], ("new", "neu")])
-    options = {"batching": SMALL, "sampling": sampling}
+    options = {"batching": SMALL, "bpe_dropout": bpe_dropout}
     cleaning = CleaningConfig(deduplicate=True)
     many, _ = build(processes=1, cleaning=cleaning, **options)
     assert len(list(tmp_path.glob("cache/tokens/*/*.tokens"))) == 5
@@ -215,7 +215,7 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling
     assert count == 1
     for one, two in zip(many.batches(seed=3, repeat=False), again.batches(3), strict=False):
         assert equal(one, two)
-    if sampling.dropout:
+    if bpe_dropout.dropout:
         return
     # Equal to a corpus with one shard.
     monkeypatch.setattr(translation, "SHARD_PAIRS", 1000)

@@ -14,7 +14,7 @@ from macaron_tf.loading import load
 from macaron_tf.models import (
     Elmo,
     EncoderClassifier,
-    EncoderTagger,
+    EncoderTokenClassifier,
     LanguageModel,
     PretrainingEncoder,
 )
@@ -147,14 +147,14 @@ def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
     [
         (LanguageModel, "gpt2_tiny", BYTES, "a", 1 << 17),
         (PretrainingEncoder, "bert_tiny", WORDS, "[MASK]", 1 << 17),
-        (EncoderTagger, "bert_tiny", WORDS, "a", 1 << 17),
+        (EncoderTokenClassifier, "bert_tiny", WORDS, "a", 1 << 17),
         (Elmo, "elmo_tiny", WORDS, "a", 1 << 17),
     ],
 )
 def test_a_long_text_is_refused_before_it_is_tokenized(kind, name, vocabulary, start, max_bytes):
     """Otherwise the message of a filler or a writer would name its limit in tokens."""
     usage = {"labels": ("O", "B-X"), "has_masked_language": True}
-    arguments = (2,) if kind is EncoderTagger else ()
+    arguments = (2,) if kind is EncoderTokenClassifier else ()
     model = loaded(kind, name, vocabulary, *arguments, **usage)
     sentence = rf"text 2: a text has more than {max_bytes} bytes: shorten the text"
     for rest in (" ", "a", "\n", "ü"):

@@ -17,10 +17,10 @@ from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.models import (
     CausalClassifier,
     Elmo,
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     PretrainingEncoder,
     SiameseEncoder,
     catalog,
@@ -62,14 +62,16 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
     """Returns a model for a task type, such as "spans" or "tags", and inputs for the model."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
-        return made(EncoderChooser, "bert_tiny", labelled=task), [("a b", "c", "d e f a b c d e f")]
+        return made(EncoderMultipleChoice, "bert_tiny", labelled=task), [
+            ("a b", "c", "d e f a b c d e f")
+        ]
     if kind == "spans":
         task = described(kind, first=["q"], second=["c"])
-        model = made(EncoderSpanReader, "bert_tiny", labelled=task)
+        model = made(EncoderQuestionAnswering, "bert_tiny", labelled=task)
         return model, [("a", "b c d e f a b c d e f a b"), ("c", "d"), ("", "e f")]
     if kind == "tags":
         task = described(kind, first=["w"], labels=["O", "B-X"])
-        return made(EncoderTagger, "bert_tiny", 2, labelled=task), TEXTS
+        return made(EncoderTokenClassifier, "bert_tiny", 2, labelled=task), TEXTS
     if kind == "vectors":
         return made(SiameseEncoder, "bert_tiny"), TEXTS
     if kind == "filling":

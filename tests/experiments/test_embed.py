@@ -14,7 +14,7 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from macaron_tf.loading import load
-from macaron_tf.tasks import Vectors
+from macaron_tf.tasks import SentenceEmbedding
 from tests.harness import refuses
 from tests.toys import tasks as task_toys
 
@@ -125,7 +125,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
         ids = encode_pairs(encoder.vocabulary, [lines[place]], None, 16)["token_ids"]
         alone = unit_vectors(encoder.network({"token_ids": ids}).numpy())[0]
         np.testing.assert_allclose(vectors[place], alone, atol=1e-6)
-    small = Vectors(encoder.network, encoder.vocabulary, 16, max_tokens=40)
+    small = SentenceEmbedding(encoder.network, encoder.vocabulary, 16, max_tokens=40)
     np.testing.assert_allclose(unit_vectors(small.encode(lines)), vectors[:304], atol=1e-6)
     source.write_bytes(b"")
     refused(main, arguments, "is empty: give one text per line")

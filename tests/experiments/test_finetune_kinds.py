@@ -18,9 +18,9 @@ from experiments.pretrain.run import PretrainingRun
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load
 from macaron_tf.models import (
-    CausalChooser,
     CausalClassifier,
-    EncoderChooser,
+    CausalMultipleChoice,
+    EncoderMultipleChoice,
     SegmentLanguageModel,
     catalog,
 )
@@ -327,7 +327,9 @@ def choosing(request, toy, tmp_path_factory):
 def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
     opened = FinetuningRun.open(choosing)
     causal = opened.recipe.model == "gpt_tiny"
-    assert isinstance(opened.build_network(), CausalChooser if causal else EncoderChooser)
+    assert isinstance(
+        opened.build_network(), CausalMultipleChoice if causal else EncoderMultipleChoice
+    )
     assert validations(choosing)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(choosing), "--output", str(tmp_path / "scores")]) == 0
     assert (

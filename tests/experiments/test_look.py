@@ -85,7 +85,7 @@ def saved(folder, network, *arguments, **options) -> str:
         (models.PretrainingEncoder, (), {"sharing": "all"}, {"encoder": (3, 2, 10, 10)}),
         (models.TwoStreamModel, (4,), MEMORY, {"encoder": (3, 2, 10, 10)}),
         (
-            models.EncoderTagger,
+            models.EncoderTokenClassifier,
             (2,),
             {"block": ("transformer", "amlp", "gmlp"), "tiny_attention_dim": 4},
             {"encoder": (2, 2, 10, 10)},
@@ -102,7 +102,7 @@ def test_any_encoder_s_attention_over_two_texts(network, arguments, changes, sha
     np.testing.assert_allclose(np.nansum(found["encoder"], -1).max(), 1.0, atol=1e-5)
     missing = np.isnan(found["encoder"]).all(axis=(2, 3))  # the second head of an aMLP layer
     assert missing.sum() == np.isnan(found["encoder"]).any(axis=(2, 3)).sum()
-    assert missing.any() == (network is models.EncoderTagger)
+    assert missing.any() == (network is models.EncoderTokenClassifier)
 
 
 def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran, refused):

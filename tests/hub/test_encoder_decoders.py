@@ -16,7 +16,7 @@ from macaron_tf.decoding import (
     translate_ids,
 )
 from macaron_tf.hub import import_encoder_decoder, read_hugging_face
-from macaron_tf.models import EncoderClassifier, EncoderSpanReader
+from macaron_tf.models import EncoderClassifier, EncoderQuestionAnswering
 from tests.harness import refuses
 from tests.toys.decoding import check_greedy
 from tests.toys.hugging_face import check_equal, copy_linear
@@ -178,7 +178,7 @@ def test_the_answers_of_a_bart_agree():
     source = sources("bart")
     theirs, answers = in_theirs(transformers.BartForQuestionAnswering, source)
     read = in_memory(theirs)
-    ours = EncoderSpanReader(read.config)
+    ours = EncoderQuestionAnswering(read.config)
     ours.build()
     ours.encoder_decoder.set_weights(read.network.get_weights())
     copy_linear(theirs.qa_outputs, ours.head.dense)

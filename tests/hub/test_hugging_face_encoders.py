@@ -16,7 +16,7 @@ from macaron_tf.hub import read_hugging_face
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.models import EncoderConfig, catalog
-from macaron_tf.tasks.vectors import Vectors
+from macaron_tf.tasks.embedding import SentenceEmbedding
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
 from tests.toys import hugging_face as toys
@@ -107,8 +107,8 @@ def test_a_model_class_of_the_user_s_own_is_read_without_its_head(tmp_path, caps
     whole = read_hugging_face(toys.write_bert(tmp_path / "whole", state))
     for one, other in zip(whole.encoder.get_weights(), read.encoder.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    vectors = Vectors.pooled(read).encode(["a b"])
-    np.testing.assert_array_equal(vectors, Vectors.pooled(whole).encode(["a b"]))
+    vectors = SentenceEmbedding.pooled(read).encode(["a b"])
+    np.testing.assert_array_equal(vectors, SentenceEmbedding.pooled(whole).encode(["a b"]))
 
 
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"

@@ -8,10 +8,10 @@ import pytest
 import macaron_tf
 from export import hugging_face
 from macaron_tf.models import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     PretrainingEncoder,
     SiameseEncoder,
 )
@@ -53,9 +53,9 @@ def test_a_family_is_found_by_the_configuration_and_read_back(options, model_typ
     ("network", "kind", "ending"),
     [
         (EncoderClassifier, {"num_classes": 3}, "ForSequenceClassification"),
-        (EncoderTagger, {"num_tags": 3}, "ForTokenClassification"),
-        (EncoderSpanReader, {}, "ForQuestionAnswering"),
-        (EncoderChooser, {}, "ForMultipleChoice"),
+        (EncoderTokenClassifier, {"num_tags": 3}, "ForTokenClassification"),
+        (EncoderQuestionAnswering, {}, "ForQuestionAnswering"),
+        (EncoderMultipleChoice, {}, "ForMultipleChoice"),
     ],
 )
 def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path):
@@ -68,7 +68,7 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
         assert fields["id2label"] == {"0": "x", "1": "y", "2": "z"}
         assert fields["label2id"] == {"x": 0, "y": 1, "z": 2}
     state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
-    name = "qa_outputs" if network is EncoderSpanReader else "classifier"
+    name = "qa_outputs" if network is EncoderQuestionAnswering else "classifier"
     kernel = made.network.weights[-2]
     np.testing.assert_array_equal(state[f"{name}.weight"], numpy_of(kernel).T)
     assert all(n.startswith(("bert.", name)) for n in state)
@@ -150,7 +150,7 @@ def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):
 
 
 def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
-    made = model(EncoderTagger(config(), 2))
+    made = model(EncoderTokenClassifier(config(), 2))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text("{}")
     refuses("such as config.json", made.save_pretrained, tmp_path / "other", FORMAT)

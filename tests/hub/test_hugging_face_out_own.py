@@ -7,10 +7,10 @@ import pytest
 
 import macaron_tf
 from macaron_tf.models import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     PretrainingEncoder,
 )
 from tests.harness import numpy_of, refuses
@@ -67,9 +67,9 @@ SYSTEMS = {
 HEADS = {
     PretrainingEncoder: ("MaskedLM", {}),
     EncoderClassifier: ("SequenceClassification", {"num_classes": 3}),
-    EncoderTagger: ("TokenClassification", {"num_tags": 3}),
-    EncoderSpanReader: ("QuestionAnswering", {}),
-    EncoderChooser: ("MultipleChoice", {}),
+    EncoderTokenClassifier: ("TokenClassification", {"num_tags": 3}),
+    EncoderQuestionAnswering: ("QuestionAnswering", {}),
+    EncoderMultipleChoice: ("MultipleChoice", {}),
 }
 # Language models, which have other defaults (see `language_model`).
 LANGUAGE = {
@@ -156,7 +156,9 @@ def test_other_language_models_are_refused(options, reason, tmp_path):
 
 
 def test_a_layer_is_a_list_of_steps(tmp_path):
-    written(EncoderTagger, {"block": "macaron", "sharing": "all"}, tmp_path / "out", num_tags=2)
+    written(
+        EncoderTokenClassifier, {"block": "macaron", "sharing": "all"}, tmp_path / "out", num_tags=2
+    )
     fields = json.loads((tmp_path / "out/config.json").read_text())
     half = {"mixer": "feed_forward", "step_size": 0.5, "solver": "euler"}
     half |= {"inner_dim": 32, "activation": "gelu"}
@@ -194,7 +196,7 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     )
     assert not any(loaded.values())
     batch = {name: rows for name, rows in BATCH.items()}
-    if network is EncoderChooser:
+    if network is EncoderMultipleChoice:
         batch = {name: rows[None] for name, rows in batch.items()}  # one example with two choices
     given = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
     given = {name: torch.tensor(rows).long() for name, rows in given.items()}
@@ -204,13 +206,13 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     if network is PretrainingEncoder:
         ours = numpy_of(ours["masked_language"])[REAL][:, : len(WORDS)]
         found = found.logits.numpy()[REAL]
-    elif network is EncoderSpanReader:
+    elif network is EncoderQuestionAnswering:
         ours = numpy_of(ours)  # `(B, 2, L)`, very negative at positions that cannot be answers
         found = np.stack([found.start_logits, found.end_logits], axis=1)
         ours, found = ours[ours > -1e8], found[ours > -1e8]
     else:
         ours, found = numpy_of(ours), found.logits.numpy()
-        if network is EncoderTagger:
+        if network is EncoderTokenClassifier:
             ours, found = ours[REAL], found[REAL]
     assert len(ours)
     np.testing.assert_allclose(ours, found, atol=1e-5)

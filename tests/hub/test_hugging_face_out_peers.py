@@ -10,11 +10,11 @@ import pytest
 import macaron_tf
 from macaron_tf.models import (
     Encoder,
-    EncoderChooser,
     EncoderClassifier,
     EncoderConfig,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
     GeneratorDiscriminator,
     PretrainingEncoder,
     SiameseEncoder,
@@ -129,9 +129,9 @@ def check_equal(ours, theirs) -> None:
 
 NETWORKS = {
     "classes": lambda c: EncoderClassifier(c, 3),
-    "tags": lambda c: EncoderTagger(c, 3),
-    "spans": EncoderSpanReader,
-    "choices": EncoderChooser,
+    "tags": lambda c: EncoderTokenClassifier(c, 3),
+    "spans": EncoderQuestionAnswering,
+    "choices": EncoderMultipleChoice,
     "masked": PretrainingEncoder,
     "masked and pairs": lambda c: PretrainingEncoder(c, sentence_pair=True),
     "vectors": SiameseEncoder,

@@ -12,7 +12,7 @@ import macaron_tf
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
-    EncoderTagger,
+    EncoderTokenClassifier,
     LanguageModel,
     PretrainingEncoder,
 )
@@ -396,8 +396,8 @@ def test_other_vocabularies_and_networks_are_refused():
     last = WordPieceVocabulary(WORD_PIECES.words)
     last.cls_last = True
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)
-    tagger = built(EncoderTagger, config(), 3)
-    refuses("no task for the network EncoderTagger", task_of, Pretrained(tagger))
+    tagger = built(EncoderTokenClassifier, config(), 3)
+    refuses("no task for the network EncoderTokenClassifier", task_of, Pretrained(tagger))
     head = {"transform": False}
     xlm = built(PretrainingEncoder, config(), head_options=head)
     refuses("head without a dense layer", task_of, Pretrained(xlm))

@@ -10,11 +10,11 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.models import (
     CausalClassifier,
-    EncoderChooser,
     EncoderClassifier,
     EncoderConfig,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
@@ -71,13 +71,13 @@ TASKS = {
         PAIRS,
     ),
     "tags": (
-        lambda c: EncoderTagger(c, 3),
+        lambda c: EncoderTokenClassifier(c, 3),
         _own("tag", classes=("O", "B-x", "I-x")),
         TEXTS,
     ),
-    "spans": (EncoderSpanReader, get_task("squad2"), CONTEXTS),
+    "spans": (EncoderQuestionAnswering, get_task("squad2"), CONTEXTS),
     "choices": (
-        EncoderChooser,
+        EncoderMultipleChoice,
         _own(
             "choose",
             text=("context",),

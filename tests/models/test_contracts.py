@@ -21,7 +21,7 @@ T5 = {"hidden_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1, 
 OWN_SOURCE = {"vocab_size": 24, "num_source_layers": 1, "source_vocab_size": 40}
 # Models with options that no system has, not yet built, and their inputs.
 CONTRACTS = [
-    (models.CausalChooser(tiny(**GPT)), PAIRS),
+    (models.CausalMultipleChoice(tiny(**GPT)), PAIRS),
     (models.LanguageModel(tiny(**GPT, output_bias=True, embedding_dim=8)), TOKENS),
     (
         models.PretrainingEncoder(tiny(), head_options={"transform": False, "activation": "relu"}),
@@ -126,9 +126,9 @@ FROZEN = {
         [(lambda m: m.layers[1].attention_1.sublayer.query_key_value, False)],
         2 + 18 - 2,
     ),
-    "task": lambda: (models.EncoderTagger(tiny(), 3), [(lambda m: m.encoder, False)], 2),
+    "task": lambda: (models.EncoderTokenClassifier(tiny(), 3), [(lambda m: m.encoder, False)], 2),
     "stack": lambda: (
-        models.EncoderTagger(tiny(num_layers=2, sharing="all"), 3),
+        models.EncoderTokenClassifier(tiny(num_layers=2, sharing="all"), 3),
         [(lambda m: m.encoder.stack.blocks[1], False)],
         2 + 5,
     ),
@@ -154,7 +154,7 @@ def test_frozen_layers_stay_frozen_in_every_copy(case, tmp_path):
 
 
 def test_layers_that_are_frozen_before_they_are_built():
-    model = models.EncoderTagger(tiny(num_layers=2), 3)
+    model = models.EncoderTokenClassifier(tiny(num_layers=2), 3)
     model.encoder.trainable = False
     model.encoder.stack.blocks[1].trainable = True
     copied = type(model).from_config(model.get_config())
@@ -174,7 +174,7 @@ def test_frozen_weights_do_not_move():
 
 
 def test_a_folder_keeps_frozen_layers_and_a_layer_s_own_dtype(tmp_path):
-    model = models.EncoderTagger(tiny(), 3, dtype="mixed_bfloat16")
+    model = models.EncoderTokenClassifier(tiny(), 3, dtype="mixed_bfloat16")
     model.head.dtype_policy = "float32"
     frozen(model, (lambda m: m.encoder, False))
     Pretrained(model).save_pretrained(tmp_path / "folder")

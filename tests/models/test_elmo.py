@@ -222,8 +222,8 @@ READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dr
     ("make", "shape"),
     [
         (lambda config: models.EncoderClassifier(config, 3), (2, 3)),
-        (lambda config: models.EncoderTagger(config, 4), (2, 9, 4)),
-        (lambda config: models.EncoderSpanReader(config), (2, 2, 9)),
+        (lambda config: models.EncoderTokenClassifier(config, 4), (2, 9, 4)),
+        (lambda config: models.EncoderQuestionAnswering(config), (2, 2, 9)),
     ],
 )
 @pytest.mark.parametrize("place", ["input", "both", "none"])

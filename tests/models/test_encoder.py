@@ -12,7 +12,7 @@ import tensorflow as tf
 from experiments import registry
 from macaron_tf.layers.blocks import BLOCKS, MacaronBlock
 from macaron_tf.layers.heads import Pooling
-from macaron_tf.models import Encoder, EncoderConfig, EncoderTagger
+from macaron_tf.models import Encoder, EncoderConfig, EncoderTokenClassifier
 from tests.harness import built, check_saved, ids, numpy_of, rejects
 
 PARTS = {
@@ -131,7 +131,7 @@ def test_layers_behind_an_encoder_ignore_its_padding(make, tmp_path):
 
 
 def test_keras_s_loss_leaves_out_the_padding_of_tags():
-    model = built(EncoderTagger, tiny(num_layers=1), 3, 0.0)
+    model = built(EncoderTokenClassifier, tiny(num_layers=1), 3, 0.0)
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     labels = IDS % 3
     logits = numpy_of(model(IDS))[IDS > 0]

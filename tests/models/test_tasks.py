@@ -56,7 +56,7 @@ def test_both_orders_are_added():
 
 
 def test_each_choice_is_scored():
-    model = built(models.CausalChooser, CONFIG, head_dropout=0.0, noise=0.2)
+    model = built(models.CausalMultipleChoice, CONFIG, head_dropout=0.0, noise=0.2)
     rows = batch(PAIRS[:4])["token_ids"].reshape(2, 2, 10)
     expected = linear(model, last_vectors(model, rows.reshape(4, 10))).reshape(2, 2)
     np.testing.assert_allclose(numpy_of(model({"token_ids": rows})), expected, atol=1e-5)
@@ -82,19 +82,22 @@ def test_a_decoder_reads_the_row_once_more_behind_its_end():
         last = model.encoder_decoder.hidden_states(pair, training=False)[:, -1:]
         np.testing.assert_allclose(numpy_of(model.head(model.pooler(last)))[0], logits, atol=1e-5)
     states = model.hidden_states(given)
-    for kind, options in ((models.EncoderSpanReader, ()), (models.EncoderTagger, (5, 0.0))):
+    for kind, options in (
+        (models.EncoderQuestionAnswering, ()),
+        (models.EncoderTokenClassifier, (5, 0.0)),
+    ):
         other = built(kind, BART, *options)
         other.encoder_decoder.set_weights(model.encoder_decoder.get_weights())
         scores = other.head(states)
-        if kind is models.EncoderSpanReader:
+        if kind is models.EncoderQuestionAnswering:
             allowed = answer_mask(given["token_ids"], given["segment_ids"])
             scores = np.where(np.asarray(allowed)[:, None], scores, np.float32(-1e9))
         np.testing.assert_allclose(numpy_of(other(given)), numpy_of(scores), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [models.EncoderChooser, models.CausalChooser])
+@pytest.mark.parametrize("kind", [models.EncoderMultipleChoice, models.CausalMultipleChoice])
 def test_a_choice_that_is_not_there_is_never_chosen(kind):
-    config = CONFIG if kind is models.CausalChooser else ENCODER
+    config = CONFIG if kind is models.CausalMultipleChoice else ENCODER
     model = built(kind, config, head_dropout=0.0, noise=0.2)
     given = batch([*PAIRS[:3], None])
     given = {name: rows.reshape(2, 2, 10) for name, rows in given.items()}
@@ -102,15 +105,15 @@ def test_a_choice_that_is_not_there_is_never_chosen(kind):
     assert found.shape == (2, 2) and found[1, 1] == np.float32(-1e9)
     alone = {name: rows[1:, :1] for name, rows in given.items()}
     np.testing.assert_allclose(numpy_of(model(alone)), found[1:, :1], atol=1e-5)
-    if kind is models.EncoderChooser:
+    if kind is models.EncoderMultipleChoice:
         flat = {name: rows.reshape(4, 10) for name, rows in given.items()}
         scores = numpy_of(model.classifier(flat)).reshape(2, 2)
         np.testing.assert_allclose(found[0], scores[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [models.EncoderChooser, models.CausalChooser])
+@pytest.mark.parametrize("kind", [models.EncoderMultipleChoice, models.CausalMultipleChoice])
 def test_an_example_of_padding_has_numbers_in_float16(kind):
-    config = CONFIG if kind is models.CausalChooser else ENCODER
+    config = CONFIG if kind is models.CausalMultipleChoice else ENCODER
     model = kind(config, head_dropout=0.0, dtype="mixed_float16")
     given = {name: rows.reshape(2, 2, 10) for name, rows in batch(PAIRS[:4]).items()}
     given["token_ids"][1] = 0
@@ -137,7 +140,7 @@ def test_an_answer_lies_in_the_context():
         [0, 2, 3, 4],
         [0],  # an empty context: [SEP] alone
     ]
-    logits = numpy_of(built(models.EncoderSpanReader, ENCODER)(given))
+    logits = numpy_of(built(models.EncoderQuestionAnswering, ENCODER)(given))
     assert ((logits > -1e8) == allowed[:, None]).all()
 
 
@@ -149,7 +152,7 @@ def test_the_scores_of_a_cls_that_ends_a_row_come_first():
     config = dataclasses.replace(
         ENCODER, positions="transformer_xl", summary="last", num_segments=2
     )
-    model = built(models.EncoderSpanReader, config)
+    model = built(models.EncoderQuestionAnswering, config)
     given = {"token_ids": tokens, "segment_ids": segments}
     found = numpy_of(model(given))
     plain = numpy_of(model.head(model.hidden_states(given)))
@@ -161,13 +164,14 @@ def test_the_scores_of_a_cls_that_ends_a_row_come_first():
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [(models.EncoderSpanReader, ()), (models.EncoderTagger, (5, 0.2))]
+    ("kind", "options"),
+    [(models.EncoderQuestionAnswering, ()), (models.EncoderTokenClassifier, (5, 0.2))],
 )
 def test_padding_changes_nothing(kind, options):
     network, given = built(kind, ENCODER, *options), inputs()
     whole = numpy_of(network(given))
     one = numpy_of(network({key: value[1:2, :6] for key, value in given.items()}))
-    same = whole[1:2, :, :6] if kind is models.EncoderSpanReader else whole[1:2, :6]
+    same = whole[1:2, :, :6] if kind is models.EncoderQuestionAnswering else whole[1:2, :6]
     np.testing.assert_allclose(one, same, atol=1e-5)
 
 
@@ -181,15 +185,15 @@ MASKED = {
         f"{kind.__name__}_{name}": (kind, (config, *options), (2, 8), 2)
         for kind, options in (
             (models.EncoderClassifier, (3, 0.0)),
-            (models.EncoderTagger, (3, 0.0)),
-            (models.EncoderSpanReader, ()),
+            (models.EncoderTokenClassifier, (3, 0.0)),
+            (models.EncoderQuestionAnswering, ()),
         )
         for name, config in (("encoder", ENCODER), ("swish", SWISH), ("decoder", BART))
     },
     "words": (models.EncoderClassifier, (WORDS, 3, 0.0), (2, 8, 5), 2),
-    "tagged_words": (models.EncoderTagger, (WORDS, 3, 0.0), (2, 8, 5), 2),
-    "choices": (models.EncoderChooser, (ENCODER, 0.0), (2, 2, 8), 3),
-    "decoder_choices": (models.EncoderChooser, (BART, 0.0), (2, 2, 8), 3),
+    "tagged_words": (models.EncoderTokenClassifier, (WORDS, 3, 0.0), (2, 8, 5), 2),
+    "choices": (models.EncoderMultipleChoice, (ENCODER, 0.0), (2, 2, 8), 3),
+    "decoder_choices": (models.EncoderMultipleChoice, (BART, 0.0), (2, 2, 8), 3),
     "sentence": (models.SiameseEncoder, (ENCODER,), (2, 8), 2),
     "sentences": (models.SiameseEncoder, (ENCODER, "max"), (2, 2, 8), 3),
     "encoder": (models.Encoder, (ENCODER,), (2, 8), 2),
@@ -202,9 +206,9 @@ MASKED = {
 @pytest.mark.parametrize(
     ("kind", "arguments", "shape"),
     [
-        (models.EncoderChooser, (ENCODER,), (2, 2, 6)),
-        (models.CausalChooser, (CONFIG,), (2, 2, 6)),
-        (models.EncoderSpanReader, (WORDS,), (2, 6, 5)),
+        (models.EncoderMultipleChoice, (ENCODER,), (2, 2, 6)),
+        (models.CausalMultipleChoice, (CONFIG,), (2, 2, 6)),
+        (models.EncoderQuestionAnswering, (WORDS,), (2, 6, 5)),
         (models.CausalClassifier, (CONFIG, 3, 0.0, True), (2, 6)),
     ],
 )
@@ -235,7 +239,7 @@ def test_a_mask_says_what_padding_would(case):
     if shape == (2, 8):
         masks += [{"attention_mask": attends[:, None]}, {"attention_mask": real[:, None, None]}]
     more = {}
-    if kind is models.EncoderSpanReader:
+    if kind is models.EncoderQuestionAnswering:
         more = {"segment_ids": np.tile(np.repeat([0, 1], [3, 5]), (2, 1))}
     padded = np.where(real[..., None] if shape[rank:] else real, tokens, 0)
     expected = model({"token_ids": padded, **more})
@@ -243,14 +247,14 @@ def test_a_mask_says_what_padding_would(case):
         found = model({"token_ids": tokens, **mask, **more})
         for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
             one, other = numpy_of(one), numpy_of(other)
-            if one.shape[:rank] == real.shape and kind is not models.EncoderChooser:
+            if one.shape[:rank] == real.shape and kind is not models.EncoderMultipleChoice:
                 one, other = one[real], other[real]
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_texts_of_one_row_do_not_see_each_other():
     """An attention mask isolates texts in the encoder, in cross-attention and in the decoder."""
-    model, tokens = built(models.EncoderTagger, BART, 3, 0.0), ids(1, 8)
+    model, tokens = built(models.EncoderTokenClassifier, BART, 3, 0.0), ids(1, 8)
     text = np.repeat([0, 1], [3, 5])
     attends = (text[:, None] == text)[None]
     other = np.where(text == 0, 23 - tokens, tokens)
@@ -262,15 +266,15 @@ def test_texts_of_one_row_do_not_see_each_other():
     assert np.abs(found - changed)[:, :3].max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])
+@pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderMultipleChoice])
 def test_a_causal_models_first_position_is_not_classified(kind):
-    options = () if kind is models.EncoderChooser else (3,)
+    options = () if kind is models.EncoderMultipleChoice else (3,)
     rejects("summary='first' sees only the first position", kind, CONFIG, *options)
     kind(dataclasses.replace(CONFIG, summary="last"), *options)
 
 
 def test_dropout_is_the_taggers_own():
-    network = built(models.EncoderTagger, ENCODER, 5, 0.2)
+    network = built(models.EncoderTokenClassifier, ENCODER, 5, 0.2)
     assert network.pooler is None and built(models.EncoderClassifier, ENCODER, 3).pooler is not None
     one, other = (numpy_of(network(inputs(), training=True)) for _ in range(2))
     assert not np.allclose(one, other)

@@ -193,7 +193,7 @@ def examples(symmetric, choices):
     rows, other = task_rows(PAIRS), task_rows([pair and pair[::-1] for pair in PAIRS])
     both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # `(B, 2, L)`
     if choices:
-        network, read = built(models.CausalChooser, CONFIG, 0.0, noise=0.2), both
+        network, read = built(models.CausalMultipleChoice, CONFIG, 0.0, noise=0.2), both
         inputs = {"token_ids": both, "label": LABELS % 2}
     else:
         network = built(models.CausalClassifier, CONFIG, 3, 0.0, symmetric, noise=0.2)

@@ -292,13 +292,13 @@ SYSTEMS = {
         label=np.array([0, 2, 1, 0], "int32"),
     ),
     "question_answering": fine_tuned(
-        models.EncoderSpanReader,
+        models.EncoderQuestionAnswering,
         objectives.SpanObjective(),
         segment_ids=SEGMENTS,
         label=np.array([[0, 0], [5, 6], [11, 12], [7, 7]], "int32"),
     ),
     "tagging": fine_tuned(
-        lambda config: models.EncoderTagger(config, 5, 0.0),
+        lambda config: models.EncoderTokenClassifier(config, 5, 0.0),
         objectives.TaggingObjective(5),
         label=np.where(IDS > 4, IDS % 5 + 1, 0).astype("int32"),
     ),

@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.io.paths import as_path
-from macaron_tf.tasks import LabelledTask, Spans, Tags
+from macaron_tf.tasks import LabelledTask, QuestionAnswering, TokenClassification
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -315,9 +315,9 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
 
 def outputs_of(task: LabelledTask, *columns: list[str]):
     """Returns the outputs that `SetOutputs` computes for examples made of `columns` of texts."""
-    if isinstance(task, Spans):
+    if isinstance(task, QuestionAnswering):
         examples = Questions([*map(str, range(len(columns[0])))], *columns, None)
-    elif isinstance(task, Tags):
+    elif isinstance(task, TokenClassification):
         examples = TaggedSentences([at_spaces(line) for line in columns[0]], None)
     else:
         examples = Examples(columns, None)

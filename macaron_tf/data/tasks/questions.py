@@ -191,7 +191,7 @@ class WindowPositions(NamedTuple):
     Attributes:
         question: `(M,)` int64, index of each window's question, in ascending order.
         boundary: `(M,)` int64, index of each window's first context token among the logits of
-            `EncoderSpanReader`.
+            `EncoderQuestionAnswering`.
         first_piece: `(M,)` int64, index of each window's first context token in the whole context.
         starts, ends: ragged `(N, None)` int64, start and end of each context token in characters.
             The end is exclusive.
@@ -256,7 +256,8 @@ def encode_questions(
     first, second, between = question_ids, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
-        boundary = tf.ones_like(question)  # `EncoderSpanReader` puts the scores of [CLS] first
+        # `EncoderQuestionAnswering` puts the scores of [CLS] first.
+        boundary = tf.ones_like(question)
     else:
         boundary = question_ids.row_lengths() + int(vocabulary.cls_first) + len(between)
     positions = WindowPositions(
@@ -270,8 +271,8 @@ class EncodedQuestions(EncodedExamples):
     """Tokenized questions as M rows, one row per window.
 
     The labels `(M, 2)` int32 are the indices of the answer's first and last token among the logits
-    of `EncoderSpanReader`. If the window does not contain the whole answer, or the question is
-    unanswerable, both indices are 0, which is the index of [CLS].
+    of `EncoderQuestionAnswering`. If the window does not contain the whole answer, or the question
+    is unanswerable, both indices are 0, which is the index of [CLS].
 
     Attributes:
         positions: mapping from positions in the windows to characters in the contexts. The ragged
@@ -320,8 +321,8 @@ def encode_question_examples(
     boundaries, *arrays = (tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True))
     positions, last = WindowPositions(*arrays), vocabulary.cls_last
     boundaries = boundaries.numpy()
-    # A context ends before a [SEP]. If a window begins with the context, `EncoderSpanReader` puts
-    # the scores of [CLS] before it, which shifts all positions by one.
+    # A context ends before a [SEP]. If a window begins with the context, `EncoderQuestionAnswering`
+    # puts the scores of [CLS] before it, which shifts all positions by one.
     ends = boundaries if last else rows.lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
     options = {"cls_last": last, "pad_id": vocabulary.special.pad}

@@ -5,10 +5,10 @@ from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.family import TaskHead
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.text import WordPieceVocabulary
 
@@ -62,9 +62,11 @@ BERT = EncoderFamily(
         EncoderClassifier: TaskHead(
             "ForSequenceClassification", "text-classification", LINEAR, has_pooler=True
         ),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", LINEAR, has_pooler=True),
-        EncoderTagger: TAGGER,
-        EncoderSpanReader: READER,
+        EncoderMultipleChoice: TaskHead(
+            "ForMultipleChoice", "multiple-choice", LINEAR, has_pooler=True
+        ),
+        EncoderTokenClassifier: TAGGER,
+        EncoderQuestionAnswering: READER,
     },
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     positions="embeddings.position_embeddings.weight",

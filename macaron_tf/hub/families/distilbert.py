@@ -7,10 +7,10 @@ from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.families.bert import BERT, LINEAR, READER, TAGGER
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
@@ -55,10 +55,10 @@ DISTILBERT = DistilBertFamily(
                 has_pooler=False,
                 activation="relu",
             )
-            for network_class in (EncoderClassifier, EncoderChooser)
+            for network_class in (EncoderClassifier, EncoderMultipleChoice)
         },
-        EncoderTagger: TAGGER,
-        EncoderSpanReader: READER,
+        EncoderTokenClassifier: TAGGER,
+        EncoderQuestionAnswering: READER,
     },
     bias=("vocab_projector.bias",),
     positions="embeddings.position_embeddings.weight",

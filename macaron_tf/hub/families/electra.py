@@ -7,10 +7,10 @@ from macaron_tf.hub.families.bert import BERT, LAYERS, READER, TAGGER
 from macaron_tf.hub.families.roberta import ROBERTA
 from macaron_tf.hub.family import TaskHead
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 
 ELECTRA = dataclasses.replace(
@@ -32,15 +32,15 @@ ELECTRA = dataclasses.replace(
     },
     tasks={
         EncoderClassifier: dataclasses.replace(ROBERTA.tasks[EncoderClassifier], activation="gelu"),
-        EncoderChooser: TaskHead(
+        EncoderMultipleChoice: TaskHead(
             "ForMultipleChoice",
             "multiple-choice",
             {"pooler/dense": "sequence_summary.summary", "head/dense": "classifier"},
             activation="gelu",
             activation_field="summary_activation",
         ),
-        EncoderTagger: TAGGER,
-        EncoderSpanReader: READER,
+        EncoderTokenClassifier: TAGGER,
+        EncoderQuestionAnswering: READER,
     },
     bias=("generator_lm_head.bias",),
     head_options={"activation": "gelu"},

@@ -21,10 +21,10 @@ from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
@@ -243,11 +243,11 @@ MACARON = _MacaronFamily(
     },
     tasks={
         EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", **_POOLED),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", **_POOLED),
-        EncoderTagger: TaskHead(
+        EncoderMultipleChoice: TaskHead("ForMultipleChoice", "multiple-choice", **_POOLED),
+        EncoderTokenClassifier: TaskHead(
             "ForTokenClassification", "token-classification", {"head/dense": "head.dense"}
         ),
-        EncoderSpanReader: TaskHead(
+        EncoderQuestionAnswering: TaskHead(
             "ForQuestionAnswering", "question-answering", {"head/dense": "head.dense"}
         ),
     },

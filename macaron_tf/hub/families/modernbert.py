@@ -15,7 +15,7 @@ from macaron_tf.hub.config import (
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.families.bert import BERT, LINEAR
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.tasks import EncoderChooser, EncoderClassifier
+from macaron_tf.models.tasks import EncoderClassifier, EncoderMultipleChoice
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
 _POOLINGS = {"cls": "first", "mean": "mean"}
@@ -111,7 +111,7 @@ MODERNBERT = EncoderFamily(
             has_pooler=False,
             activation="gelu",
         )
-        for network_class in (EncoderClassifier, EncoderChooser)
+        for network_class in (EncoderClassifier, EncoderMultipleChoice)
     },
     bias=("decoder.bias",),
     head_options={"activation": "gelu"},

@@ -11,7 +11,7 @@ from macaron_tf.hub.families.bert import READER, TAGGER
 from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.tasks import EncoderSpanReader, EncoderTagger
+from macaron_tf.models.tasks import EncoderQuestionAnswering, EncoderTokenClassifier
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import MosesPairVocabulary
@@ -119,8 +119,10 @@ XLM = XlmFamily(
     derive_settings=_xlm_settings,
     derive_fields=_xlm_fields,
     tasks={
-        EncoderTagger: TAGGER,
-        EncoderSpanReader: dataclasses.replace(READER, class_suffix="ForQuestionAnsweringSimple"),
+        EncoderTokenClassifier: TAGGER,
+        EncoderQuestionAnswering: dataclasses.replace(
+            READER, class_suffix="ForQuestionAnsweringSimple"
+        ),
     },
     required_fields={
         "causal": False,

@@ -29,10 +29,10 @@ from macaron_tf.hub.writing import (
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.models.tasks import (
-    EncoderChooser,
     EncoderClassifier,
-    EncoderSpanReader,
-    EncoderTagger,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
 )
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
@@ -212,11 +212,13 @@ XLNET = XlnetFamily(
         EncoderClassifier: TaskHead(
             "ForSequenceClassification", "text-classification", **_XLNET_SUMMARIZED
         ),
-        EncoderChooser: TaskHead("ForMultipleChoice", "multiple-choice", **_XLNET_SUMMARIZED),
-        EncoderTagger: TaskHead(
+        EncoderMultipleChoice: TaskHead(
+            "ForMultipleChoice", "multiple-choice", **_XLNET_SUMMARIZED
+        ),
+        EncoderTokenClassifier: TaskHead(
             "ForTokenClassification", "token-classification", {"head/dense": "classifier"}
         ),
-        EncoderSpanReader: TaskHead(
+        EncoderQuestionAnswering: TaskHead(
             "ForQuestionAnsweringSimple", "question-answering", {"head/dense": "qa_outputs"}
         ),
     },

@@ -30,7 +30,7 @@ _PROGRESS_SENTENCES = 2_000  # minimum number of sentences for a progress bar
 _MAX_TOKENS = 8192  # maximum number of tokens per batch, including padding
 
 
-class Vectors(OnePass):
+class SentenceEmbedding(OnePass):
     """Sentence encoder.
 
     The signature `serving_default` has the input `text (B,)` strings and the output `vector (B, D)`

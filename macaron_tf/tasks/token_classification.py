@@ -18,12 +18,12 @@ from macaron_tf.data.tasks.tags import (
     word_probabilities,
 )
 from macaron_tf.evaluation.answers import score_tags, score_words
-from macaron_tf.models import EncoderTagger
+from macaron_tf.models import EncoderTokenClassifier
 from macaron_tf.objectives import TaggingObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
-class Tags(LabelledTask):
+class TokenClassification(LabelledTask):
     """Sequence tagging, as in the CoNLL shared tasks.
 
     The input of the signature `serving_default` is `text (B,)` strings, with words separated by
@@ -44,7 +44,7 @@ class Tags(LabelledTask):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        if not isinstance(model.network, EncoderTagger):
+        if not isinstance(model.network, EncoderTokenClassifier):
             return None
         return cls(*named_classes(model, "tag"))
 
@@ -75,8 +75,8 @@ class Tags(LabelledTask):
     def encode(self, vocabulary, examples, limits: Limits) -> EncodedTaggedSentences:
         return encode_tagged(vocabulary, examples, limits.max_length)
 
-    def make_network(self, config, head_dropout, policy) -> EncoderTagger:
-        return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
+    def make_network(self, config, head_dropout, policy) -> EncoderTokenClassifier:
+        return EncoderTokenClassifier(config, self.task.num_classes, head_dropout, dtype=policy)
 
     @property
     def objective(self) -> TaggingObjective:

@@ -17,7 +17,7 @@ from macaron_tf.data.tasks.questions import (
 from macaron_tf.decoding.spans import best_answers, best_spans, decide_answered
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.answers import score_answers
-from macaron_tf.models import EncoderSpanReader
+from macaron_tf.models import EncoderQuestionAnswering
 from macaron_tf.objectives import SpanObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
 
@@ -42,7 +42,7 @@ class SpanOutputs:
     threshold: float | None
 
 
-class Spans(LabelledTask):
+class QuestionAnswering(LabelledTask):
     """Extractive question answering, as in SQuAD.
 
     The signature `serving_default` has the inputs `question (B,)` and `context (B,)`, both strings.
@@ -139,8 +139,8 @@ class Spans(LabelledTask):
             max_question=limits.spans.max_question,
         )
 
-    def make_network(self, config, head_dropout, policy) -> EncoderSpanReader:
-        return EncoderSpanReader(config, dtype=policy)
+    def make_network(self, config, head_dropout, policy) -> EncoderQuestionAnswering:
+        return EncoderQuestionAnswering(config, dtype=policy)
 
     @property
     def objective(self) -> SpanObjective:
