@@ -16,7 +16,9 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
@@ -43,7 +45,8 @@ from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, u
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.settings import Settings
 from macaron_tf.special import SPECIAL, Special
-from macaron_tf.tasks import Decoding, TaskKind, task_of
+from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, task_of
+from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
@@ -441,24 +444,24 @@ class Pretrained:
 
     def fine_tune(
         self,
-        texts: Iterable[str],
-        labels: Iterable[str],
+        texts: Iterable[Any],
+        labels: Iterable[Any],
         epochs: int = 3,
         learning_rate: float = 5e-5,
         batch_size: int = 32,
         max_length: int = 128,
         seed: int = 1,
     ) -> "Pretrained":
-        """Fine-tunes this encoder or language model as a text classifier; returns the classifier.
+        """Fine-tunes this encoder or language model to classify or rate texts; returns that model.
 
         The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
         rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
-        this method, the command `macaron train finetune:TASK` can also validate, resume runs, read
-        text pairs, and fine-tune for regression and tagging.
+        this method, the command `macaron train finetune:TASK` can also validate, resume runs, and
+        fine-tune for tagging, questions and multiple choice.
 
         Args:
-            texts: training texts.
-            labels: class name of each text.
+            texts: training texts, or pairs of texts as tuples.
+            labels: class name of each text or pair, or its score as a float.
             epochs: number of passes over the texts.
             learning_rate: peak learning rate.
             batch_size: number of texts per update.
@@ -467,39 +470,54 @@ class Pretrained:
             seed: random seed for initial weights, shuffling and dropout.
 
         Raises:
-            UserError: the numbers of texts and labels differ, there are fewer than two classes, the
-                network is not an encoder with float weights, or the model has no vocabulary.
+            UserError: the numbers of texts and labels differ, there are fewer than two classes or
+                scores, the network is not an encoder with float weights, or the model has no
+                vocabulary.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
             model = model.fine_tune(["Fine.", "Late again."], ["praise", "complaint"])
             model.predict(["It came late."])
         """
-        [texts], labels = columns_of(("text",), [texts])[0], [*map(str, labels)]
-        classes = tuple(sorted({*labels}))
-        if len(texts) != len(labels) or len(classes) < 2:
+        examples, labels = [*texts], [*labels]
+        has_pairs = bool(examples) and isinstance(examples[0], tuple | list | dict)
+        columns, _ = columns_of(("first", "second") if has_pairs else ("text",), [examples])
+        has_scores = all(isinstance(label, float | np.floating) for label in labels)
+        names = labels if has_scores else [*map(str, labels)]
+        classes = tuple(sorted({*names}))
+        if len(examples) != len(labels) or len(classes) < 2:
             raise UserError(
-                f"the numbers of texts ({len(texts)}), labels ({len(labels)}) and distinct labels "
-                f"({len(classes)}) do not fit: give each text a label, and at least two classes"
+                f"the numbers of texts ({len(examples)}), labels ({len(labels)}) and distinct "
+                f"labels ({len(classes)}) do not fit: give each text a label, and at least two "
+                "classes or scores"
             )
         keras.utils.set_random_seed(seed)
-        network = self.classifier(len(classes))
+        table = TableSettings(text=("text",), text_b=("second",) if has_pairs else ())
+        values = np.array(names, np.float32) if has_scores else np.searchsorted(classes, names)
+        if has_scores:
+            moments = {"mean": float(values.mean()), "deviation": float(values.std())}
+            table, classes = dataclasses.replace(table, **moments), ()
+        table = dataclasses.replace(table, classes=classes)
+        definition = table.described(get_task("regress" if has_scores else "classify", own=True))
+        network = self.classifier(len(classes) or 1)
         if network.language_head:
             network.language_head.trainable = False  # the loss does not depend on this head
-        row_length = min(max_length, self.config.longest or max_length)
-        fields = {"vocabulary": self.vocabulary, "languages": self.languages}
-        fields |= {"labels": classes, "max_length": row_length, "name": self.name}
-        tuned = Pretrained(network, self.model, **fields)
-        task, class_ids = tuned.task, np.searchsorted(classes, labels)
-        examples = Examples((texts,), class_ids.astype(np.int32))
-        rows = ExampleBatches(task.encoded(self.vocabulary, examples, task.limits), batch_size)
-        total = epochs * rows.steps_per_epoch
-        config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
-        fit_options = {"epochs": epochs, "steps_per_epoch": rows.steps_per_epoch, "verbose": 2}
-        build_fit_model(tuned.network, task.objective, config).fit(
-            rows.dataset(seed), **fit_options
+        limits = Limits(
+            min(max_length, self.config.longest or max_length),
+            causal=self.config.causal,
+            languages=self.languages,
+            embeds_languages=embeds_languages(self.config),
         )
-        return tuned
+        task = labelled(definition, limits, network, self.vocabulary)
+        fields = {"vocabulary": self.vocabulary, "languages": self.languages, "labels": classes}
+        fields |= {"labelled": task.description(), "name": self.name}
+        rows = Examples(tuple(columns), values if has_scores else values.astype(np.int32))
+        batches = ExampleBatches(task.encoded(self.vocabulary, rows, limits), batch_size)
+        total = epochs * batches.steps_per_epoch
+        config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
+        fit_options = {"epochs": epochs, "steps_per_epoch": batches.steps_per_epoch, "verbose": 2}
+        build_fit_model(network, task.objective, config).fit(batches.dataset(seed), **fit_options)
+        return Pretrained(network, self.model, **fields)
 
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None

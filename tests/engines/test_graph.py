@@ -62,7 +62,26 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, tmp_path):
     assert load(tmp_path / "tuned").predict(texts[:2]) == found
     numbers = r"texts \(16\), labels \(1\) and distinct labels \(1\)"
     refuses(numbers, model.fine_tune, texts, ["one"])
-    refuses("pass a string", model.fine_tune, [("a", "b")], ["one"])
+    refuses("example 2 has 1 text", model.fine_tune, [("a", "b"), "c"], ["one", "two"])
+
+
+def test_pairs_and_scores_are_fine_tuned(tmp_path):
+    model = loaded(PretrainingEncoder, "bert_tiny")
+    pairs, options = (
+        [("a b", "a"), ("c d", "a")] * 8,
+        dict(epochs=8, learning_rate=1e-3, batch_size=8),
+    )
+    tuned = model.fine_tune(pairs, ["yes", "no"] * 8, **options)
+    assert [answer["label"] for answer in tuned.predict(pairs[:2])] == ["yes", "no"]
+    rated = model.fine_tune(pairs, [4.5, 1.0] * 8, **options)
+    high, low = rated.predict(pairs[:2])
+    assert high - low > 1.5
+    rated.save_pretrained(tmp_path / "rated")
+    assert load(tmp_path / "rated").predict(pairs[:2]) == [high, low]
+    rated = model.fine_tune([first for first, _ in pairs], [4.5, 1.0] * 8, **options)
+    high, low = rated.predict(["a b", "c d"])
+    assert high - low > 1.5
+    refuses(r"distinct labels \(1\)", model.fine_tune, pairs, [1.0] * 16)
 
 
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):
