@@ -134,7 +134,7 @@ class EpochRun(Run):
 
     @classmethod
     def started(cls, recipe: EpochRecipe, start: Start) -> EpochRecipe:
-        return recipe.changed(**start.settings | {"init": recipe.init})
+        return recipe.changed(**start.settings) if recipe.init else recipe
 
     def plan_of_examples(
         self,

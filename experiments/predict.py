@@ -46,6 +46,7 @@ from macaron_tf.tasks.generation import Continuation, TextToText, frame_lines
 from macaron_tf.tasks.translation import Translation
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
+_WRITING = (*_SAMPLING, "max_tokens", "min_tokens", "num_samples")  # of language models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,20 +127,18 @@ def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
     with options.devices.scope():
         model = load(location, options.lower_case, trust_code=options.trust_code)
         task = model.task
-        if "task" in given or isinstance(task, TextToText):
+        reads, make = next((reads, make) for cls, reads, make in _KINDS if isinstance(task, cls))
+        answers_task = isinstance(task, TextToText) and not given.keys() & {*_WRITING}
+        if "task" in given or answers_task:
             reads, make = ("task",), _text_to_text
-        else:
-            reads, make = next(
-                (reads, make) for cls, reads, make in _KINDS if isinstance(task, cls)
-            )
-        json_reads = {name for name in reads if name not in ("min_tokens", "num_samples", "task")}
+        with_json = [name for name in reads if name not in ("min_tokens", "num_samples", "task")]
         if isinstance(task, Translation):
-            json_reads -= {*_SAMPLING}
+            with_json = [name for name in with_json if name not in _SAMPLING]
         for name, value in given.items():
-            if name not in (json_reads if options.json else reads):
+            if name not in (names := with_json if options.json else reads):
                 where = "with --json" if name in reads else f"for a {task.name}"
-                names = f"set {', '.join(reads)}, or leave it out" if reads else "leave it out"
-                raise UserError(f"--set {name}={value} has no effect {where}: {names}")
+                mend = f"set {', '.join(names)}, or leave it out" if names else "leave it out"
+                raise UserError(f"--set {name}={value} has no effect {where}: {mend}")
         if options.backward and not (isinstance(task, Translation) and not options.json):
             raise UserError("--backward applies only to a translator, without --json: leave it out")
         if options.json:
@@ -233,7 +232,8 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
     """Returns a function that continues texts token by token, each as soon as it is generated."""
     _check_sampling(given, given.get("temperature", 1))
     config = GenerationConfig(
-        **{"temperature": 1.0, "max_tokens": 128} | {n: given[n] for n in given if n != "seed"}
+        **{"temperature": 1.0, "max_tokens": 128}
+        | {name: given[name] for name in _WRITING if name in given and name != "seed"}
     )
     generator, seed = model.task.generator, given.get("seed", 1)
 
@@ -269,7 +269,7 @@ def _check_sampling(given: dict[str, Any], temperature: float) -> None:
 _KINDS: tuple = (
     (LabelledTask, ("language",), _labelled),
     (Translation, ("beam_size", "n_best", *_SAMPLING), _translations),
-    (Continuation, (*_SAMPLING, "max_tokens", "min_tokens", "num_samples"), _continuations),
+    (Continuation, _WRITING, _continuations),
     (Filling, ("top",), _fillings),
     (SentenceEmbedding, ("pooling", "max_length"), _json_lines),
     (WordVectors, (), _json_lines),

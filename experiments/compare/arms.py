@@ -41,7 +41,7 @@ class Arm:
 
     The form on the command line is `[NAME=]RECIPE[:PATH=VALUE,...]`. A value may contain commas,
     because a setting ends only at a comma before `PATH=`. The recipe may be a user's function, as
-    `FILE.py[:NAME]` or `package.module:NAME`.
+    `FILE.py[:NAME]` or `package.module:NAME`, and may have a task, as in `finetune:rte`.
 
     Attributes:
         name: name in tables and folders, by default the name of the recipe.
@@ -63,7 +63,7 @@ class Arm:
     @staticmethod
     def split(text: str) -> tuple[str | None, str, str]:
         """Splits the text of an arm into name, recipe and settings."""
-        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_]\w*(?=:|$))?):?(.*)"
+        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_][\w+]*(?=:|$)){0,2}):?(.*)"
         return re.fullmatch(pattern, text, re.S).groups()
 
     @classmethod
