@@ -78,9 +78,10 @@ _EVALUATE = """examples:
     macaron evaluate runs/sst2 --source tsv:test.tsv
     macaron evaluate hugging-face:DIR --task stsb --data-dir DIR
 
---set changes settings of the run: decoding.NAME and metric.NAME of a translation run, decoding.NAME
-of a text-to-text run, memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling
-and max_length of a sentence encoder.
+--set changes settings of the run: decoding.NAME, metric.NAME, data.source_language and
+data.target_language (the columns) of a translation run, decoding.NAME of a text-to-text run,
+memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling and max_length of a
+sentence encoder.
 """
 
 
@@ -128,7 +129,8 @@ COMMANDS = (
         cli.path_argument(
             "--vocabulary DIR",
             "folder of a saved vocabulary (default: that of --init or --corpus or, without them, a "
-            "new one trained on the training text)",
+            "new one trained on the training text). With --init, fine-tuning checks that the model "
+            "has this vocabulary; a translator from BART or T5 takes it for the source language",
         ),
         cli.LOWER_CASE,
         cli.count(
@@ -152,7 +154,6 @@ COMMANDS = (
         "score a run on the validation data of its task, or an encoder on a task",
         "experiments.evaluate:run",
         cli.epilog(_EVALUATE),
-        cli.extra("evaluate"),
         _run(),
         _SOURCE,
         cli.argument(

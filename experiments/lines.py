@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import queue
 import sys
 import threading
@@ -62,7 +63,14 @@ def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
         UserError: the file cannot be read.
     """
     if path is None:
-        yield sys.stdin.buffer
+        # A reader of its own, because a thread that waits in `sys.stdin` at the end of the process,
+        # as after Ctrl-C, would abort the interpreter.
+        try:
+            descriptor = sys.stdin.fileno()
+        except OSError:  # a stream in memory
+            yield sys.stdin.buffer
+        else:
+            yield os.fdopen(descriptor, "rb", closefd=False)
         return
     with contextlib.ExitStack() as stack:
         with storage.clear_errors(f"{flag} {path} cannot be read", "check the path"):

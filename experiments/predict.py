@@ -34,7 +34,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import LineError, UserError, nearest
+from macaron_tf.errors import LineError, TextError, UserError, nearest
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
@@ -98,6 +98,8 @@ def run(options: argparse.Namespace) -> None:
     is_encoder = suffix == "npy" or given.keys() & {"pooling", "max_length"}
     if options.text and options.input:
         raise UserError("the command has both TEXT and --input: leave one of them out")
+    if options.backward and (is_encoder or suffix in ("npy", "npz")):
+        raise UserError("--backward applies only to a translator: leave it out")
     if suffix in ("npy", "npz"):
         _write_arrays(options, given, suffix)
     else:
@@ -118,7 +120,7 @@ def answer_settings(settings: list[str]) -> dict[str, Any]:
             )
         given[name] = parse(name, text, hints[name])
     AnswerSettings(**given)  # checks the ranges
-    return given
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
@@ -141,6 +143,8 @@ def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
                 raise UserError(f"--set {name}={value} has no effect {where}: {mend}")
         if options.backward and not (isinstance(task, Translation) and not options.json):
             raise UserError("--backward applies only to a translator, without --json: leave it out")
+        if make in (_translations, _continuations):
+            _check_sampling(given, task.controls.get("temperature", 0.0))
         if options.json:
             return lambda lines, first: map(
                 json_line, model.predict(*task.columns(lines, first), **given)
@@ -176,7 +180,8 @@ def _translations(model: Pretrained, given: dict, options: argparse.Namespace) -
         raise UserError(
             f"--backward is not possible with {options.run}: give a run with unsupervised=True"
         )
-    _check_sampling(given, given.get("temperature", 0))
+    if "temperature" in given and "beam_size" in given:
+        raise UserError("beam_size has no effect with a temperature: leave one of them out")
     if "temperature" in given:
         lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
         sampling = {
@@ -230,19 +235,17 @@ def _text_to_text(model: Pretrained, given: dict, options: argparse.Namespace) -
 
 def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
     """Returns a function that continues texts token by token, each as soon as it is generated."""
-    _check_sampling(given, given.get("temperature", 1))
     config = GenerationConfig(
-        **{"temperature": 1.0, "max_tokens": 128}
+        **{"temperature": model.task.controls["temperature"], "max_tokens": 128}
         | {name: given[name] for name in _WRITING if name in given and name != "seed"}
     )
     generator, seed = model.task.generator, given.get("seed", 1)
 
     def answer(lines: list[str], first: int) -> Iterator[str]:
-        for text in lines:
+        for number, text in enumerate(lines, 1):
             if GAP in text and model.objective == "span_corruption" and not model.sentinels:
-                raise UserError(
-                    f"{options.run} cannot fill {GAP}, because its corruption.kind marks no gaps "
-                    f"in the input: leave {GAP} out"
+                raise TextError(
+                    number, f"{GAP} cannot be filled, because corruption.kind marks no gaps"
                 )
             prompt = (
                 ""
@@ -251,17 +254,21 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
             )
             for sample_index in range(config.num_samples):
                 chunks = generator.stream(text, config, seed + sample_index)
-                # Raises for a text that is too long, before the prompt is written.
-                yield prompt + next(chunks, "")
+                try:  # before the prompt is written
+                    beginning = next(chunks, "")
+                except UserError as error:
+                    raise TextError(number, str(error)) from error
+                yield prompt + beginning
                 yield from chunks
                 yield "\n"
 
     return answer
 
 
-def _check_sampling(given: dict[str, Any], temperature: float) -> None:
+def _check_sampling(given: dict[str, Any], default: float) -> None:
+    """Raises a `UserError` if a setting of sampling is set, but the temperature is 0."""
     changed = [name for name in _SAMPLING[1:] if name in given]
-    if changed and not temperature:
+    if changed and not given.get("temperature", default):
         raise UserError(f"{changed[0]} applies only to sampling: set a temperature above 0")
 
 

@@ -69,17 +69,14 @@ _RUNS = {
 
 def run_class(kind: str) -> type[Run]:
     """Returns the class of the runs of recipes whose `kind` is `kind`."""
+    if kind not in _RUNS:
+        raise UserError(f"{kind!r} is an unknown kind of recipe: choose one of {', '.join(_RUNS)}")
     return pkgutil.resolve_name(_RUNS[kind])
 
 
 def open_run(path: str | os.PathLike, trust_code: bool = False) -> Run:
     """Opens the folder of a run of any kind; see `Run.open`."""
-    kind = recipe_kind(as_path(path))
-    if kind not in _RUNS:
-        raise UserError(
-            f"{path} is a run of an unknown kind, {kind!r}: use the version that made it"
-        )
-    return run_class(kind).open(path, trust_code)
+    return run_class(recipe_kind(as_path(path))).open(path, trust_code)
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -133,7 +130,8 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     if function is None and is_import_path(location):
         if similar and origin_of(name) is None:
             raise unknown  # RECIPE:TASK with a typing error rather than module:NAME
-        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
+        function = find(location, trust_code=True)
+        recipe = call_user_code(location, function, *arguments)
         if not isinstance(recipe, recipe_class):
             raise UserError(
                 f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "

@@ -101,6 +101,7 @@ class Run(abc.ABC):
     recipe_class: typing.ClassVar[type[Recipe]]
     # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
     training_flags: typing.ClassVar[tuple[str, ...]] = ()
+    trains_on_jax: typing.ClassVar[bool] = False
     # Function of a run and the parsed options of `evaluate` that scores the run, as
     # `module:function`, and the flags that it reads, among those that not all kinds read.
     evaluation: typing.ClassVar[str]
@@ -427,7 +428,8 @@ def refuse_flags(
         subject: what the command works on, for the message.
     """
     for name in names:
-        if vars(options)[name] not in (None, False) and name not in allowed:
+        default = False if name in ("own_shards", "backward") else None
+        if vars(options)[name] is not default and name not in allowed:
             flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
 

@@ -72,6 +72,8 @@ def planned(options: argparse.Namespace) -> Plan:
         trust_code,
     )
     settings = [f"init={options.init}"] if options.init else []
+    if options.init and any(text.startswith("init=") for text in options.set):
+        raise UserError("the command has both --init and --set init=: leave one of them out")
     settings += options.set
     if inputs.resumes:
         cls = registry.run_class(recipe_kind(path))
@@ -83,8 +85,15 @@ def planned(options: argparse.Namespace) -> Plan:
         first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
         recipe = override(recipe, first)
     refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
+    if options.engine == "jax" and not cls.trains_on_jax:
+        raise UserError(
+            f"--engine jax does not train a recipe of kind {recipe.kind}, but those of "
+            "pre-training and translation: leave --engine jax out"
+        )
     start = cls.read_start(recipe, inputs, earlier)
-    recipe = recipe if earlier else cls.started(recipe, start)
+    if not earlier:
+        recipe = cls.started(recipe, start)  # the start may have put `init_parts` in order
+        settings = [text for text in settings if not text.startswith(("init=", "init_"))]
 
     def read_saved() -> Recipe | None:
         nonlocal earlier

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import keras
 
 from experiments import registry, studies
+from experiments.finetune.run import FinetuningRecipe
 from experiments.recipe import Recipe, recipe_from_json
 from experiments.run import DIVERGED, Run, saved_versions
 from macaron_tf.errors import UserError
@@ -28,6 +29,21 @@ TASK_FLAGS = ("finetune_set", "learning_rates")
 def recipe_of_task(text: str) -> str:
     """Returns the recipe that a value of `--tasks` names, such as "finetune:rte" for "rte"."""
     return text if ":" in text else f"finetune:{text}"
+
+
+def recipes_of_tasks(tasks: Sequence[str]) -> list[str]:
+    """Returns the recipes that the values of `--tasks` name.
+
+    Raises:
+        UserError: a task is unknown or not one of fine-tuning, or two recipes have the same task.
+    """
+    recipes = [recipe_of_task(task) for task in tasks]
+    for recipe in recipes:
+        registry.load(recipe, FinetuningRecipe)
+    names = [task_of(recipe) for recipe in recipes]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"--tasks names {repeated[0]} twice: give each task once")
+    return recipes
 
 
 def task_of(recipe: str) -> str:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from experiments import registry, studies
 from experiments.compare import choices
-from experiments.compare.arms import Arm, Trainer, recipe_of_task, task_of
+from experiments.compare.arms import Arm, Trainer, recipes_of_tasks, task_of
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import Finetuning, trainer_class
 from experiments.recipe import Recipe, is_among, refuse_argument_settings, settings_of
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     if arms[0].task is not None:
         groups = [
             [dataclasses.replace(arm, recipe=recipe, task=task_of(recipe)) for arm in arms]
-            for recipe in map(recipe_of_task, options.tasks)
+            for recipe in recipes_of_tasks(options.tasks)
         ]
         for group in groups[1:]:
             _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group}, options.differ)
@@ -176,9 +176,8 @@ def _parse_arms(
     """
     is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
     if tasks and not any(is_recipe):
-        for task in tasks:
-            registry.load(recipe_of_task(task))  # raises for an unknown task
-        arms = [Arm.of_start(text, recipe_of_task(tasks[0])) for text in texts]
+        first, *_ = recipes_of_tasks(tasks)
+        arms = [Arm.of_start(text, first) for text in texts]
     else:
         arms = [Arm.parse(text) for text in texts]
     for text, arm, known in zip(texts, arms, is_recipe, strict=True):

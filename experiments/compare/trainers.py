@@ -16,7 +16,14 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
-from experiments.compare.arms import TASK_FLAGS, Arm, Trainer, recipe_of_task, task_of
+from experiments.compare.arms import (
+    TASK_FLAGS,
+    Arm,
+    Trainer,
+    recipe_of_task,
+    recipes_of_tasks,
+    task_of,
+)
 from experiments.epochs import read_init
 from experiments.finetune.run import (
     CHANCE_MARGIN,
@@ -108,8 +115,7 @@ class Pretraining(Trainer):
         """
         if not self.options.tasks:
             self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
-        for task in self.options.tasks:
-            registry.load(recipe_of_task(task))  # raises before the pre-training begins
+        recipes_of_tasks(self.options.tasks)  # raises before the pre-training begins
         self.corpora: dict[str, PretrainingCorpus] = {}
         by_key: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():

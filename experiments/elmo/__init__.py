@@ -1,1 +1,1 @@
-"""`macaron elmo`: trains ELMo and applies its word vectors."""
+"""ELMo and its word vectors."""

@@ -1,4 +1,4 @@
-"""The command `elmo neighbours`, which finds the nearest neighbours of a word."""
+"""The command `neighbours`, which finds the nearest neighbours of a word."""
 
 import argparse
 import itertools

@@ -1,1 +1,1 @@
-"""`macaron embed`: trains, evaluates and applies sentence encoders."""
+"""Sentence encoders."""

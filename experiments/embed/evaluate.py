@@ -11,13 +11,18 @@ import numpy as np
 
 from experiments.embed.run import EmbeddingRun, measure, open_encoder, pair_task, read_sets
 from experiments.lines import arriving, opened_input
-from experiments.run import default_splits, metrics_line, write_scores
+from experiments.run import (
+    checkpoint_location,
+    default_splits,
+    metrics_line,
+    write_scores,
+)
 from experiments.studies import table
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.examples import Examples
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_packages
 from macaron_tf.evaluation.similarity import (
     nearest,
     unit_vectors,
@@ -42,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
     The metrics are also written to the folder `--output`, or else to RUN/scores if the encoder is a
     training run.
     """
+    check_packages("evaluate")
     encoder, encoder_run = open_encoder(options)
     recipe = encoder_run and encoder_run.recipe
     name = options.task or (recipe.task if recipe else "stsb")
@@ -98,7 +104,11 @@ def _write_results(
     if options.output or encoder_run:
         path = encoder_run and encoder_run.path
         fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
-        record = {"encoder": options.run, **fields, **record}
+        record = {
+            "encoder": checkpoint_location(options.run, options.checkpoint),
+            **fields,
+            **record,
+        }
         identity = [encoder.identity(), *texts]
         write_scores(options.output, path, "metrics", subject, "", identity, record)
 

@@ -25,7 +25,7 @@ _FORMS = """tasks:
 
 lm-evaluation-harness has prompts for other tasks: `lm_eval --model macaron --model_args path=RUN`.
 
-RUN is a run of `macaron pretrain` with the objective causal_language. RUN@CHECKPOINT
+RUN is a run of pre-training with the objective causal_language. RUN@CHECKPOINT
 names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
 prompt is longer than the model allows, the command leaves out examples. The table shows the mean
 number of examples in a prompt.

@@ -1,1 +1,1 @@
-"""`macaron finetune`: fine-tunes and evaluates pre-trained models."""
+"""Fine-tuning of pre-trained models on labelled examples."""

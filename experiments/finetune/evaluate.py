@@ -15,7 +15,7 @@ from experiments.run import (
 from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.data.tasks.examples import read_examples
-from macaron_tf.errors import UserError, diverged
+from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
 from macaron_tf.tasks import labelled
@@ -28,6 +28,7 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
 
     The run is scored on the split of `--split`, or on all validation splits of its task.
     """
+    check_packages("evaluate")
     task, labelled_task = run.task, labelled(run.task)
     source = options.source or run.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]

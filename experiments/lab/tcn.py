@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     prefix = "" if is_import_path(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
     task, out = TASKS[base.task], as_path(options.out)
-    base = base.changed(data=options.data)
+    base = base.changed(data=options.data or base.data)
     recipes = [base.of_mixer(mixer, options.set) for mixer in options.models]
     # These checks raise errors before the training, which takes minutes or hours.
     recipes[0].check_metric([task.metric])

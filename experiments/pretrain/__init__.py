@@ -1,1 +1,1 @@
-"""`macaron pretrain`: pre-trains encoders, language models and encoder-decoders."""
+"""Pre-training of encoders, language models and encoder-decoders."""

@@ -38,6 +38,7 @@ class PretrainingRun(Run):
     recipe_class = PretrainingRecipe
 
     training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
+    trains_on_jax = True
     evaluation = "experiments.pretrain.evaluate:run"
     evaluation_flags = ("corpus",)
 

@@ -1,1 +1,1 @@
-"""`macaron tcn`: compares a TCN with recurrent models on sequence tasks."""
+"""Temporal convolutional and recurrent networks on sequence tasks."""

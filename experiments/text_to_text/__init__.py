@@ -1,1 +1,1 @@
-"""`macaron text_to_text`: fine-tunes T5 and BART on text-to-text tasks."""
+"""Fine-tuning of T5 and BART on text-to-text tasks."""

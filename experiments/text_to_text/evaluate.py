@@ -1,18 +1,24 @@
 """Evaluation of text-to-text runs."""
 
 import argparse
+import dataclasses
 
-from experiments.run import write_scores
+from experiments.run import default_splits, write_scores
 from experiments.text_to_text.run import TextPairs, TextRun
 from experiments.train import generated
+from macaron_tf.errors import check_packages
 
 
 def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
     """Answers a split, and prints and saves the scores."""
+    check_packages("evaluate")
     recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
-    split = options.split or "validation"
+    split = options.split or default_splits(options.source, ["validation"])[0]
     examples = [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
-    checkpoint = opened.checkpoint(options.checkpoint)
+    checkpoint, decoding = (
+        opened.checkpoint(options.checkpoint),
+        dataclasses.asdict(recipe.decoding),
+    )
     with options.devices.scope():
         translator = opened.line_translator(opened.load_network(checkpoint))
     for pairs in examples:
@@ -27,11 +33,15 @@ def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
             "task": pairs.task,
             "source": recipe.examples_of(pairs.task)[0],
             "split": pairs.split,
+            "decoding": decoding,
             "examples": len(answers),
             **scores,
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }
-        subject, identity = f"{pairs.task}-{record['source']}-{pairs.split}", [pairs.pairs]
+        subject, identity = (
+            f"{pairs.task}-{record['source']}-{pairs.split}",
+            [pairs.pairs, decoding],
+        )
         settings, what = f"{checkpoint.name}-", "scores and answers"
         write_scores(options.output, opened.path, what, subject, settings, identity, record)

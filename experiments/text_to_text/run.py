@@ -69,7 +69,7 @@ class TextRecipe(Recipe):
         init: location of the pre-trained model, such as the folder of a pre-training run.
         starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
             Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
-            of `macaron pretrain`.
+            that was pre-trained here.
         sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         max_source, max_target: maximum number of tokens in a source or target, including EOS and
             [CLS]. Longer texts are truncated.
@@ -524,11 +524,13 @@ def answers_of(model: Pretrained, location: str, task: str | None) -> dict[str, 
     answers = dict(model.answers)
     if not isinstance(model.network, EncoderDecoder) or model.vocabulary is None:
         raise UserError(
-            f"{location} is not an encoder-decoder with a vocabulary: give a run of `text_to_text "
-            "train`, or a T5 or BART model with its tokenizer"
+            f"{location} is not an encoder-decoder with a vocabulary: give a run of "
+            "text_to_text:TASK, or a T5 or BART model with its tokenizer"
         )
     if not task and not answers:
-        raise UserError(f"{location} does not record the task that it was trained for: give --task")
+        raise UserError(
+            f"{location} does not record the task that it was trained for: set task=NAME"
+        )
     if not answers:
         recipe = TextRecipe(model=model.model, task=task, training=T5_TRAINING)
         answers = recipe_of_model(recipe, model).answers
@@ -536,6 +538,6 @@ def answers_of(model: Pretrained, location: str, task: str | None) -> dict[str, 
         return answers | {name: min(answers[name], longest) for name in ("longest", "max_target")}
     if task not in (None, answers["task"], *answers["task"].split("+")):
         raise UserError(
-            f"{location} was trained for {answers['task']}, not for {task}: leave out --task {task}"
+            f"{location} was trained for {answers['task']}, not for {task}: leave task={task} out"
         )
     return answers

@@ -1,1 +1,1 @@
-"""`macaron translate`: trains, evaluates and applies translation models."""
+"""Translation."""

@@ -9,7 +9,7 @@ from experiments.run import Run, default_splits, write_scores
 from experiments.train import generated
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, check_packages
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
     evaluate_translations,
@@ -47,6 +47,7 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
 
     The run has the settings of the evaluation, and its field `earlier` those of the training.
     """
+    check_packages("evaluate")
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     # The languages of --set name the columns of the data; those of the run are the real ones.
     trained = opened.earlier.recipe

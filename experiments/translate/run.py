@@ -38,6 +38,7 @@ class TranslationRun(Run):
 
     recipe_class = TranslationRecipe
     training_flags = ("vocabulary", "processes")
+    trains_on_jax = True
     evaluation = "experiments.translate.evaluate:run"
     evaluation_flags = ("source", "split", "backward")
 

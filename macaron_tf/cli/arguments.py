@@ -51,7 +51,7 @@ def program(
     """Builds the `main` function of a program with sub-commands.
 
     Args:
-        name: the program as the user types it, such as "macaron translate".
+        name: the program as the user types it, such as "macaron".
         text: help text with examples.
         commands: commands of the program; see `command`.
         epilog: text at the end of each command's help, such as a list of accepted data sources.
@@ -98,7 +98,14 @@ def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> 
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
         argv = sys.argv[1:] if arguments is None else arguments
-        options = (parser.parse_intermixed_args if intermixed else parser.parse_args)(argv)
+        if intermixed:
+            options = parser.parse_intermixed_args(argv)
+        else:
+            options, rest = parser.parse_known_args(argv)
+            if rest and ("text" not in vars(options) or any(word[:1] == "-" for word in rest)):
+                parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            if rest:  # texts behind flags
+                options.text += rest
         options.arguments, options.line = argv, shlex.join([*parser.prog.split(), *argv])
         if output := vars(options).get("output"):
             for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
