@@ -40,6 +40,15 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options):
         super().__init__(formatter_class=_Layout, **options)
 
+    def parse_args(self, args=None, namespace=None):
+        """Parses the arguments, where texts of a command may also stand behind its flags."""
+        options, rest = self.parse_known_args(args, namespace)
+        if rest and ("text" not in vars(options) or any(word[:1] == "-" for word in rest)):
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        if rest:
+            options.text += rest
+        return options
+
 
 def program(
     name: str,
@@ -98,14 +107,7 @@ def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> 
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
         argv = sys.argv[1:] if arguments is None else arguments
-        if intermixed:
-            options = parser.parse_intermixed_args(argv)
-        else:
-            options, rest = parser.parse_known_args(argv)
-            if rest and ("text" not in vars(options) or any(word[:1] == "-" for word in rest)):
-                parser.error(f"unrecognized arguments: {' '.join(rest)}")
-            if rest:  # texts behind flags
-                options.text += rest
+        options = (parser.parse_intermixed_args if intermixed else parser.parse_args)(argv)
         options.arguments, options.line = argv, shlex.join([*parser.prog.split(), *argv])
         if output := vars(options).get("output"):
             for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
