@@ -101,7 +101,7 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
 @pytest.mark.parametrize(
     ("line", "modules", "extra"),
     [
-        ("evaluate RUN", "scipy", "evaluate"),
+        ("baseline sst2", "scipy", "evaluate"),
         ("train bert_tiny OUT", "scipy, tensorboard", "train"),
         ("compare OUT", "matplotlib, scipy, tensorboard", "studies"),
     ],

@@ -107,4 +107,4 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     if taught:
         ran(main, *words)
     else:
-        refused(main, words, "cannot fill [MASK], because its corruption.kind marks no gaps")
+        refused(main, words, "[MASK] cannot be filled, because corruption.kind marks no gaps")
