@@ -11,15 +11,16 @@ import io
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 
 from experiments.elmo.run import embed
-from experiments.embed.run import open_encoder
+from experiments.embed.run import EncoderSettings, open_encoder
 from experiments.lines import Answer, answer_lines, json_line, opened_input, opened_output
+from experiments.recipe import named_settings
 from experiments.run import checkpoint_location
 from experiments.text_to_text.run import answers_of, line_translator
 from macaron_tf.cli.program import decoded
@@ -34,11 +35,11 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import LineError, TextError, UserError, nearest
+from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings, hints_of, parse
+from macaron_tf.settings import Count, Natural, NonNegative
 from macaron_tf.tasks import LabelledTask
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
@@ -50,7 +51,7 @@ _WRITING = (*_SAMPLING, "max_tokens", "min_tokens", "num_samples")  # of languag
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswerSettings(Settings):
+class AnswerSettings(EncoderSettings):
     """Settings of answers. `None` means the default of the model or of its task.
 
     Attributes:
@@ -69,8 +70,6 @@ class AnswerSettings(Settings):
         top: number of words for each [MASK].
         language: language of all lines, for a multilingual classifier such as an XLM.
         task: task of all lines, for a T5 or BART of several tasks or of another library.
-        pooling: how an encoder's token vectors become a sentence vector.
-        max_length: maximum number of tokens in a sentence of an encoder, which is cut.
         tokenized: whether an ELMo splits lines only at white space, and not at punctuation too.
     """
 
@@ -86,14 +85,12 @@ class AnswerSettings(Settings):
     top: Count | None = None
     language: str | None = None
     task: str | None = None
-    pooling: Literal["mean", "max", "cls"] | None = None
-    max_length: Annotated[int, Ge(3), INT32] | None = None
     tokenized: bool | None = None
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `predict`: writes the model's answer to each text."""
-    given = answer_settings(options.set)
+    given = named_settings(AnswerSettings, options.set)
     suffix = (options.output or "").rpartition(".")[2]
     is_encoder = suffix == "npy" or given.keys() & {"pooling", "max_length"}
     if options.text and options.input:
@@ -105,22 +102,6 @@ def run(options: argparse.Namespace) -> None:
     else:
         answer = _vectors(options, given) if is_encoder else _answer(options, given)
         answer_lines(options.text, options.input, options.output, answer)
-
-
-def answer_settings(settings: list[str]) -> dict[str, Any]:
-    """Parses the values of `--set` as fields of `AnswerSettings`."""
-    given: dict[str, Any] = {}
-    hints = hints_of(AnswerSettings)
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if name not in hints or not equals:
-            raise UserError(
-                f"--set {setting} is not NAME=VALUE with one of the names {', '.join(hints)}"
-                f"{nearest(name, hints)}"
-            )
-        given[name] = parse(name, text, hints[name])
-    AnswerSettings(**given)  # checks the ranges
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:

@@ -366,6 +366,26 @@ def override(
     return recipe
 
 
+def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typing.Any]:
+    """Parses values of `--set` of the form NAME=VALUE as fields of `cls`, without those of `None`.
+
+    Raises:
+        UserError: a text has another form, `cls` has no such field, or a value is not valid.
+    """
+    values: dict[str, typing.Any] = {}
+    hints = hints_of(cls)
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name not in hints or not equals:
+            raise UserError(
+                f"--set {text} is not NAME=VALUE with one of the names {', '.join(hints)}"
+                f"{nearest(name, hints)}"
+            )
+        values[name] = parse(name, value, hints[name])
+    cls(**values)  # checks the ranges
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
     """Yields the paths of settings that have their default values, each after the prefix `path`."""
     for field in dataclasses.fields(settings):

@@ -54,7 +54,7 @@ _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fi
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What training reads besides its recipe, as the flags of `macaron train` say.
+    """Inputs of a training run other than its recipe, from the flags of `macaron train`.
 
     Attributes:
         devices: distribution strategy.

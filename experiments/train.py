@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from macaron_tf.decoding import LineTranslator
 
 _SAMPLES = 5  # number of generated texts that each validation prints
-
-
 # Flags of `train` that only some kinds of runs read.
 _FLAGS = ("corpus", "vocabulary", "lower_case", "processes", "own_shards")
 
@@ -93,7 +91,8 @@ def planned(options: argparse.Namespace) -> Plan:
     start = cls.read_start(recipe, inputs, earlier)
     if not earlier:
         recipe = cls.started(recipe, start)  # the start may have put `init_parts` in order
-        settings = [text for text in settings if not text.startswith(("init=", "init_"))]
+        given = {*recipe.start_settings} - {"model"}
+        settings = [text for text in settings if text.partition("=")[0] not in given]
 
     def read_saved() -> Recipe | None:
         nonlocal earlier

@@ -13,8 +13,8 @@ import sys
 import pytest
 
 from experiments import registry
-from experiments.predict import AnswerSettings, answer_settings
-from experiments.recipe import Recipe, override, settings_of
+from experiments.predict import AnswerSettings
+from experiments.recipe import Recipe, named_settings, override, settings_of
 from macaron_tf.cli import arguments
 from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
@@ -171,7 +171,7 @@ def is_setting(setting: str) -> bool:
         return bool(recipes_with_path) or is_of_answers
     if is_of_answers:
         with contextlib.suppress(UserError):
-            return bool(answer_settings([setting]))
+            return bool(named_settings(AnswerSettings, [setting]))
     for recipe in recipes_with_path:
         with contextlib.suppress(UserError):
             override(recipe, [setting])

@@ -158,15 +158,15 @@ def search(options: argparse.Namespace) -> None:
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traces the graph before the first query
-    query_groups = [options.query] if options.query else arriving(decoded(sys.stdin.buffer))
-    for queries in query_groups:
-        scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
-        for query, query_scores, query_positions in zip(queries, scores, positions, strict=True):
-            print(f"> {query}")
-            for score, position in zip(query_scores, query_positions, strict=True):
-                line_number, text = corpus[position]
-                print(f"{score:.4f}\t{line_number}\t{text}")
-        sys.stdout.flush()
+    with opened_input(None) as typed:
+        for queries in [options.query] if options.query else arriving(decoded(typed)):
+            scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
+            for query, query_scores, found in zip(queries, scores, positions, strict=True):
+                print(f"> {query}")
+                for score, position in zip(query_scores, found, strict=True):
+                    line_number, text = corpus[position]
+                    print(f"{score:.4f}\t{line_number}\t{text}")
+            sys.stdout.flush()
 
 
 def corpus_vectors(encoder: SentenceEmbedding, texts: list[str], file: pathlib.Path) -> np.ndarray:

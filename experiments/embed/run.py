@@ -9,6 +9,7 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments.epochs import EpochRecipe, EpochRun, read_init, warn_start
+from experiments.recipe import named_settings
 from experiments.run import Inputs, Plan, Run, checkpoint_location
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
@@ -25,7 +26,7 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.settings import INT32, Positive, Settings, hints_of, parse
+from macaron_tf.settings import INT32, Positive, Settings
 from macaron_tf.starts import Start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
@@ -60,7 +61,6 @@ class EmbeddingRecipe(EpochRecipe):
     """
 
     kind = "embedding"
-    evaluation_settings = ("pooling", "max_length")
     objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
@@ -278,13 +278,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Embedd
         The encoder and its run. The run is `None` if the encoder was not trained by `EmbeddingRun`.
     """
     location, run = checkpoint_location(options.run, options.checkpoint), None
-    chosen = EncoderSettings()
-    for text in options.set:
-        name, _, value = text.partition("=")
-        if name not in hints_of(EncoderSettings):
-            raise UserError(f"--set {text} has no effect here: set pooling or max_length")
-        hint = hints_of(EncoderSettings)[name]
-        chosen = dataclasses.replace(chosen, **{name: parse(name, value, hint)})
+    chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))
     with options.devices.scope():
         start = read_encoder(location, None, options.lower_case, options.trust_code)
         source, config = start.source, start.config

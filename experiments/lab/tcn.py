@@ -224,7 +224,7 @@ main = cli.single_program(
         "--data PATH",
         "a .mat file with music for jsb and nottingham; a folder with train.txt, valid.txt and "
         "test.txt for ptb_words and ptb_characters, or with dev.txt and test.txt for lambada, "
-        "each of which may be compressed to .txt.gz",
+        "which may be compressed (.txt.gz)",
     ),
     cli.TFDS,
     cli.settings("training.max_steps=500 or batch_size=8, for all models"),

@@ -37,7 +37,7 @@ class SequenceRecipe(Recipe):
             including <UNK>, <S> and </S>.
         data: a .mat file with music for `jsb` and `nottingham`; a folder with train.txt, valid.txt
             and test.txt for `ptb_words` and `ptb_characters`, or with dev.txt and test.txt for
-            `lambada`, each of which may be compressed to .txt.gz. The other tasks read no file.
+            `lambada`, which may be compressed (.txt.gz). The other tasks read no file.
         held_out: interval between held-out documents in `wikitext`. With 50, the first document and
             every 50th document after it are used for validation. `lambada` trains on all documents.
     """
