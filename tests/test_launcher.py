@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import pkgutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -118,6 +119,12 @@ def test_a_command_names_missing_packages_before_it_starts(
     assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert error == f"error: this command needs {modules}: pip install {package}[{extra}]'\n"
+
+
+def test_a_call_from_python_keeps_the_handler_of_ctrl_c(capsys):
+    earlier = signal.getsignal(signal.SIGINT)
+    assert main(["tasks"]) == 0 and "sst2" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is earlier
 
 
 def test_an_earlier_python_is_refused():

@@ -63,7 +63,8 @@ def import_command(module: str) -> types.ModuleType:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the arguments name."""
-    begin_command()
+    if arguments is None:  # a call from Python keeps its process's signal handlers
+        begin_command()
     runs = import_command(RUNS)
     texts = {name: text for name, text, *_ in runs.COMMANDS}
     texts |= {name: text for name, (_, text) in COMMANDS.items()}
