@@ -297,8 +297,7 @@ def recipe_from_json(
             "that wrote it, or train again"
         ) from error
     raise UserError(
-        f"{where} is a recipe of kind {kind!r}, but this command needs {recipe_class.kind!r}: give "
-        "another run"
+        f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}: give another run"
     )
 
 

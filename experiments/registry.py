@@ -134,8 +134,7 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
         recipe = call_user_code(location, function, *arguments)
         if not isinstance(recipe, recipe_class):
             raise UserError(
-                f"{name} returns a value of type {type(recipe).__name__}, but this command needs a "
-                f"{recipe_class.__name__}: correct the function"
+                f"{name} returns a {type(recipe).__name__}, not a {recipe_class.__name__}"
             )
         find_sources(dataclasses.asdict(recipe))
         return override(recipe, settings)

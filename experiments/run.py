@@ -163,10 +163,7 @@ class Run(abc.ABC):
     @classmethod
     def train_vocabulary(cls, recipe: Recipe, tfds: Tfds | None) -> PieceVocabulary:
         """Trains the vocabulary of a recipe on its text."""
-        raise UserError(
-            f"a recipe of kind {recipe.kind} trains no vocabulary: give one of pre-training or "
-            "translation"
-        )
+        raise UserError(f"a recipe of kind {recipe.kind} trains no vocabulary: give another recipe")
 
     @abc.abstractmethod
     def plan(self, start: typing.Any, inputs: Inputs) -> "Plan":
@@ -244,8 +241,7 @@ class Run(abc.ABC):
         for name in ids.keys() & hints_of(type(config)):
             if config.options(name)[name] != ids[name]:
                 raise UserError(
-                    f"the vocabulary needs model.{name}={ids[name]}: give --set "
-                    f"model.{name}={ids[name]}"
+                    f"the vocabulary needs another id: give --set model.{name}={ids[name]}"
                 )
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
@@ -323,8 +319,7 @@ class Run(abc.ABC):
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(
-                    f"{self.path / 'vocabulary'} differs from the vocabulary that the run was "
-                    "trained with: restore the folder, or start a new run"
+                    f"{self.path / 'vocabulary'} is not the run's vocabulary: restore the folder"
                 )
             raise UserError(
                 f"the training data differ from the data that {self.path} was trained on: {mend}"
@@ -340,8 +335,7 @@ class Run(abc.ABC):
         if "sha256" not in record:
             file = self.path / "data.json"
             raise UserError(
-                f"{file} is missing or has no field sha256, the fingerprint of the training data: "
-                "restore the file, or start a new run"
+                f"{file} has no fingerprint of the data (sha256): restore it, or start a new run"
             )
         return record
 

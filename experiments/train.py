@@ -85,8 +85,7 @@ def planned(options: argparse.Namespace) -> Plan:
     refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
     if options.engine == "jax" and not cls.trains_on_jax:
         raise UserError(
-            f"--engine jax does not train a recipe of kind {recipe.kind}, but those of "
-            "pre-training and translation: leave --engine jax out"
+            f"--engine jax does not train recipes of kind {recipe.kind}: leave --engine jax out"
         )
     start = cls.read_start(recipe, inputs, earlier)
     if not earlier:

@@ -50,8 +50,7 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
     for number, text in enumerate(texts, first):
         if surrogate := _UNPAIRED_SURROGATE.search(text):
             raise UserError(
-                f"text {number} has {surrogate[0]!a}, an unpaired surrogate (half of a character, "
-                "or a byte that was not UTF-8): decode the text with its real encoding"
+                f"text {number} has {surrogate[0]!a}, half a character: decode it by its encoding"
             )
 
 

@@ -207,8 +207,7 @@ def _refuse_network(location: str) -> Iterator[None]:
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         if "`safe_mode=False`" in str(error):
             raise UserError(
-                f"{location} contains Python code, such as a lambda: if you trust the code, give "
-                "--trust-code (in Python trust_code=True)"
+                f"{location} contains Python code: to trust it, give --trust-code (trust_code=True)"
             ) from error
         raise UserError(
             f"{location} has no network that this version can read ({first_line(error):.200}): "

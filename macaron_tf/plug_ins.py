@@ -55,8 +55,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         if name and plain and all(keyword.arg for keyword in call.keywords):
             return name, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     raise UserError(
-        f"{text!r} is not NAME or NAME(key=value, ...): give every argument with its name, as a "
-        "number, quoted text, True, False, None or a tuple"
+        f"{text!r} is not NAME or NAME(key=value, ...) with numbers, quoted text or tuples"
     )
 
 

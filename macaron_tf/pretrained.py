@@ -378,8 +378,7 @@ class Pretrained:
         """Raises a UserError if the weights are quantized instead of float."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
-                f"{self.name or self.checkpoint} is quantized, but training and conversion need "
-                "float weights: give the model before quantization"
+                f"{self.name or self.checkpoint} is quantized: give the model before quantization"
             )
 
     def require_head(self) -> None:
@@ -413,14 +412,12 @@ class Pretrained:
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
-                f"{self.name or self.checkpoint} is of type {type(self.network).__name__}, but a "
-                "classifier needs an encoder: load an encoder"
+                f"{self.name or self.checkpoint} is no encoder, which a classifier needs: load one"
             )
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(
-                f"scheme={config.scheme!r} does not match the scheme of the weights: leave scheme "
-                f"out to keep {self.config.scheme!r}"
+                f"scheme={config.scheme!r} is not the weights' {self.config.scheme!r}: leave it out"
             )
         self.require_floats()
         if config.causal and config.summary == "first":

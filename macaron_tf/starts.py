@@ -94,8 +94,7 @@ class Start:
         if (target_config.summary == "last") != self.vocabulary.cls_last:
             end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
-                f"--init {self.given} has a vocabulary that puts [CLS] at the {end} of a sequence: "
-                f"give --set model.summary={summary}"
+                f"--init {self.given} has [CLS] at the {end}: give --set model.summary={summary}"
             )
         if self.source is not None:
             check_shapes(self.given, self.config, target_config)

@@ -61,8 +61,7 @@ def declare(
     axes, decays = tuple(axes) or default.axes, default.decays if decays is None else decays
     if len(axes) != len(default.axes):
         raise ValueError(
-            f"axes={axes} has length {len(axes)}, but {variable.path} has rank "
-            f"{len(default.axes)}: name each dimension"
+            f"axes={axes} must name the {len(default.axes)} dimensions of {variable.path}"
         )
     variable.weight_spec = WeightSpec(axes, parts, decays)
     if variable._layout is not None:  # on a device mesh, Keras has already placed the weight

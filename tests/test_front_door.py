@@ -331,7 +331,7 @@ def test_a_fit_model_takes_pairs_and_saves_the_network(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((ROWS, LABELS), "map the dataset to dicts of features"),
+        ((ROWS, LABELS), "map the dataset to dicts"),
         (({"token_ids": ROWS},), "the batches lack the feature 'label'"),
     ],
 )

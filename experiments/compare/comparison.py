@@ -226,8 +226,7 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
     for path in differ:
         if not any(is_among(known, [path]) and is_among(known, trainer.data) for known in paths):
             raise UserError(
-                f"--differ {path} is not a setting of the training data: give another "
-                f"setting{nearest(path, paths)}"
+                f"--differ {path} is not a setting of the training data{nearest(path, paths)}"
             )
     # With --corpus, the corpus determines these settings.
     corpus_paths = ("corpus.", "vocabulary.") if trainer.options.corpus else ()
@@ -235,8 +234,7 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
             if is_among(path, trainer.data) and not is_among(path, (*differ, *corpus_paths)):
                 raise UserError(
-                    f"{name} has {path}={value!r}, {first} {first_value!r}: make them equal, or "
-                    f"give --differ {path}"
+                    f"{name} has {path}={value!r}, {first} {first_value!r}: give --differ {path}"
                 )
 
 

@@ -400,7 +400,6 @@ def trainer_class(arm: Arm) -> type[Trainer]:
     result = classes.get(type(recipe := registry.load(arm.recipe)))
     if result is None:
         raise UserError(
-            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: give a recipe for "
-            "pre-training, translation or fine-tuning"
+            f"{arm.name}: recipes of kind {recipe.kind!r} cannot be compared: give another"
         )
     return result

@@ -173,8 +173,7 @@ def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
     train_words, held_out_words = word_splits
     if held_out_words and not train_words:
         raise UserError(
-            "the sources contain only one document, which is held out for validation: give more, "
-            "or split the document with sources=text-paragraphs:FILE or sources=text-lines:FILE"
+            "the only document is held out: give more, or split it with text-paragraphs:FILE"
         )
     return count_words([train_words], size)
 

@@ -262,8 +262,7 @@ def read_encoder(
     init = read_init(location, None, vocabulary, lower_case, ("encoder",), True, trust_code)
     if init.config.summary == "last":
         raise UserError(
-            f"{location} is an XLNet with [CLS] at the end of a sequence, but this command needs "
-            "[CLS] at the start: give another encoder"
+            f"{location} is an XLNet with [CLS] at the end of a sequence: give another encoder"
         )
     return init
 

@@ -149,8 +149,7 @@ class FinetuningRecipe(EpochRecipe):
             )
         if self.language and self.task_definition.kind != "classification":
             raise UserError(
-                f"language={self.language!r} applies only to classification tasks, not to "
-                f"{self.task}"
+                f"language={self.language!r} applies only to classification tasks, not {self.task}"
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 

@@ -97,10 +97,7 @@ def run(options: argparse.Namespace) -> None:
     elmo = elmo_run.load_network(weights)
     out = as_path(options.out)
     if options.split.startswith(("train", "all")):
-        raise UserError(
-            f"--split {options.split} contains the sentences that the taggers train on: give "
-            f"--split {_VALIDATION}"
-        )
+        raise UserError(f"--split {options.split} trains the taggers: give --split {_VALIDATION}")
     splits = ("train", _VALIDATION, options.split)
     sentences_by_split = {
         split: Sentences(

@@ -98,10 +98,7 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             measured.
     """
     if options.runs and options.seeds:
-        raise UserError(
-            "--seeds applies only to random operators, but --runs gives trained models: leave "
-            "--seeds or --runs out"
-        )
+        raise UserError("--seeds is for random operators, --runs for trained models: leave one out")
     if not options.runs:
         for seed in options.seeds or (1, 2, 3):
             keras.utils.set_random_seed(seed)
@@ -115,13 +112,11 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(
-                f"{location} is not an encoder or a language model whose blocks have a token mixer "
-                "and a channel mixer: give such a model, for example with model.block=macaron"
+                f"{location} has no layers of a token and a channel mixer: give a Macaron"
             )
         if encoder.config.norm != "pre":
             raise UserError(
-                f"{location} is a post-norm model, whose layers are not steps of an ODE solver: "
-                "give a run with model.norm=pre"
+                f"{location} is post-norm, so no ODE solver: give a run with model.norm=pre"
             )
         rng = np.random.default_rng(0)
         ids = rng.integers(10, encoder.config.vocab_size, (2, 16))

@@ -134,8 +134,7 @@ def _trained(run: SequenceRun, data: TaskData, options: argparse.Namespace) -> d
     result = fit(plan, callbacks=options.callbacks)
     if result.best_checkpoint is None:
         raise UserError(
-            f"{run.path} stopped before its first validation: raise training.max_minutes, or lower "
-            "training.validate_every"
+            f"{run.path} stopped before its first validation: lower training.validate_every"
         )
     return {
         "model": config.mixer,

@@ -111,8 +111,7 @@ def prepare_corpus(
         vocabulary = _corpus_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(
-            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus "
-            "lacks: fine-tune the model instead"
+            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus lacks"
         )
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 

@@ -198,8 +198,7 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         is_matrix = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"data={path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
-                "zeros and ones"
+                f"data={path}: {name!r} must hold matrices with {KEYS} columns of zeros and ones"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":

@@ -51,8 +51,7 @@ def text_data(
     for split, split_symbols in symbols.items():
         if unknown := sorted(set(split_symbols) - set(symbol_ids)):
             raise UserError(
-                f"data={recipe.data}: {split}.txt contains {unknown[0]!r}, which does not "
-                "occur in train.txt: give splits of the same corpus"
+                f"data={recipe.data}: {split}.txt contains {unknown[0]!r}, which train.txt lacks"
             )
 
     def batches(split: str, streams: int) -> ArrayBatches | None:

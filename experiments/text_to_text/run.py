@@ -408,8 +408,7 @@ class TextRun(Run):
             if not counts.all():
                 name = recipe.tasks[int(counts.argmin())]
                 raise UserError(
-                    f"all training examples of {name} have an empty input or output: leave {name} "
-                    "out"
+                    f"all examples of {name} have an empty input or output: leave {name} out"
                 )
             rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
             listing = ", ".join(

@@ -57,10 +57,7 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     codes = list(trained.data.languages)
     if codes[0] != codes[1] and languages == codes[::-1]:
         mend = "give --backward" if opened.recipe.unsupervised else "train another run"
-        raise UserError(
-            f"{options.run} translates from {languages[1]} to {languages[0]}: {mend} for the other "
-            "direction"
-        )
+        raise UserError(f"{options.run} translates from {languages[1]} to {languages[0]}: {mend}")
     if options.backward and not opened.recipe.unsupervised:
         raise UserError(
             f"--backward is not possible with {options.run}: give a run with unsupervised=True"
@@ -121,8 +118,7 @@ def run_compare(options: argparse.Namespace) -> None:
     metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
     if metric != other_metric:
         raise UserError(
-            f"{options.first} was scored with {metric.signature}, but {options.second} with "
-            f"{other_metric.signature}: evaluate both runs with the same metric"
+            f"{options.first} has the metric {metric.signature}, not {other_metric.signature}"
         )
     arguments = {"resamples": options.samples, "seed": options.seed}
     print(paired_bootstrap(first, second, references, metric, **arguments))

@@ -76,8 +76,7 @@ class TranslationStart:
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         if recipe.data.bpe_dropout.dropout:
             raise UserError(
-                "data.bpe_dropout.dropout needs a vocabulary of the run, not of --init: leave it "
-                "out"
+                "data.bpe_dropout.dropout needs a vocabulary of the run, not --init's: leave it out"
             )
 
     def vocabulary(

@@ -150,8 +150,7 @@ class TranslationRun(Run):
         tokens, needed = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
         if tokens < needed:
             raise UserError(
-                f"one batch needs {needed} tokens, but {config.source} has only {tokens}: lower "
-                "data.batching.max_tokens"
+                f"{config.source} has only {tokens} tokens: lower data.batching.max_tokens={needed}"
             )
         if is_tpu(strategy) and len(data.shapes) > 1:
             raise UserError(

@@ -55,7 +55,4 @@ class ServerConfig(Settings, in_models=False):
 
     def check(self) -> None:
         if not re.fullmatch(r"[^/:?#%{}\s]+", self.name):
-            raise UserError(
-                f"--name {self.name!r} cannot be part of a URL: give a name without spaces and "
-                "without the characters / : ? # % { }"
-            )
+            raise UserError(f"--name {self.name!r} cannot be part of a URL: use letters and digits")

@@ -115,9 +115,7 @@ class Servable:
         """Yields the text of `serving_default` for a request with one row, in parts."""
         if self._model.texts is None:
             raise ServingError(
-                501,
-                "this version cannot stream: export a model that writes text with --lite fp32, or "
-                "use :predict",
+                501, "this version cannot stream: export it with --lite fp32, or use :predict"
             )
         return self._model.texts.stream(inputs)
 

@@ -35,19 +35,14 @@ def find_versions(base_path: str) -> dict[int, str]:
 def check_base_path(base_path: str) -> None:
     """Checks that a model's folder is local and contains a version."""
     if not os.path.isdir(base_path):
-        raise UserError(
-            f"{base_path} is not a local folder: give the folder of an exported model, or export a "
-            "model there first"
-        )
+        raise UserError(f"{base_path} is not a local folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
         raise UserError(
-            f"{base_path} is the folder of a single model version: give its parent folder, "
-            f"{os.path.dirname(os.path.abspath(base_path))}"
+            f"{base_path} is a single version: give {os.path.dirname(os.path.abspath(base_path))}"
         )
     if not find_versions(base_path):
         raise UserError(
-            f"{base_path} contains no version of a model, such as a folder "
-            f"{os.path.join(base_path, '1')} with {MODEL_FILE}: export a model there first"
+            f"{base_path} has no version of a model, such as 1/{MODEL_FILE}: export a model there"
         )
 
 

@@ -255,10 +255,7 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
         if number == 1 and line.startswith(b"\x1f\x8b"):
             raise UserError("the input is compressed: decompress it with `gunzip -c` first")
         if b"\0" in line:
-            raise UserError(
-                f"line {number} of the input contains a zero byte, so the input is probably not "
-                "UTF-8: give text in UTF-8"
-            )
+            raise UserError(f"line {number} of the input contains a zero byte: give text in UTF-8")
         if len(line) > _MAX_LINE:
             raise UserError(f"line {number} of the input has more than 64 MiB: split the line")
         # "utf-8-sig" removes a byte order mark.

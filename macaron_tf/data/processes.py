@@ -94,8 +94,7 @@ class Processes(contextlib.AbstractContextManager):
             result, error = pipe.recv()
         except (EOFError, OSError) as error:
             raise UserError(
-                "a worker process died, perhaps for lack of memory: lower --processes, or give "
-                "--processes 1 to see the cause"
+                "a worker died, perhaps for lack of memory: give --processes 1 to see the cause"
             ) from error
         finally:
             self._idle.put(pipe)

@@ -123,8 +123,7 @@ def prepare(
             tokens = open_tokens(folder)
     if not tokens:
         raise UserError(
-            f"files in {folder} were damaged right after they were written: set MACARON_TF_CACHE "
-            "to a folder on another disk"
+            f"files in {folder} are damaged: set MACARON_TF_CACHE to a folder on another disk"
         )
     return tokens
 
@@ -213,8 +212,7 @@ def _allow_open_files(count: int, folder: pathlib.Path) -> None:
     needed = count + _OTHER_FILES
     if 0 <= hard < needed:
         raise UserError(
-            f"{folder} has {count} shards, but this process may open only {hard} files: as root, "
-            f"raise the limit with `ulimit -Hn {needed}`"
+            f"{folder} needs {needed} open files: as root, raise the limit by `ulimit -Hn {needed}`"
         )
     if 0 <= soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -55,8 +55,7 @@ class CleaningConfig(Settings):
     def check(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:
             raise self.error(
-                f"max_length={self.max_length} is less than data.cleaning.min_length="
-                f"{self.min_length}"
+                f"max_length={self.max_length} must be at least min_length={self.min_length}"
             )
 
 
@@ -357,8 +356,7 @@ class TranslationData(BucketBatches):
         if not len(tokens.source):
             shutil.rmtree(folder)
             raise UserError(
-                f"no pair of {source}, split '{split}', is left after cleaning "
-                f"({_removal_text(tokens.removed)}): relax limits such as data.cleaning.max_length"
+                f"no pair of {source}, split '{split}', is left ({_removal_text(tokens.removed)})"
             )
         return cls(tokens, vocabulary.special.pad, batching)
 

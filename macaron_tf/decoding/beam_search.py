@@ -44,8 +44,7 @@ class LengthLimits(Settings):
     def check(self) -> None:
         if self.min_length >= self.max_length:
             raise self.error(
-                f"min_length={self.min_length} must be below "
-                f"decoding.max_length={self.max_length}: lower it"
+                f"min_length={self.min_length} must be below max_length={self.max_length}: lower it"
             )
 
 
@@ -104,8 +103,7 @@ class BeamSearchConfig(LengthLimits):
         super().check()
         if self.n_best > self.beam_size:
             raise self.error(
-                f"n_best={self.n_best} must be at most decoding.beam_size={self.beam_size}: lower "
-                "it"
+                f"n_best={self.n_best} must be at most beam_size={self.beam_size}: lower it"
             )
 
 

@@ -60,8 +60,7 @@ class GenerationConfig(DrawSettings):
     def check(self) -> None:
         if self.min_tokens > self.max_tokens:
             raise self.error(
-                f"min_tokens={self.min_tokens} must be at most "
-                f"decoding.max_tokens={self.max_tokens}: lower it"
+                f"min_tokens={self.min_tokens} must be at most max_tokens={self.max_tokens}"
             )
 
 

@@ -141,13 +141,11 @@ class TextScorer:
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
                 raise UserError(
-                    f"context {number} is empty, but the model has no [CLS]: give a context of one "
-                    "or more tokens"
+                    f"context {number} is empty, but the model has no [CLS]: give a token or more"
                 )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"answer {number} to score has {len(continuation)} tokens: give one with 1 to "
-                    f"{self.window - 1} tokens"
+                    f"answer {number} has {len(continuation)} tokens: give 1 to {self.window - 1}"
                 )
             max_context = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - max_context, 0) :]]

@@ -171,8 +171,7 @@ class TextGenerator:
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the prompt {text[:40]!r}... has {len(row)} tokens, too many for {self.longest} "
-            "positions: shorten it"
+            f"the prompt {text[:40]!r}... has {len(row)} tokens: shorten it to {self.longest}"
         )
 
     def _encode(self, text: str) -> list[int]:

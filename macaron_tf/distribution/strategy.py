@@ -130,8 +130,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
         raise UserError(
-            f"--tpu {name} cannot be reached ({first_line(error)}): give the name of a running "
-            "TPU, or on a TPU VM --tpu local (see docs/cloud.md)"
+            f"--tpu {name} cannot be reached ({first_line(error)}): give a running TPU, or local"
         ) from error
 
 
@@ -255,8 +254,7 @@ class Workers:
             if not (lost_on_jax(error) if on_jax else isinstance(error, _LOST_WORKER)):
                 raise
             raise UserError(
-                f"worker {self.index} lost the connection to another worker ({first_line(error)}): "
-                "see that worker's output, and start all workers again to resume"
+                f"worker {self.index} lost another worker ({first_line(error)}): start all again"
             ) from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:

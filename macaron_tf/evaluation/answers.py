@@ -132,8 +132,7 @@ def score_tags(
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError(
-            "predictions and truths differ in the number of sentences or words: pass one tag for "
-            "each word"
+            "predictions and truths must have one tag for each word of the same sentences"
         )
     predicted, true = _entities(predictions), _entities(truths)
     lenient = _rates({*predicted}, {*true})["f1"]

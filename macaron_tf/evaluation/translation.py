@@ -73,10 +73,7 @@ class TranslationMetric(Settings):
             raise self.error("split_hyphens=True has no effect on tokenized lines: leave it out")
         if self.split_hyphens and self.tokenizer:
             name = f"tokenize={self.tokenize}" if self.tokenize else f"language={self.language}"
-            raise self.error(
-                f"split_hyphens=True needs the Moses tokenizer, but metric.{name} selects another "
-                "tokenizer: set metric.tokenize to 13a"
-            )
+            raise self.error(f"split_hyphens=True excludes metric.{name}: set metric.tokenize=13a")
 
     def for_references(self, references: Sequence[str]) -> Self:
         """Returns a copy of these settings with a tokenizer that suits `references`.
@@ -295,10 +292,7 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raises a `UserError` if the two line counts differ or are 0."""
     if len(hypotheses) != len(references):
-        raise UserError(
-            f"the number of translations ({len(hypotheses)}) differs from the number of references "
-            f"({len(references)})"
-        )
+        raise UserError(f"{len(hypotheses)} translations do not fit {len(references)} references")
     if not hypotheses:
         raise UserError("there are no translations to score")
 

@@ -75,8 +75,7 @@ def offer_code(folder: epath.Path) -> None:
         origin = pathlib.Path(plug_ins.origin_of(name) or file)
         if not (origin.is_file() and origin.read_bytes() == file.read_bytes()):
             raise UserError(
-                f"{folder} contains its own module {name}, but Python imports {origin}: load the "
-                "folder in a new process and in another working directory"
+                f"{folder} has its own module {name}, but Python imports {origin}: change folders"
             )
     if str(code) not in sys.path:
         sys.path.append(str(code))

@@ -158,8 +158,7 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}, line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): "
-            "convert the file to UTF-8"
+            f"{path}, line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x})"
         ) from error
     except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
         # bz2 raises a bare OSError, without an errno.
@@ -210,8 +209,7 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((rows.line_num, cells) for cells in rows)
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotation "
-            "marks, or name the file .tsv if tabs separate its columns"
+            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotation marks"
         ) from error
 
 

@@ -181,10 +181,7 @@ def operations():
     """
     library = _operations()
     if library is None:
-        raise UserError(
-            "this machine has no native kernels (see the log): choose another implementation, or "
-            "install a C++ compiler"
-        )
+        raise UserError("this machine has no native kernels (see the log): install a C++ compiler")
     return library
 
 

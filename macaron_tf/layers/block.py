@@ -97,8 +97,7 @@ class Block(Mixer):
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
-                    f"the {operator} mixer of {class_name} is a {type(mixer).__name__}: make it a "
-                    "subclass of Mixer"
+                    f"the {operator} mixer of {class_name} is a {type(mixer).__name__}, not a Mixer"
                 )
             owner = next(
                 (residual for _, residual in self.sublayers if residual.sublayer is mixer), None
@@ -124,8 +123,7 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = scheme_text(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
-                f"scheme={text!r} lets no position see another: add tokens, or use "
-                "block='swish_rnn'"
+                f"scheme={text!r} lets no position see another: add tokens, or block='swish_rnn'"
             )
 
     def token_mixer(self) -> Mixer:
@@ -143,8 +141,7 @@ class Block(Mixer):
                 options |= self.config.rotary_options(self.attention_window)
             if not issubclass(attention_class, default_class):
                 raise SettingError(
-                    f"positions={positions!r} needs a {default_class.__name__}: subclass it, or "
-                    "set positions='none'"
+                    f"positions={positions!r} needs a subclass of {default_class.__name__}"
                 )
             return self._attention(attention_class, **options)
         return self._attention(
@@ -213,8 +210,7 @@ class Block(Mixer):
                 changes = {"activation": mix.activation} if mix.activation else {}
                 if changes and type(self).channel_mixer is not Block.channel_mixer:
                     raise SettingError(
-                        f"the channel mixer of {type(self).__name__} takes no activation: remove "
-                        f"'with {mix.activation}'"
+                        f"{type(self).__name__}'s channels take no activation: remove 'with'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{index}", mixer, mix, beside
@@ -347,8 +343,7 @@ class Block(Mixer):
                 replaced, shared = getattr(self, name), getattr(other, name, None)
                 if shared is None or _options(replaced) != _options(shared):
                     raise ValueError(
-                        f"{name} differs between {self.name} and {other.name}: give both the same "
-                        "settings"
+                        f"{name} differs between {self.name} and {other.name}: give both the same"
                     )
                 # Without `untrack`, Keras would keep tracking the weights of the replaced layer.
                 self._tracker.untrack(replaced)

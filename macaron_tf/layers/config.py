@@ -121,8 +121,7 @@ class BlockConfig(FeedForwardConfig):
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(
-                    f"scheme={self.scheme!r} leaves less than one channel: raise feed_forward_dim "
-                    f"or the width {mix.width:g}"
+                    f"scheme={self.scheme!r} leaves less than one channel: raise feed_forward_dim"
                 )
 
     def rotary_options(self, window: int) -> dict[str, Any]:

@@ -127,8 +127,7 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend strictly between 0 and the vocabulary size "
-            f"{vocab_size}"
+            f"cutoffs={tuple(cutoffs)} must ascend between 0 and vocab_size={vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 
@@ -142,8 +141,7 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(
-            f"divisor={divisor} leaves no width in cluster {cluster}: lower divisor or give fewer "
-            "cutoffs"
+            f"divisor={divisor} leaves no width in cluster {cluster}: lower it, or cut fewer"
         )
     return cluster_dim
 

@@ -149,8 +149,7 @@ class Mixer(Recording, keras.layers.Layer):
             SettingError: the layer does not support cached decoding.
         """
         raise SettingError(
-            f"{type(self).__name__} does not support cached decoding: use transformer, macaron or "
-            "swish_rnn blocks, or define init_cache"
+            f"{type(self).__name__} does not support cached decoding: define init_cache"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
@@ -164,8 +163,7 @@ class Mixer(Recording, keras.layers.Layer):
             SettingError: the layer does not support a memory.
         """
         raise SettingError(
-            f"{type(self).__name__} keeps no memory of earlier segments: set "
-            "positions='transformer_xl', or define init_memory"
+            f"{type(self).__name__} keeps no memory of earlier segments: define init_memory"
         )
 
     def call(

@@ -86,8 +86,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
             length = ops.shape(x)[1]
             if isinstance(length, int) and length > self.max_length:
                 raise ValueError(
-                    f"a sequence of {length} is longer than max_length={self.max_length}: shorten "
-                    "it, or raise max_length"
+                    f"a sequence of {length} exceeds max_length={self.max_length}: shorten it"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         position_ids = position_ids + self.offset if self.offset else position_ids

@@ -133,8 +133,7 @@ class RelativeAttention(MultiHeadAttention):
         grouped = self.num_kv_heads != num_heads
         if self.cross or self.window or grouped or self.qk_norm != "none":
             raise ValueError(
-                "relative attention supports no cross, window, num_kv_heads or qk_norm: leave them "
-                "out"
+                "relative attention supports no cross, window, num_kv_heads or qk_norm"
             )
         self.content_bias = self.distance_bias = None  # u and v
         self._shared_biases: Callable | None = None

@@ -104,6 +104,5 @@ def check_scaling(scaling: Sequence[float]) -> None:
     """Raises a ValueError if `scaling` is not valid for `frequencies`."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
         raise ValueError(
-            f"rotary_scaling={tuple(scaling)} must be (factor,), or (factor, low, high, length) "
-            "with low < high"
+            f"rotary_scaling={tuple(scaling)} must be (factor,) or (factor, low, high, length)"
         )

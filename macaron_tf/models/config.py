@@ -103,18 +103,15 @@ class StackConfig(BlockConfig, Sizes):
             if (self.rotary_dim or head_dim) % 2:
                 name = "rotary_dim" if self.rotary_dim else "head_dim"
                 raise self.error(
-                    f"{name}={self.rotary_dim or head_dim} is odd, but rotary positions need "
-                    "pairs: make it even"
+                    f"{name}={self.rotary_dim or head_dim} must be even for rotary positions"
                 )
             if (self.rotary_dim or 0) > head_dim:
                 raise self.error(
-                    f"rotary_dim={self.rotary_dim} must be at most head_dim={head_dim}: lower "
-                    "rotary_dim"
+                    f"rotary_dim={self.rotary_dim} must be at most head_dim={head_dim}: lower it"
                 )
         if self.positions in BY_ATTENTION and self.relative_bias != "none":
             raise self.error(
-                f"positions={self.positions!r} excludes relative_bias={self.relative_bias!r}: set "
-                "relative_bias='none'"
+                f"positions={self.positions!r} excludes relative_bias: set it to 'none'"
             )
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
@@ -279,24 +276,19 @@ class EncoderConfig(StackConfig):
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r} excludes branches (&) in the scheme: set sharing='all' "
-                "or sharing='none'"
+                f"sharing={self.sharing!r} excludes branches (&): set sharing='all' or 'none'"
             )
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
-                raise self.error(
-                    f"adaptive_cutoffs={self.adaptive_cutoffs} must be strictly increasing: sort "
-                    "them"
-                )
+                raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend: sort them")
             try:
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
             except ValueError as error:
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error(
-                    f"embedding_dim={self.embedding_dim} excludes tied adaptive_cutoffs: remove "
-                    "it, or set tied=False"
+                    f"embedding_dim={self.embedding_dim} with adaptive_cutoffs needs tied=False"
                 )
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"
@@ -306,19 +298,16 @@ class EncoderConfig(StackConfig):
                 )
             if self.relative_bias != "none":
                 raise self.error(
-                    f"{setting} excludes relative_bias={self.relative_bias!r}: remove one of the "
-                    "two"
+                    f"{setting} excludes relative_bias={self.relative_bias!r}: remove one of them"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"{setting} excludes block={self.without_attention[0]!r}, which has no "
-                    "attention: remove one"
+                    f"{setting} needs attention: remove block={self.without_attention[0]!r}"
                 )
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error(
-                    f"positions='transformer_xl' excludes relative_bias={self.relative_bias!r}: "
-                    "set it to 'none'"
+                    "positions='transformer_xl' excludes relative_bias: set it to 'none'"
                 )
             if self.without_attention:
                 raise self.error(

@@ -195,8 +195,7 @@ class WordEncoderConfig(Settings):
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
             raise self.error(
-                f"max_characters={self.max_characters} must be ELMo's: set "
-                f"max_characters={self.elmo.max_characters}"
+                f"max_characters must be ELMo's: set max_characters={self.elmo.max_characters}"
             )
 
 

@@ -84,8 +84,7 @@ class Encoder(Model):
         )
         if self.embeddings.embedding_dim != width:
             raise ValueError(
-                f"embedding_dim={width} must be the shared embeddings' "
-                f"{self.embeddings.embedding_dim}"
+                f"embedding_dim={width} must be the shared {self.embeddings.embedding_dim}"
             )
         self.projection = None
         if width != config.hidden_dim:

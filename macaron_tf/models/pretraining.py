@@ -215,8 +215,7 @@ class GeneratorDiscriminator(Model):
             generator_value = generated[field]
             if value != generator_value:
                 raise ValueError(
-                    f"{field}={value!r} must equal the generator's {generator_value!r}: set both "
-                    "to one value, because they share embeddings"
+                    f"{field}={value!r} must equal the generator's {generator_value!r}: set both"
                 )
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(

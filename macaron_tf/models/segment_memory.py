@@ -197,8 +197,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:
                 raise ValueError(
-                    f"{type(block).__name__} shows a query its own token: use transformer or "
-                    "macaron blocks"
+                    f"{type(block).__name__} shows a query its own token: use transformer blocks"
                 )
 
     def build(self, input_shape=None):

@@ -146,8 +146,7 @@ class Stack(Mixer):
         for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
             if mixer.keeps_state and not mixer.takes_documents:
                 raise SettingError(
-                    f"{type(mixer).__name__} cannot separate the documents of a packed sequence: "
-                    "use blocks such as transformer, macaron or swish_rnn"
+                    f"{type(mixer).__name__} cannot separate packed documents: use other blocks"
                 )
 
     def mix(self, x, context: Context, state=None):

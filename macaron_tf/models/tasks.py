@@ -518,8 +518,7 @@ def parse_concatenation(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(
-            f"concatenation={text!r} must name some of {', '.join(FEATURES)} once, separated by "
-            "commas"
+            f"concatenation={text!r} must name some of {', '.join(FEATURES)}, each once"
         )
     return names
 

@@ -66,8 +66,7 @@ class TemporalConfig(Settings):
             raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
             raise self.error(
-                f"input_dim={self.input_dim} and vocab_size={self.vocab_size}: set exactly one, "
-                "input_dim for vectors or vocab_size for ids"
+                f"set one of input_dim={self.input_dim} and vocab_size={self.vocab_size}, not both"
             )
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")

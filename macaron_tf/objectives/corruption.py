@@ -363,8 +363,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
             raise UserError(
-                f"{length + 2} tokens have up to {spans} corrupted spans, more than {SENTINELS} "
-                f"sentinels: lower corpus.sequence_length or {mend}"
+                f"{length + 2} tokens need up to {spans} of {SENTINELS} sentinels: {mend}"
             )
         source_length, target_length = self.config.lengths(length)
         piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)

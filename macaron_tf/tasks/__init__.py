@@ -59,8 +59,7 @@ def task_of(model: Any) -> TaskKind:
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:
         raise UserError(
-            f"{name} has no vocabulary: pass `vocabulary=` to `load`, or put tokenizer files "
-            "beside the weights"
+            f"{name} has no vocabulary: pass `vocabulary=`, or put tokenizer files beside it"
         )
     if model.labelled:
         with refuse_damaged_record(model):

@@ -237,8 +237,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     classes = np.unique(train.labels)
     if not task.regression and len(classes) < 2:
         raise UserError(
-            f"all labels of {task.name!r} are {task.labels[classes[0]]!r}: give examples of at "
-            "least two classes"
+            f"all labels of {task.name!r} are {task.labels[classes[0]]!r}: give two classes or more"
         )
     model = Ridge() if task.regression else LogisticRegression(max_iter=1000)
     model.fit(_features(vectorizer, train), train.labels)

@@ -150,8 +150,7 @@ class LabelledTask(OnePass):
         examples = type(self).reader(self.task, split, tfds, source, **language_option)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source or self.task.source} has no labels: give a split with "
-                "labels, or use `predict`"
+                f"split {split!r} of {source or self.task.source} has no labels: use `predict`"
             )
         return examples
 

@@ -51,8 +51,7 @@ class Callbacks:
             updates = (int(match[1]), int(match[2])) if match else (0, 0)
             if not 1 <= updates[0] <= updates[1]:
                 raise UserError(
-                    f"--profile {profile} is not a range of updates: write START:STOP, such as "
-                    "10:14"
+                    f"--profile {profile} is not a range of updates: write START:STOP, as in 10:14"
                 )
         return cls(tuple(calls), updates)
 

@@ -298,8 +298,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
         replaceable |= read_manifest(path)["files"].keys()
     if existing - replaceable:
         raise UserError(
-            f"{path} has files of no saved model, such as {min(existing - replaceable)}: choose "
-            "another folder"
+            f"{path} holds other files, such as {min(existing - replaceable)}: give another folder"
         )
 
 
@@ -311,8 +310,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(
-            f"{checkpoint} is a damaged checkpoint, because {damage}: restore it from a copy, or "
-            "choose another checkpoint"
+            f"{checkpoint} is a damaged checkpoint, because {damage}: restore it, or choose another"
         )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
@@ -470,8 +468,7 @@ def find_checkpoint(
     if chosen_name is None:
         if checkpoints and name in (None, "last"):
             raise UserError(
-                f"every checkpoint in {directory.path} is damaged: restore them from a copy, or "
-                "train again"
+                f"every checkpoint in {directory.path} is damaged: restore them, or train again"
             )
         advice = (
             f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
@@ -579,8 +576,7 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                 add
             ):  # the mean would be written to that file
                 raise UserError(
-                    f"{source} keeps {external_dataset} in another file: give a checkpoint with "
-                    "all weights in its own file"
+                    f"{source} keeps {external_dataset} in another file: give a complete checkpoint"
                 )
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():

@@ -131,29 +131,24 @@ class TrainingConfig(Settings):
             check_arguments(name, arguments)
         elif arguments:
             raise self.error(
-                f"optimizer={self.optimizer!r} takes no arguments: set "
-                f"training.optimizer={name!r}, and training.beta_1, beta_2 or epsilon"
+                f"optimizer={self.optimizer!r} takes no arguments: set training.beta_1 and so on"
             )
         if name == "schedule_free_adamw" and self.ema_decay is not None:
             raise self.error(
-                f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw: set "
-                "training.ema_decay=None"
+                f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw: leave it out"
             )
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
-                f"warmup_steps={self.warmup_steps} must be below "
-                f"training.max_steps={self.max_steps}: lower training.warmup_steps"
+                f"warmup_steps={self.warmup_steps} must be below max_steps={self.max_steps}"
             )
         end = self.schedule_end
         if end and self.schedule not in ENDING_SCHEDULES:
             raise self.error(
-                f"schedule_end={end} has no effect in the {self.schedule} schedule: leave it out, "
-                "or set training.schedule=linear"
+                f"schedule_end={end} has no effect in the {self.schedule} schedule: leave it out"
             )
         if end and end >= self.learning_rate:
             raise self.error(
-                f"schedule_end={end} must be below training.learning_rate={self.learning_rate}: "
-                "lower it"
+                f"schedule_end={end} must be below learning_rate={self.learning_rate}: lower it"
             )
 
 

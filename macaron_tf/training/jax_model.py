@@ -366,8 +366,7 @@ def build_jax_model(
     """
     if first_stage is not None:
         raise UserError(
-            "first_stage_steps needs the TensorFlow engine: omit --engine jax, or set "
-            "first_stage_steps=0"
+            "first_stage_steps needs the TensorFlow engine: omit --engine jax, or set it to 0"
         )
     freeze(network, config)
     return JaxModel(network, objective, config)

@@ -153,7 +153,6 @@ def make_keras_optimizer(
     for argument, setting in _CONFLICTS.items():
         if getattr(optimizer, argument):
             raise UserError(
-                f"optimizer {name} sets {argument} itself: remove it, and set training.{setting} "
-                "if needed"
+                f"optimizer {name} sets {argument} itself: remove it, and set training.{setting}"
             )
     return optimizer

@@ -335,8 +335,7 @@ class TrainingSession(keras.callbacks.Callback):
         config, state = self.config, self.state
         if config.best_metric not in metrics:
             raise UserError(
-                f"training.best_metric={config.best_metric!r} is no validation metric: set it to "
-                f"one of {', '.join(metrics)}"
+                f"best_metric={config.best_metric!r} must be one of {', '.join(metrics)}"
             )
         score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
         loss = math.inf if math.isnan(loss) else loss

@@ -195,8 +195,7 @@ def features(data) -> dict[str, tf.Tensor]:
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
         raise UserError(
-            f"the inputs of a batch are of type {type(x).__name__}: map the dataset to dicts of "
-            "features"
+            f"the inputs of a batch are of type {type(x).__name__}: map the dataset to dicts"
         )
     extras = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in extras.items() if value is not None}}
@@ -226,6 +225,5 @@ def freeze(
         )
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
         raise config.error(
-            f"frozen={config.frozen!r} freezes all weights of the first stage: freeze fewer, or "
-            "set first_stage_steps=0"
+            f"frozen={config.frozen!r} freezes all weights of the first stage: freeze fewer"
         )

@@ -149,8 +149,7 @@ def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, t
         return objective(network, batch, training)
     except KeyError as error:
         raise UserError(
-            f"the batches lack the feature {error} and have only {', '.join(batch)}: add it to the "
-            "dataset"
+            f"the batches lack the feature {error} and have only {', '.join(batch)}: add it"
         ) from error
 
 

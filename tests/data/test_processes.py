@@ -40,7 +40,7 @@ def test_results_are_in_the_order_of_the_items(count):
 
 def test_a_killed_worker_is_one_sentence():
     with Processes(2, None) as pool:
-        refuses("a worker process died, perhaps for lack", list, pool.map(dies, [0, 1, 2, 3]))
+        refuses("a worker died, perhaps for lack", list, pool.map(dies, [0, 1, 2, 3]))
 
 
 def test_they_end_with_their_caller(tmp_path):

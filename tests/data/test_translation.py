@@ -54,7 +54,7 @@ def test_each_reason_of_removal_is_counted():
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
     refuses(
-        "max_length=8 is less than data.cleaning.min_length=9",
+        "max_length=8 must be at least min_length=9",
         CleaningConfig,
         min_length=9,
         max_length=8,
@@ -182,7 +182,7 @@ def test_damaged_cache_is_made_again(build, tmp_path):
 
 
 def test_errors_leave_no_cache(build, tmp_path):
-    with pytest.raises(UserError, match=r"no pair of tsv:.*, split 'train', is left after clean"):
+    with pytest.raises(UserError, match=r"no pair of tsv:.*, split 'train', is left"):
         build(cleaning=CleaningConfig(min_length=100))
     (tmp_path / "all.tsv").unlink()
     refuses("cannot read", build)

@@ -149,4 +149,4 @@ def test_classes_are_asked_by_their_words(
         refused(main, [language_run, *common, *more], words, tmp_path)
     template = Template(TEMPLATES["rte"].text, ("a", "o " * 99))
     monkeypatch.setitem(TEMPLATES, "rte", template)
-    refused(main, [language_run, *common, *rte], "--task rte: answer 2 to score has", tmp_path)
+    refused(main, [language_run, *common, *rte], "--task rte: answer 2 has", tmp_path)

@@ -146,7 +146,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
             refused(
                 main,
                 first,
-                "puts [CLS] at the end of a sequence: give --set model.summary=last",
+                "has [CLS] at the end: give --set model.summary=last",
                 run,
             )
         assert main(["train", recipe_of(task), str(run), *flags]) == 0

@@ -135,7 +135,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': choose", tmp_path)
     tags = ["train", "finetune:conll2003", tmp_path / "tags", *given]
     refused(
-        main, tags, "language='de' applies only to classification tasks, not to conll2003", tmp_path
+        main, tags, "language='de' applies only to classification tasks, not conll2003", tmp_path
     )
 
 

@@ -213,7 +213,7 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
         ("model.block=stranger.parts:Raises", "line 21 raised ValueError: .*two lines"),
         (
             "model.block=stranger.parts:Plain",
-            "of Plain is a Dense: make it a subclass of Mixer",
+            "of Plain is a Dense, not a Mixer",
         ),
         (
             "objective=stranger.parts:Untaught",

@@ -80,7 +80,7 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
     monkeypatch.setattr(training, "Workers", OneOfTwo)
     monkeypatch.setattr(training, "build_fit_model", broken_off)
     words = ["train", "sentence_bert:stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
-    refused(main, words, "worker 0 lost the connection to another worker", tmp_path)
+    refused(main, words, "worker 0 lost another worker", tmp_path)
 
 
 def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, monkeypatch, capsys):

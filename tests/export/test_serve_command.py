@@ -110,8 +110,8 @@ def run(arguments):
     "arguments, words",
     [
         (["{}/missing"], "is not a local folder"),
-        (["{}"], "contains no version of a model"),
-        (["{}/toy/1"], "is the folder of a single model version"),
+        (["{}"], "has no version of a model"),
+        (["{}/toy/1"], "is a single version"),
         (["{}/toy", "--host", "300.1.1.1"], "of '300.1.1.1' cannot be opened"),
         (["{}/toy", "--host", "a" * 70], "cannot be opened"),
         (["{}/toy", "--name", "a/b"], "cannot be part of a URL"),

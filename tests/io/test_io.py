@@ -218,7 +218,7 @@ def test_utf_16_is_not_read_as_utf_8(tmp_path):
     for number, coding in enumerate(("utf-16", "utf-16-le", "utf-16-be")):
         path = tmp_path / f"{number}.txt"
         path.write_bytes("one\ntwo\n".encode(coding))
-        refuses(f"{path}, line 1.* convert the file to UTF-8", lambda path: [*files.lines_of(path)],
+        refuses(f"{path}, line 1", lambda path: [*files.lines_of(path)],
                 storage.as_path(path))  # fmt: skip
     path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is text
     assert [*files.lines_of(storage.as_path(path))] == ["one", "\0two"]

@@ -125,7 +125,7 @@ def test_every_subject_takes_its_options():
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        ("decoding", "--model gpt2", "--size small is not a size of gpt2: choose from tiny,"),
+        ("decoding", "--model gpt2", "--size small must be one of tiny,"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number of at least 0"),
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
         (

@@ -66,7 +66,7 @@ def test_blocks_have_equal_matrices(name):
 
 def test_sizes_that_differ_are_refused():
     train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
-    with pytest.raises(UserError, match="b has 1011 parameters, but ours has 1000"):
+    with pytest.raises(UserError, match="b has 1011 parameters, but ours 1000"):
         train_step.check_sizes({"ours": 1000, "a": 1000, "b": 1011})
 
 

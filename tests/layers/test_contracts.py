@@ -237,11 +237,11 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         (lambda: layers.SinusoidalPositions()(normal(1, 2, 7)), "hidden_dim=7 is odd"),
         (
             lambda: layers.LearnedPositions(5)(X6),
-            "sequence of 6 is longer than max_length=5",
+            "sequence of 6 exceeds max_length=5",
         ),
         (
             lambda: layers.GatedMLP(12, 6)(normal(1, 7, 8)),
-            "of 7 is longer than max_length=6: .*raise max_length",
+            "of 7 exceeds max_length=6: .*raise max_length",
         ),
         *[
             (lambda cutoffs=cutoffs: layers.AdaptiveSoftmax(12, cutoffs), "must ascend")

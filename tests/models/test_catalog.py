@@ -317,10 +317,10 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (
             T5,
             {"positions": "rotary"},
-            "positions='rotary' excludes relative_bias='shared'",
+            "positions='rotary' excludes relative_bias",
         ),
         (TCN, {"widths": ()}, "widths"),
-        (TCN, {"input_dim": 0}, "set exactly one"),
+        (TCN, {"input_dim": 0}, "set one of"),
         (TCN, {"tied": True}, "tied=True needs"),
     ],
 )

@@ -89,10 +89,7 @@ command = Benchmark(
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
     if options.size not in SIZES[options.model]:
-        raise UserError(
-            f"--size {options.size} is not a size of {options.model}: choose from "
-            f"{', '.join(SIZES[options.model])}"
-        )
+        raise UserError(f"--size {options.size} must be one of {', '.join(SIZES[options.model])}")
     peers.set_up(options.threads, options.inter_op_threads)
     batches = (translations if options.model == "translator" else continuations)(options)
     for batch_size in options.batch_sizes:
@@ -173,8 +170,7 @@ def continuations(options: argparse.Namespace) -> Batches:
     length, count = options.source_length + options.new_tokens, options.new_tokens
     if length > config.max_length:
         raise UserError(
-            f"the sum of --source-length and --new-tokens is {length}, but GPT-2 has only "
-            f"{config.max_length} positions: lower --source-length or --new-tokens"
+            f"--source-length and --new-tokens are {length} together, above {config.max_length}"
         )
     peer = peers.GPT2Peer(config)
     with tempfile.TemporaryDirectory() as folder:

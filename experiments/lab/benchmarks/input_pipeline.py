@@ -197,8 +197,7 @@ class Work:
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not np.array_equal(shards, actual[1:]):
             raise UserError(
-                "the rows in the prepared shards differ from the rows built from the text: "
-                "report this as a bug"
+                "the rows in the shards differ from those built from the text: report this as a bug"
             )
         self.tokens = int(np.count_nonzero(actual))
 

@@ -493,8 +493,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             error = np.abs(actual - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
-                    f"the outputs of {name} differ from the outputs of {reference} by up to "
-                    f"{error:.1e}, more than rounding explains: report this as a bug"
+                    f"the outputs of {name} and {reference} differ by {error:.1e}: report this"
                 )
 
 
@@ -649,8 +648,7 @@ def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(
-            f"--run {options.run} was trained on {task.name}, but this benchmark needs a task "
-            "that classifies single texts: give a run on such a task, such as sst2"
+            f"--run {options.run} must classify single texts, as for sst2, not {task.name}"
         )
     split, tfds = task.validation_splits[0], Tfds(saved_data_dir(options.run))
     examples = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]

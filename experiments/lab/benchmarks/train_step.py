@@ -139,8 +139,7 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
     for name, size in others:
         if abs(size - expected) > 0.01 * expected:
             raise UserError(
-                f"{name} has {size} parameters, but {first} has {expected} parameters, so their "
-                "steps cannot be compared: report this as a bug"
+                f"{name} has {size} parameters, but {first} {expected}: report this as a bug"
             )
 
 

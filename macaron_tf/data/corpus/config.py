@@ -39,8 +39,7 @@ class CorpusSource(Settings):
         codes = self.languages
         if not all(codes) or len(set(codes)) < len(codes):
             raise self.error(
-                f"language={self.language!r} of {self.source} must be a code such as 'de', or for "
-                "translation pairs two different codes"
+                f"language={self.language!r} of {self.source} must be one code, or two for pairs"
             )
 
     @property
@@ -150,18 +149,15 @@ class CorpusConfig(Settings):
             not self.languages or self.weights is not None or self.paired
         ):
             raise self.error(
-                f"batch_alpha={self.batch_alpha} needs sources with a language and without a "
-                "weight, and corpus.pairs='none'"
+                f"batch_alpha={self.batch_alpha} needs languages, no weights and corpus.pairs=none"
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"the halves of translation pairs cannot be replaced or swapped by corpus.pairs="
-                f"{self.pairs!r}: set corpus.pairs to 'none', or remove the translation pairs"
+                f"corpus.pairs={self.pairs!r} cannot use translation pairs: set corpus.pairs='none'"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
             raise UserError(
-                "corpus.pairs='next_sentence' allows one language, because a change of language "
-                "would reveal a segment from another document: set it to 'sentence_order' or 'none'"
+                "corpus.pairs='next_sentence' needs one language: set it to sentence_order or none"
             )
 
     @property

@@ -68,8 +68,7 @@ def open_source(
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.location):
             raise UserError(
-                f"{parsed} contains text in {parsed.location!r}, but the language of the source is "
-                f"{source.language!r}"
+                f"{parsed} contains text in {parsed.location!r}, not in {source.language!r}"
             )
         texts = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(texts, max_documents)

@@ -207,8 +207,7 @@ class PretrainingCorpus:
             raise UserError(f"the split {split!r} of {self.folder} has no rows: give more text")
         if not repeat and drop_remainder and rows < batch_size:
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} {plural('row', rows)}, too few "
-                f"for batch_size={batch_size}: lower batch_size, or give more text"
+                f"{self.folder} has {rows} rows in {split!r}: lower batch_size, {batch_size}"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:

@@ -134,7 +134,6 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
         if (folder / PROGRESS).exists():
             raise UserError(f"the corpus in {folder} is not finished: prepare it again")
         raise UserError(
-            f"{folder} contains no corpus, because {INDEX} is missing: give the folder of a "
-            "prepared corpus"
+            f"{folder} contains no corpus ({INDEX}): give the folder of a prepared corpus"
         )
     return read_record(path, "remove the file and prepare the corpus again")

@@ -61,8 +61,7 @@ def stream_dataset(
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
         raise UserError(
-            f"an update of {batch_size} rows cannot read half of them backward: give an even "
-            "batch_size"
+            f"half of {batch_size} rows cannot be read backward: give an even batch_size"
         )
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts

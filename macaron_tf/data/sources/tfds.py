@@ -188,8 +188,7 @@ def open_set(
         features = features if isinstance(features, library.features.FeaturesDict) else {}
     except Exception as error:  # TFDS lets errors of any type escape from its parsers
         raise UserError(
-            f"{folder} is not a prepared TFDS dataset ({storage.reason(error)}): prepare the "
-            "dataset again"
+            f"{folder} is not a prepared TFDS dataset ({storage.reason(error)}): prepare it again"
         ) from error
     # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:

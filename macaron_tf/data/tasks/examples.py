@@ -220,10 +220,7 @@ def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
     """Returns the texts of all choices of the task; "" stands for a missing choice."""
     missing = len(task.second) - len(choices)
     if len(choices) < 2 or missing < 0:
-        raise UserError(
-            f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
-            f"{len(task.second)}"
-        )
+        raise UserError(f"{where} has {len(choices)} choices, not 2 to {len(task.second)}")
     # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
     return [text.strip() or "-" for text in choices] + [""] * missing
 
@@ -275,8 +272,7 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
     correct = None if math.isnan(answer) else int(answer)
     if correct is not None and not is_filled[correct]:
         raise UserError(
-            f"{where}: the correct choice {task.labels[correct]!r} is empty: fill in the column "
-            f"{task.second[correct]}"
+            f"{where}: the correct choice, {task.second[correct]}, is empty: fill in the column"
         )
 
 
@@ -300,8 +296,7 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(
-        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: correct the "
-        "label or remove the example"
+        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: correct it"
     )
 
 

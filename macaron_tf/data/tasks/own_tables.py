@@ -27,7 +27,7 @@ from macaron_tf.data.tasks.tags import (
     standard_tags,
     strays_among,
 )
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
@@ -185,10 +185,7 @@ class TableSettings(Settings):
             count = len(settings.choices)
             class_names = self.classes or class_names or tuple(map(str, range(1, count + 1)))
             if len(class_names) != count:
-                raise UserError(
-                    f"{source} has {count} choice columns, but {len(class_names)} classes "
-                    f"({', '.join(class_names)}): set as many in table.classes"
-                )
+                raise UserError(f"{source} has {count} choice columns: set as many table.classes")
         if self.classes:
             return settings
         return _with_classes(settings, str(source), class_names or _classes(described, table))
@@ -252,8 +249,7 @@ class TableSettings(Settings):
         is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
         if not is_held_out.any() or is_held_out.all():
             raise UserError(
-                f"{source} has {total} {plural('example', total)}, so table.held_out="
-                f"{self.held_out:g} leaves none for training or validation: give more examples"
+                f"table.held_out={self.held_out:g} of {total} in {source} leaves a part empty"
             )
         print(
             f"{source}: {is_held_out.sum():,} of {total:,} examples are held out for validation, "
@@ -269,8 +265,7 @@ def _choices(table: Records) -> tuple[str, ...]:
     names.sort(key=lambda name: int(name[6:]))
     if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
         raise UserError(
-            f"{table.place} has the choice columns {', '.join(names) or 'none'}, but needs "
-            "choice1, choice2 and so on: rename them, or set table.choices to the columns"
+            f"{table.place} needs the columns choice1, choice2 and so on: set table.choices"
         )
     return tuple(names)
 

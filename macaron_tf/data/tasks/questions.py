@@ -122,8 +122,7 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
             raise UserError(f"{where} has an empty answer: correct its 'text', or remove it")
         if row.context[start : start + len(text)] != text or start < 0:
             raise UserError(
-                f"{where}: the answer {text[:40]!r} is not at character {start} of the context: "
-                "correct 'answer_start'"
+                f"{where}: {text[:40]!r} is not at character {start} of the context: correct it"
             )
 
 

@@ -258,8 +258,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
         elif sentence or not _is_comment(line, tags):
             if len(row) < 2:
                 raise UserError(
-                    f"{path}, line {number} has only one column, {row[0][:40]!r}: separate each "
-                    "word from its tag with a tab or a space"
+                    f"{path}, line {number} has only one column, {row[0][:40]!r}: add the tag"
                 )
             # In CoNLL-U, lines with ids such as 1-2 and 1.1 are not words.
             if not word_column or row[0].isdecimal():

@@ -71,8 +71,7 @@ class MaskingConfig(Settings):
     def check(self):
         if self.mask + self.random > 1:
             raise self.error(
-                f"mask={self.mask} and masking.random={self.random} add up to more than 1: lower "
-                "one of them"
+                f"mask={self.mask} and masking.random={self.random} sum to more than 1: lower one"
             )
 
     def positions(self, length: int) -> int:

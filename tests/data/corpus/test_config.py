@@ -36,7 +36,7 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
             {"sources": (dataclasses.replace(GERMAN, weight=1.0),), "language_alpha": 0.5},
             "weights and corpus.language_alpha cannot be combined",
         ),
-        ({"sources": (BOTH,), "pairs": "sentence_order"}, "the halves of translation pairs cannot"),
+        ({"sources": (BOTH,), "pairs": "sentence_order"}, "cannot use translation pairs"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),
     ],
 )

@@ -82,7 +82,7 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': give one of train, validation"),
-        ("validation", 11, "has 10 rows, too few for batch_size=11"),
+        ("validation", 11, "has 10 rows in .*: lower batch_size, 11"),
         ("train", 0, "batch_size is 0, but must be at least 1"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
@@ -331,7 +331,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             last = np.flatnonzero(row)[-1]
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
-    odd = "an update of 3 rows cannot read half of them backward"
+    odd = "half of 3 rows cannot be read backward"
     refuses(odd, stream_dataset, stream_corpus, "train", 3, bidirectional=True)
 
 

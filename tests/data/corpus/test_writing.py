@@ -169,9 +169,9 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     for number, (source, language, message) in enumerate(
         (
             ("tsv:x.tsv", None, "unknown source 'tsv:x.tsv' of documents"),
-            (f"text:{tmp_path}/blank.txt", None, "because their text has no tokens"),
+            (f"text:{tmp_path}/blank.txt", None, "no text has tokens"),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
-            ("homeassistant:de", "fr", "text in 'de', but the language of the source is 'fr'"),
+            ("homeassistant:de", "fr", "text in 'de', not in 'fr'"),
         )
     ):
         sources = (CorpusSource(source, language=language),)
@@ -241,10 +241,10 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
 def test_another_folder_is_asked_for(make, texts, vocabulary):
     make()
     for message, settings in {
-        "was prepared with corpus.sequence_length=16, not 32": {"sequence_length": 32},
-        "prepared with corpus.seed=0, not 1": {"seed": 1},
+        "has corpus.sequence_length=16, not 32": {"sequence_length": 32},
+        "has corpus.seed=0, not 1": {"seed": 1},
         "was prepared with corpus.sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
-        "have changed since the preparation": {"sources": (f"text:{texts}/b/*.txt",)},
+        "source files of the corpus in .* have changed": {"sources": (f"text:{texts}/b/*.txt",)},
         "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
@@ -268,11 +268,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("have changed since the preparation", again)
+    refuses("source files of the corpus in .* have changed", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("have changed since the preparation", again)
+    refuses("source files of the corpus in .* have changed", again)
 
 
 def test_a_file_may_move_but_its_fields_stay(make, tmp_path):

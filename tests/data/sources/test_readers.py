@@ -184,7 +184,7 @@ def test_real_sets(tfds):
     book = next(documents("tfds:pg19", "validation", tfds))
     assert len(book) > 100_000
     assert source_files("tfds:pg19", "train", tfds=tfds)
-    with pytest.raises(UserError, match="has no field 'text'.*sentence1, sentence2"):
+    with pytest.raises(UserError, match="has no single text field, but .*sentence1, sentence2"):
         documents("tfds:glue/mrpc", "train", tfds)
     german = list(documents("tfds:multi30k/de-en", "validation", tfds, "de"))
     assert german == [
@@ -245,7 +245,7 @@ def test_packed_files(pack, tmp_path):
         )
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
-        refuses("line 1 is not UTF-8 .*: convert the file", read, f"tsv:{tmp_path}/{name}")
+        refuses("line 1 is not UTF-8 ", read, f"tsv:{tmp_path}/{name}")
 
 
 def test_rows_as_pandas_and_excel_write_them(tmp_path):

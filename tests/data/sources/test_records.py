@@ -162,13 +162,18 @@ def test_refusals(folder):
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    refuses("bad.jsonl, line 2 is not JSON .* one JSON object per line", read, "jsonl:bad.jsonl")
+    refuses("bad.jsonl, line 2 is not JSON .*", read, "jsonl:bad.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"
     refuses(said, read, "jsonl:missing.jsonl")
-    refuses("the fields are a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl")
+    refuses("has a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl")
     refuses("nowhere contains no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
-    refuses("but a table takes its fields from settings", TableSettings().filled, own, "jsonl:x:y")
+    refuses(
+        "name the fields of a table by --set table.text=FIELD",
+        TableSettings().filled,
+        own,
+        "jsonl:x:y",
+    )
     pytest.importorskip("pyarrow")
     refuses("junk.parquet is damaged or not a Parquet file", read, "parquet:junk.parquet")

@@ -222,7 +222,7 @@ def test_the_fields_of_choices_are_those_of_the_official_builders():
     ("line", "message"),
     [
         ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text: fill in a, b, c, d"),
-        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice 'C' is empty: fill in the column c"),
+        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice, c, is empty: fill in the column"),
         ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
         ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
     ],

@@ -86,12 +86,12 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (
             CHOOSE,
             "context\tchoice1\tlabel\na\tb\t1\n",
-            "line 1 has the choice columns choice1, but needs choice1, choice2",
+            "line 1 needs the columns choice1, choice2",
         ),
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
-            "line 1 has the choice columns choice1, choice3, but needs choice1, choice2 and so on",
+            "line 1 needs the columns choice1, choice2 and so on",
         ),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held_out_mask(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held_out_mask(labels, "")).any()
-    refuses("has 3 examples, so table.held_out=0.1", TableSettings().held_out_mask, labels[:3], "x")
+    refuses("table.held_out=0.1 of 3 in", TableSettings().held_out_mask, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

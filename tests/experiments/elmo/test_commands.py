@@ -159,7 +159,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     judged = [line["f1"] for line in steps if line["kind"] == "validation"]
     assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
     assert tag([*words, "--split", "train"]) == 2
-    assert "sentences that the taggers train on: give --split dev" in capsys.readouterr().err
+    assert "trains the taggers: give --split dev" in capsys.readouterr().err
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
@@ -238,7 +238,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
     for words, message in (
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
-            "the sources contain only one document, which is held out for validation",
+            "the only document is held out",
         ),
         (
             ["neighbours", run, "cat", "--in", "a dog"],

@@ -189,7 +189,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (
             XL,
             "model.adaptive_cutoffs=9,4",
-            "adaptive_cutoffs=(9, 4) must be strictly increasing: sort them",
+            "adaptive_cutoffs=(9, 4) must ascend: sort them",
         ),
         (XL, "isolate_documents=True", "whose memory spans documents"),
         ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),

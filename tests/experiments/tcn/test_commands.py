@@ -137,7 +137,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
     write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
     for words, message in (
         (["jsb"], "data is missing: give "),
-        (["jsb", "--data", str(other)], "in 'traindata' are not matrices with 88 columns"),
+        (["jsb", "--data", str(other)], "'traindata' must hold matrices with 88 columns"),
         (["jsb", "--data", str(loud)], "columns of zeros and ones"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
@@ -226,7 +226,7 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
     assert opened("ptb_characters", data=str(tmp_path)).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
-    with pytest.raises(Exception, match="valid.txt contains 'c', which does not occur"):
+    with pytest.raises(Exception, match="valid.txt contains 'c', which train.txt lacks"):
         opened("ptb_words", data=str(tmp_path))
 
 
