@@ -1,6 +1,5 @@
 import contextlib
 import io
-import json
 import subprocess
 import threading
 
@@ -16,7 +15,6 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import refuses
-from tests.toys.tasks import train_toy, write_toy
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -103,24 +101,6 @@ def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch, e
     lines = made_up_lines(6, 20, seed=2)
     serving.check_agreement(answers, [lines[:1], lines])
     assert np.ptp(answers["SavedModel"](lines)[:, 0]) > 1e-2
-
-
-def test_a_runs_exports_have_its_accuracy(tmp_path, exported_here):
-    write_toy(tmp_path)
-    run = tmp_path / "run"
-    train_toy(tmp_path, run)
-    words = ["--batch-sizes", "2", "--rows", "4", "--rounds", "1", "--warm-up", "1", "--run"]
-    options = serving.command.parse_args([*words, str(run)])
-    [(setting, rows)] = serving.run_tables(options, tmp_path)
-    assert setting.endswith("lines of validation, batch 2")
-    names = ["SavedModel", "SavedModel, bfloat16", "LiteRT", "LiteRT, int8"]
-    assert [row["name"] for row in rows] == names
-    best = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
-    assert rows[0]["accuracy"] == pytest.approx(best)
-    assert rows[2]["accuracy"] == pytest.approx(best)
-    for rounded in (rows[1], rows[3]):
-        assert rounded["accuracy"] == pytest.approx(best, abs=0.05)
-        assert rounded["more"].keys() >= {"accuracy", "same class"}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
     python -m experiments.lab.benchmarks.serving                       # short: 1 minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
-    python -m experiments.lab.benchmarks.serving --run RUN --out DIR
     python -m experiments.lab.benchmarks.serving --served served/sst2 --clients 8 --out DIR
 
 All implementations under comparison have the same BERT classifier with the same random weights.
@@ -18,9 +17,6 @@ called in this process, by one client and by several clients.
 
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
 SavedModel compiled by XLA (`macaron keras_model --compile`).
-
-With `--run`, the benchmark times only a fine-tuning run, exported in float32, in bfloat16 and in
-LiteRT. It also reports the accuracy on the validation split.
 
 With `--served`, the benchmark times only a folder of exported versions: in this process, and over
 HTTP in `macaron serve` with default settings, by one client and then by `--clients` clients.
@@ -48,14 +44,9 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-import macaron_tf
-from experiments.finetune.run import FinetuningRun
 from experiments.lab.benchmarks import peers
-from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
-from experiments.run import saved_data_dir
+from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
 from macaron_tf.cli.arguments import argument, count, path_argument, switch
-from macaron_tf.data.buckets import in_parts
-from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
 from macaron_tf.engines.exported import ExportedModel, find_version
@@ -64,7 +55,6 @@ from macaron_tf.hub import read_hugging_face
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.tasks import labelled
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -118,11 +108,6 @@ command = Benchmark(
         choices=("none", "tiny", "small", "base", "big"),
     ),
     count("--new-tokens", "number of tokens in each translation", 24, minimum=2),
-    path_argument(
-        "--run",
-        "folder of a fine-tuning run on a task that classifies single texts; the benchmark then "
-        "times only this run (default: time models with random weights)",
-    ),
     path_argument(
         "--served OUT",
         "folder of an exported model; the benchmark then times only this model, in this process "
@@ -289,43 +274,11 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return network
 
 
-def _exported(
-    command: str, location: str, folder: pathlib.Path, output: str, *arguments: str
-) -> Answer:
-    """Exports a model by a command of `export`, and loads the SavedModel.
-
-    The command runs in a process of its own, because `experiments` must not import `export`.
-
-    Args:
-        command: name of the command.
-        location: path of the model to export.
-        folder: folder of the exported versions.
-        output: name of the model output with the answers.
-        arguments: further arguments of the command.
-
-    Returns:
-        A function from lines to answers, which calls the SavedModel.
-
-    Raises:
-        UserError: the command failed.
-    """
-    command_line = [sys.executable, "-m", "macaron_tf", command, location, *arguments]
-    process = subprocess.run(command_line, stdout=subprocess.PIPE, text=True, check=False)
-    if process.returncode:
-        raise UserError(f"`macaron {command}` failed: read its error message above")
-    model = tf.saved_model.load(str(folder / "1"))
-
-    def answer(lines: Sequence[str]) -> np.ndarray:
-        # Keeps a reference to the model, because a signature alone does not keep the model alive.
-        return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
-
-    return answer
-
-
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: str) -> Answer:
     """Exports a network by `macaron keras_model`, and loads the SavedModel.
 
-    The command reads the network from a .keras file, which the function writes first.
+    The command runs in a process of its own, because `experiments` must not import `export`. It
+    reads the network from a .keras file, which the function writes first.
 
     Args:
         network: the network.
@@ -340,10 +293,17 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: s
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
     vocabulary.save(folder)
-    folders = str(folder), str(folder / "served")
-    return _exported(
-        "keras_model", str(folder / "model.keras"), folder / "served", output, *folders, *arguments
-    )
+    command = [sys.executable, "-m", "macaron_tf", "keras_model", str(folder / "model.keras")]
+    command += [str(folder), str(folder / "served"), *arguments]
+    if subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).returncode:
+        raise UserError("`macaron keras_model` failed: read its error message above")
+    model = tf.saved_model.load(str(folder / "served" / "1"))
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        # Keeps a reference to the model, because a signature alone does not keep the model alive.
+        return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
+
+    return answer
 
 
 def our_answers(
@@ -625,58 +585,9 @@ def main(options: argparse.Namespace) -> Tables:
     if options.served:
         yield from server_tables(options)
         return
-    begin, tables = (set_threads, run_tables) if options.run else (peers.set_up, model_tables)
-    begin(options.threads)
+    peers.set_up(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        yield from tables(options, pathlib.Path(folder))
-
-
-def run_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times the exports of a fine-tuning run, and computes their accuracy on the validation split.
-
-    Args:
-        options: parsed options of the command.
-        folder: folder for the exports.
-
-    Yields:
-        Pairs of a table title and the rows of the table.
-
-    Raises:
-        UserError: the run was not trained to classify single texts.
-    """
-    run = FinetuningRun.open(options.run)
-    task, recipe = run.task, run.recipe
-    if task.kind != "classification" or task.second or task.regression:
-        raise UserError(
-            f"--run {options.run} must classify single texts, as for sst2, not {task.name}"
-        )
-    split, tfds = task.validation_splits[0], Tfds(saved_data_dir(options.run))
-    examples = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
-    answers = {}
-    for name, flags in ((SAVED_MODEL, ()), (f"{SAVED_MODEL}, bfloat16", ("--bfloat16",))):
-        versions = folder / str(len(answers))
-        answers[name] = _exported(
-            "export", options.run, versions, "probabilities", str(versions), *flags
-        )
-    model = macaron_tf.load(options.run)
-    answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
-    # LiteRT handles requests of at most 4 lines.
-    parts = [examples.first[part] for part in in_parts(len(examples), 4)]
-    classes = {
-        name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
-        for name, answer in answers.items()
-    }
-    for batch in options.batch_sizes:
-        requests = [examples.first[i : i + batch] for i in range(0, options.rows, batch)]
-        rows = with_latencies(answers, requests, options)
-        for row in rows:
-            row["accuracy"] = float(np.mean(classes[row["name"]] == examples.labels))
-            share_equal = np.mean(classes[row["name"]] == classes[SAVED_MODEL])
-            row["more"] |= {
-                "accuracy": f"{row['accuracy']:.4f}",
-                "same class": f"{share_equal:.4f}",
-            }
-        yield f"{task.name}, {len(examples):,} lines of {split}, batch {batch}", rows
+        yield from model_tables(options, pathlib.Path(folder))
 
 
 def model_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
