@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
+    CHECKPOINT,
     Distinct,
     Part,
     argument,
-    checkpoint,
     count,
     group,
     local_path_argument,
@@ -267,7 +267,7 @@ TFDS = together(
     switch("--download", "download and prepare datasets that are missing in --data-dir"),
 )
 RUN = path_argument("run", "folder of the training run")
-TRAINED = together(RUN, checkpoint())
+TRAINED = together(RUN, CHECKPOINT)
 RUN_TO_TRAIN = path_argument(
     "run", "folder for the new run; if the folder contains an interrupted run, training resumes"
 )

@@ -85,18 +85,10 @@ sentence encoder.
 """
 
 
-def _run(text: str = "folder of the run, or another location that `macaron_tf.load` accepts"):
-    return cli.path_argument("run MODEL", text)
-
-
-_CHECKPOINT = cli.checkpoint(
-    "checkpoint of a run: 'average', 'best', 'last' or a training step (default: the first of "
-    "average, best and last that exists)"
-)
 _SETTINGS = "training.max_steps=500, model.dropout=0 or source=tsv:FILE"
 _RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.settings(_SETTINGS))
 _POOLED = cli.together(
-    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, _CHECKPOINT, cli.DEVICES
+    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, cli.CHECKPOINT, cli.DEVICES
 )
 _SOURCE = cli.path_argument(
     "--source",
@@ -154,7 +146,7 @@ COMMANDS = (
         "score a run on the validation data of its task, or an encoder on a task",
         "experiments.evaluate:run",
         cli.epilog(_EVALUATE),
-        _run(),
+        cli.MODEL,
         _SOURCE,
         cli.argument(
             "--split",
@@ -179,7 +171,7 @@ COMMANDS = (
         "answer texts: classify, translate, continue, fill in [MASK], or encode as vectors",
         "experiments.predict:run",
         cli.epilog(_PREDICT),
-        _run(),
+        cli.MODEL,
         cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
         cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
         cli.path_argument(
@@ -191,14 +183,14 @@ COMMANDS = (
         cli.BACKWARD,
         cli.settings("beam_size=8 or temperature=0.7", "--set"),
         cli.LOWER_CASE,
-        _CHECKPOINT,
+        cli.CHECKPOINT,
         cli.DEVICES,
     ),
     cli.command(
         "score",
         "print the perplexity of text files by a language model, per token and per word",
         "experiments.score:run",
-        _run(),
+        cli.MODEL,
         cli.path_argument(
             "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
         ),
@@ -213,7 +205,7 @@ COMMANDS = (
             "in the next window (default: half of the window)",
         ),
         cli.path_argument("--output FILE", "also write the scores to this JSON file"),
-        _CHECKPOINT,
+        cli.CHECKPOINT,
     ),
     cli.command(
         "average",
@@ -299,7 +291,7 @@ COMMANDS = (
         cli.path_argument(
             "out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"
         ),
-        cli.checkpoint(),
+        cli.CHECKPOINT,
         cli.TFDS,
     ),
     cli.command(
@@ -308,7 +300,7 @@ COMMANDS = (
         "several sets of sentence pairs",
         "experiments.embed.evaluate:run_sets",
         cli.extra("evaluate"),
-        _run(),
+        cli.MODEL,
         cli.path_argument(
             "sets SET",
             "sets of pairs with scores from 0 to 5, as NAME=SOURCE: mine=tsv:FILE, with the "
@@ -323,7 +315,7 @@ COMMANDS = (
         "search",
         "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.embed.evaluate:search",
-        _run(),
+        cli.MODEL,
         cli.local_path_argument(
             "--corpus FILE",
             "file to search, one sentence per line; FILE.HASH.npy caches the sentence vectors",

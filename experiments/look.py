@@ -27,7 +27,6 @@ from matplotlib.figure import Figure
 from experiments import command_line as cli
 from experiments import studies
 from experiments.run import checkpoint_location
-from macaron_tf.cli import arguments
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError, check_encodable, needs_vocabulary
@@ -346,12 +345,12 @@ main = cli.single_program(
     "macaron look",
     __doc__,
     "experiments.look:run",
-    arguments.MODEL,
+    cli.MODEL,
     cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
     cli.path_argument(
         "--out DIR",
         "output folder for the pictures and their arrays, look.npz (default: %(default)s)",
         default="look",
     ),
-    arguments.CHECKPOINT,
+    cli.CHECKPOINT,
 )

@@ -495,45 +495,40 @@ def default_splits(source: str | None, splits: list[str]) -> list[str]:
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
-def save_scores(path: str | os.PathLike, description: str, record, is_chosen: bool) -> None:
-    """Writes scores to a JSON file, and prints the path of the file.
+def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
+    """Returns a name for a file of scores.
 
-    Args:
-        path: path of the file.
-        description: description of the scores, which is printed before the path.
-        record: contents of the file.
-        is_chosen: whether the user chose the path. If not, and the file cannot be written, as in a
-            read-only run, the function only warns on stderr.
-    """
-    try:
-        write_json(storage.as_path(path), record)
-        print(f"{description}: {path}")
-    except UserError as error:
-        if is_chosen:
-            raise
-        print(f"warning: the {description} are not saved, because {error}", file=sys.stderr)
-
-
-def write_scores(
-    output: str | None, run: epath.Path, what: str, subject: str, settings: str, identity, record
-) -> None:
-    """Writes scores to a JSON file in a folder by `save_scores`.
-
-    The file name is the end of `subject` (at most 100 characters, with hyphens in place of special
+    The name is the end of `subject` (at most 100 characters, with hyphens in place of special
     characters), followed by `settings` and a hash of `identity`. Another `identity` therefore gives
     another file.
 
     Args:
-        output: folder for the file; `None` means the folder `scores` of the run.
-        run: folder of the evaluated run.
-        what: description, see `save_scores`.
         subject: names of the source and the splits.
-        settings: description of the settings, for the file name.
+        settings: description of the settings.
         identity: weights, texts and settings that determine the scores.
-        record: contents of the file.
     """
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
     text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    path = storage.as_path(output or run / "scores") / f"{stem}-{settings}{digest}.json"
-    save_scores(path, what, record, bool(output))
+    return f"{stem}-{settings}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def save_scores(output: str | None, run: epath.Path, name: str, record: typing.Any) -> None:
+    """Writes scores to the JSON file `name`.json, and prints the path of the file.
+
+    If the user chose no folder, and the file cannot be written, as in a read-only run, the function
+    only warns on stderr.
+
+    Args:
+        output: folder for the file; `None` means the folder `scores` of the run.
+        run: folder of the evaluated run.
+        name: name of the file, without .json.
+        record: contents of the file.
+    """
+    path = storage.as_path(output or run / "scores") / f"{name}.json"
+    try:
+        write_json(path, record)
+        print(f"scores: {path}")
+    except UserError as error:
+        if output:
+            raise
+        print(f"warning: the scores are not saved, because {error}", file=sys.stderr)

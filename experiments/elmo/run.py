@@ -18,7 +18,6 @@ from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, check_encodable
-from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.settings import INT32, Count, Natural
@@ -214,8 +213,7 @@ def evaluate(elmo_run: ElmoRun, options: argparse.Namespace) -> None:
     model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
     record = {"checkpoint": weights.name, **evaluate_model(model, held_out.evaluation_dataset())}
     print("\n".join(f"{name:12} {value}" for name, value in record.items()))
-    path = as_path(options.output or elmo_run.path / "scores") / f"{weights.name}.json"
-    save_scores(path, "metrics", record, bool(options.output))
+    save_scores(options.output, elmo_run.path, weights.name, record)
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:

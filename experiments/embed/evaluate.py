@@ -15,7 +15,8 @@ from experiments.run import (
     checkpoint_location,
     default_splits,
     metrics_line,
-    write_scores,
+    save_scores,
+    scores_name,
 )
 from experiments.studies import table
 from macaron_tf.cli.program import decoded
@@ -103,14 +104,9 @@ def _write_results(
     """
     if options.output or encoder_run:
         path = encoder_run and encoder_run.path
-        fields = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
-        record = {
-            "encoder": checkpoint_location(options.run, options.checkpoint),
-            **fields,
-            **record,
-        }
-        identity = [encoder.identity(), *texts]
-        write_scores(options.output, path, "metrics", subject, "", identity, record)
+        location = checkpoint_location(options.run, options.checkpoint)
+        name = scores_name(subject, "", [encoder.identity(), *texts])
+        save_scores(options.output, path, name, {"encoder": location, **encoder.facts(), **record})
 
 
 def run_sets(options: argparse.Namespace) -> None:

@@ -9,8 +9,9 @@ from experiments.finetune.run import TRAIN, FinetuningRun, TaskData, by_split, m
 from experiments.run import (
     default_splits,
     metrics_line,
+    save_scores,
+    scores_name,
     write_json,
-    write_scores,
 )
 from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
@@ -98,10 +99,10 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
             name: labelled_task.answers(outputs[name], rows) for name, rows in examples.items()
         },
     }
-    subject = f"{source}-{'-'.join(splits)}"
     identity = [manifest["files"], {name: vars(rows) for name, rows in examples.items()}]
-    what, settings = "metrics and predictions", "-".join([checkpoint.name, *languages, ""])
-    write_scores(options.output, run.path, what, subject, settings, identity, record)
+    settings = "-".join([checkpoint.name, *languages, ""])
+    name = scores_name(f"{source}-{'-'.join(splits)}", settings, identity)
+    save_scores(options.output, run.path, name, record)
 
 
 def check_trained(run: FinetuningRun, train: Any) -> None:

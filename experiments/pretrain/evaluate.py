@@ -8,7 +8,6 @@ from experiments.run import save_scores
 from experiments.train import evaluate_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
@@ -73,6 +72,5 @@ def run(opened: PretrainingRun, options: argparse.Namespace) -> None:
         **memory,
         **metrics,
     }
-    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}.json"
-    path = as_path(options.output or opened.path / "scores") / name
-    save_scores(path, "scores", record, bool(options.output))
+    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}"
+    save_scores(options.output, opened.path, name, record)

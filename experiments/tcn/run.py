@@ -15,7 +15,6 @@ from experiments.tcn.data import TaskData
 from experiments.tcn.tasks import TASKS
 from experiments.train import evaluate_model
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalConfig, TemporalModel
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.settings import INT32, Count, OneOf
@@ -157,6 +156,5 @@ def evaluate(opened: SequenceRun, options: argparse.Namespace) -> None:
         if dataset is not None:
             record[split] = task_metrics(model, dataset)
             print(f"{split:12} {metrics_line(record[split])}")
-    path = as_path(options.output or opened.path / "scores") / f"{checkpoint.name}.json"
     record = {"checkpoint": checkpoint.name, **record}
-    save_scores(path, "metrics", record, bool(options.output))
+    save_scores(options.output, opened.path, checkpoint.name, record)

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 
-from experiments.run import default_splits, write_scores
+from experiments.run import default_splits, save_scores, scores_name
 from experiments.text_to_text.run import TextPairs, TextRun
 from experiments.train import generated
 from macaron_tf.errors import check_packages
@@ -39,9 +39,6 @@ def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }
-        subject, identity = (
-            f"{pairs.task}-{record['source']}-{pairs.split}",
-            [pairs.pairs, decoding],
-        )
-        settings, what = f"{checkpoint.name}-", "scores and answers"
-        write_scores(options.output, opened.path, what, subject, settings, identity, record)
+        subject = f"{pairs.task}-{record['source']}-{pairs.split}"
+        name = scores_name(subject, f"{checkpoint.name}-", [pairs.pairs, decoding])
+        save_scores(options.output, opened.path, name, record)

@@ -5,7 +5,7 @@ import dataclasses
 import time
 
 from experiments import registry
-from experiments.run import Run, default_splits, write_scores
+from experiments.run import Run, default_splits, save_scores, scores_name
 from experiments.train import generated
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
@@ -104,8 +104,8 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     }
     settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
     identity = [conditions, manifest["files"], list(pairs)]
-    subject, what = f"{source}-{split}", "scores and translations"
-    write_scores(options.output, opened.path, what, subject, settings, identity, record)
+    name = scores_name(f"{source}-{split}", settings, identity)
+    save_scores(options.output, opened.path, name, record)
 
 
 def run_compare(options: argparse.Namespace) -> None:

@@ -246,22 +246,15 @@ def settings(examples: str, flag: str = "--set") -> Part:
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
-def checkpoint(
-    names: str = "checkpoint to load: 'best', 'last' or the number of a training step (default: "
-    "'best', or 'last' if the run was never validated)",
-) -> Part:
-    """Returns a part that adds the flag `--checkpoint`, with the help text `names`."""
-    return argument("--checkpoint NAME", names)
-
-
 MODEL = path_argument(
     "run",
     "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
     "hugging-face:DIR",
 )
-CHECKPOINT = checkpoint(
+CHECKPOINT = argument(
+    "--checkpoint NAME",
     "average, best, last or the number of a training step (default: average if the run has "
-    "averaged weights of its newest checkpoints; otherwise best, or last without a validation)"
+    "averaged weights of its newest checkpoints; otherwise best, or last without a validation)",
 )
 TRUST_CODE = switch(
     "--trust-code",

@@ -113,7 +113,7 @@ def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, caps
     assert main(["evaluate", str(run), *words]) == (2 if output else 0)
     printed = capsys.readouterr()
     assert "score " in printed.out and "50 examples of validation" in printed.out
-    start = "error: " if output else "warning: the metrics and predictions are not saved, because "
+    start = "error: " if output else "warning: the scores are not saved, because "
     assert f"{start}cannot write {run}/scores/" in printed.err
 
 
