@@ -10,6 +10,7 @@ The same commands pre-train (bert_tiny), fine-tune (finetune:sst2), train senten
 """
 
 from experiments import command_line as cli
+from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
 
 _TRAIN = f"""examples:
@@ -146,7 +147,7 @@ COMMANDS = (
         "score a run on the validation data of its task, or an encoder on a task",
         "experiments.evaluate:run",
         cli.epilog(_EVALUATE),
-        cli.MODEL,
+        MODEL,
         _SOURCE,
         cli.argument(
             "--split",
@@ -171,7 +172,7 @@ COMMANDS = (
         "answer texts: classify, translate, continue, fill in [MASK], or encode as vectors",
         "experiments.predict:run",
         cli.epilog(_PREDICT),
-        cli.MODEL,
+        MODEL,
         cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
         cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
         cli.path_argument(
@@ -190,7 +191,7 @@ COMMANDS = (
         "score",
         "print the perplexity of text files by a language model, per token and per word",
         "experiments.score:run",
-        cli.MODEL,
+        MODEL,
         cli.path_argument(
             "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
         ),
@@ -300,7 +301,7 @@ COMMANDS = (
         "several sets of sentence pairs",
         "experiments.embed.evaluate:run_sets",
         cli.extra("evaluate"),
-        cli.MODEL,
+        MODEL,
         cli.path_argument(
             "sets SET",
             "sets of pairs with scores from 0 to 5, as NAME=SOURCE: mine=tsv:FILE, with the "
@@ -315,7 +316,7 @@ COMMANDS = (
         "search",
         "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.embed.evaluate:search",
-        cli.MODEL,
+        MODEL,
         cli.local_path_argument(
             "--corpus FILE",
             "file to search, one sentence per line; FILE.HASH.npy caches the sentence vectors",

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from experiments import command_line as cli
 from experiments import studies
 from experiments.run import checkpoint_location
+from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError, check_encodable, needs_vocabulary
@@ -345,7 +346,7 @@ main = cli.single_program(
     "macaron look",
     __doc__,
     "experiments.look:run",
-    cli.MODEL,
+    MODEL,
     cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
     cli.path_argument(
         "--out DIR",
