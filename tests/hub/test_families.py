@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
+from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.family import ModelFolder
@@ -214,6 +215,75 @@ def test_every_field_is_read_or_without_effect(family, tmp_path, capsys):
     # `chunk_size_feed_forward` adds the 64 terms of a float32 sum in another order.
     logits, before = their_logits(again, ids), their_logits(theirs, ids)
     np.testing.assert_allclose(logits, before, rtol=0, atol=2e-6 * np.abs(before).max())
+
+
+def other_values(name: str, value) -> list:
+    """Returns other values of a field of `config.json`, right ones and wrong ones."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, float):
+        return [value / 2 + 0.1, value * 3 + 0.01]
+    if isinstance(value, int):
+        return [value + 1, value * 2 + 2]
+    if isinstance(value, str):
+        names = ("relu", "gelu_new", "silu", "tanh", "mean", "cls", "last")
+        return [other for other in names if other != value]
+    return ([1] if name.endswith("_id") else [1, True, "mean"]) if value is None else []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in KINDS if name != "xlnet"])
+def test_a_flipped_field_changes_our_logits_as_theirs_or_is_refused(family, tmp_path):
+    """Each field of `config.json` in turn. Where transformers refuses the folder, we may answer."""
+    ids = np.random.default_rng(0).integers(5, 13, (2, 9)).astype("int32")
+    if family in ENCODERS:
+        theirs = peer_encoders.make(family, peer_encoders.masked_head(family), tmp_path)
+        batch = peer_encoders.batch(theirs, family)
+        real = batch["attention_mask"] == 1
+    elif family in ("t5", "bart"):
+        theirs, _ = getattr(peer_encoder_decoders, f"{family}_directory")(tmp_path)
+    else:
+        theirs = peer_language_models.make(family, tmp_path)
+
+    def expected() -> np.ndarray:
+        options = {"output_loading_info": True}
+        model, info = type(theirs).from_pretrained(tmp_path, **options)
+        if info["missing_keys"] or info["mismatched_keys"]:
+            raise ValueError("the weights do not fit")
+        if family in ENCODERS:
+            return peer_encoders.call(model.eval(), batch).logits.numpy()[real]
+        return their_logits(model.eval(), ids)
+
+    def found() -> np.ndarray:
+        network = macaron_tf.load(f"hugging-face:{tmp_path}").network
+        if family in ENCODERS:
+            hidden = network.hidden_states(peer_encoders.ours_of(batch))
+            return numpy_of(network.masked_logits(tf.boolean_mask(hidden, real)))
+        pair = family in ("t5", "bart")
+        return numpy_of(network({"source": ids, "target": ids} if pair else {"token_ids": ids}))
+
+    file = tmp_path / "config.json"
+    fields = json.loads(theirs.config.to_json_string(use_diff=False))
+    fields |= json.loads(file.read_text())
+    kept = {"architectures", "vocab_size", "dtype", "torchscript", "return_dict"}
+    kept |= {"output_attentions", "output_hidden_states", "is_encoder_decoder"}
+    counts = {"equal": 0, "refused": 0}
+    for name in fields.keys() - kept:
+        for value in other_values(name, fields[name]):
+            file.write_text(json.dumps({**fields, name: value}))
+            try:
+                logits = found()
+            except UserError:
+                counts["refused"] += 1
+                continue
+            try:
+                right = expected()
+            except Exception:  # errors of every type leave transformers for a wrong value
+                continue
+            logits, scale = logits[..., : right.shape[-1]], max(np.abs(right).max(), 1)
+            np.testing.assert_allclose(logits, right, rtol=0, atol=1e-4 * scale, err_msg=name)
+            counts["equal"] += 1
+    assert min(counts.values()) > 8, counts
 
 
 def test_an_unknown_field_and_names_of_wrappers(tmp_path, capsys):
