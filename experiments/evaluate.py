@@ -21,6 +21,8 @@ def run(options: argparse.Namespace) -> None:
     A run is scored by its own kind. With `--task`, any encoder is scored as a sentence encoder.
     """
     location = locate(options.run)
+    if location.library and not location.folder.exists():
+        raise UserError(f"there is no folder {location.folder}: check the path")
     if location.without_recipe and not options.task:
         raise UserError(
             f"{options.run} was saved without a training recipe, which says how it is scored: give "

@@ -208,9 +208,10 @@ def evaluate(elmo_run: ElmoRun, options: argparse.Namespace) -> None:
     weights = elmo_run.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(elmo_run.recipe, elmo_run.vocabulary, options.tfds)
     elmo_run.check_data(rows.fingerprint())
-    network = elmo_run.load_network(weights)
     training = dataclasses.replace(elmo_run.recipe.training, ema_decay=None)
-    model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
+    with options.devices.scope():
+        network = elmo_run.load_network(weights)
+        model = build_fit_model(network, elmo_run.recipe.make_objective(), training)
     record = {"checkpoint": weights.name, **evaluate_model(model, held_out.evaluation_dataset())}
     print("\n".join(f"{name:12} {value}" for name, value in record.items()))
     save_scores(options.output, elmo_run.path, weights.name, record)
