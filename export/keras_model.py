@@ -43,9 +43,7 @@ def run(options: argparse.Namespace) -> None:
     if labels and not is_classifier:
         raise UserError(f"{options.model} is not a classifier: leave --labels out")
     if not is_classifier and not isinstance(model.task, Translation):
-        raise UserError(
-            f"{options.model} is a {type(model.network).__name__}: give a classifier or translator"
-        )
+        raise UserError(f"{options.model} is no classifier or translator: give one")
     print(model.export(options.out, bfloat16=options.bfloat16, **search))
 
 

@@ -86,13 +86,11 @@ def check_choice(argument: str, value: str, choices: Sequence[str]) -> str:
     return value
 
 
-def check_divisible(dividend_name: str, dividend: int, divisor_name: str, divisor: int) -> int:
-    """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
-    if dividend % divisor:
-        raise ValueError(
-            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"
-        )
-    return dividend // divisor
+def check_divisible(name: str, value: int, divisor_name: str, divisor: int) -> int:
+    """Returns `value // divisor`, or raises a ValueError if there is a remainder."""
+    if value % divisor:
+        raise ValueError(f"{name}={value} is not a multiple of {divisor_name}={divisor}")
+    return value // divisor
 
 
 def check_count(argument: str, value: int, minimum: int = 1) -> int:

@@ -54,9 +54,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
         if name and plain and all(keyword.arg for keyword in call.keywords):
             return name, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    raise UserError(
-        f"{text!r} is not NAME or NAME(key=value, ...) with numbers, quoted text or tuples"
-    )
+    raise UserError(f"{text!r} is not NAME or NAME(key=value, ...) with numbers, 'text' or tuples")
 
 
 def find(import_path: str, base: type | None = None, trust_code: bool = False) -> Any:

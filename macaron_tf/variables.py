@@ -60,9 +60,7 @@ def declare(
     default = spec_of(variable)
     axes, decays = tuple(axes) or default.axes, default.decays if decays is None else decays
     if len(axes) != len(default.axes):
-        raise ValueError(
-            f"axes={axes} must name the {len(default.axes)} dimensions of {variable.path}"
-        )
+        raise ValueError(f"axes={axes} must name {len(default.axes)} dimensions of {variable.path}")
     variable.weight_spec = WeightSpec(axes, parts, decays)
     if variable._layout is not None:  # on a device mesh, Keras has already placed the weight
         variable._layout = keras.distribution.distribution().get_variable_layout(variable)

@@ -332,7 +332,7 @@ def test_a_fit_model_takes_pairs_and_saves_the_network(tmp_path):
     ("data", "message"),
     [
         ((ROWS, LABELS), "map the dataset to dicts"),
-        (({"token_ids": ROWS},), "the batches lack the feature 'label'"),
+        (({"token_ids": ROWS},), "not the feature 'label'"),
     ],
 )
 def test_a_fit_model_refuses_other_batches(data, message):

@@ -36,7 +36,7 @@ def run(arguments, **options):
 @pytest.mark.parametrize(
     "arguments, error",
     [
-        (f"{PRINT} > /dev/full", "standard input or output failed (No space left on device)"),
+        (f"{PRINT} > /dev/full", "stdin or stdout failed (No space left on device)"),
         (r"-m macaron_tf predict $'\xff'", r"argument 2 is not UTF-8: encode '\udcff'"),
     ],
 )

@@ -21,9 +21,7 @@ _QUOTED = 80  # maximum number of characters of a wrong value in an error messag
 def parse_body(body: bytes | bytearray) -> dict[str, Any]:
     """Parses the JSON object in a request's body."""
     if sum(map(body.count, (b",", b"[", b"{"))) > _MAX_VALUES:
-        raise ServingError(
-            413, f"the request has more than {_MAX_VALUES:,} JSON values: send several requests"
-        )
+        raise ServingError(413, f"more than {_MAX_VALUES:,} JSON values: send several requests")
     try:
         document = json.loads(body.decode())
     except UnicodeDecodeError as error:
@@ -59,9 +57,7 @@ def decode_inputs(document: dict[str, Any], signature: Signature) -> tuple[Array
         raise _invalid("'instances' is {}, not a list", value)
     if not any(map(_is_named, value if has_rows else [value])):
         if len(names) != 1:
-            raise ServingError(
-                400, f"{key!r} has no names of inputs: send objects with {', '.join(names)}"
-            )
+            raise ServingError(400, f"{key!r} names no input: send objects with {', '.join(names)}")
         columns = {names[0]: value}
     elif has_rows:
         for index, row in enumerate(value):

@@ -114,9 +114,7 @@ class Servable:
     def stream(self, inputs: Arrays) -> Iterator[str]:
         """Yields the text of `serving_default` for a request with one row, in parts."""
         if self._model.texts is None:
-            raise ServingError(
-                501, "this version cannot stream: export it with --lite fp32, or use :predict"
-            )
+            raise ServingError(501, "this version has no streams: export with --lite fp32")
         return self._model.texts.stream(inputs)
 
     def warm_up(self) -> None:

@@ -37,13 +37,9 @@ def check_base_path(base_path: str) -> None:
     if not os.path.isdir(base_path):
         raise UserError(f"{base_path} is not a local folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
-        raise UserError(
-            f"{base_path} is a single version: give {os.path.dirname(os.path.abspath(base_path))}"
-        )
+        raise UserError(f"{base_path} is a single version: give its parent folder")
     if not find_versions(base_path):
-        raise UserError(
-            f"{base_path} has no version of a model, such as 1/{MODEL_FILE}: export a model there"
-        )
+        raise UserError(f"{base_path} has no version such as 1/{MODEL_FILE}: export a model there")
 
 
 class Versions:
@@ -112,9 +108,7 @@ class Versions:
         self.poll()
         if self.current is None:
             reasons = "; ".join(f"version {state[0]}: {state[2][:200]}" for state in self.states())
-            raise UserError(
-                f"no version in {self._base_path} can be loaded ({reasons}): export the model again"
-            )
+            raise UserError(f"no version in {self._base_path} loads ({reasons}): export it again")
         threading.Thread(target=self._watch, name="versions", daemon=True).start()
 
     def stop(self) -> None:

@@ -217,9 +217,7 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
         # An error of a named file has a filename, and a closed pipe has its own status.
         if error.filename or isinstance(error, BrokenPipeError) or error.errno not in _IO_ERRORS:
             raise
-        raise UserError(
-            f"standard input or output failed ({error.strerror}): redirect it elsewhere"
-        ) from error
+        raise UserError(f"stdin or stdout failed ({error.strerror}): redirect it") from error
 
 
 def _open_closed_streams() -> None:

@@ -43,9 +43,7 @@ class LengthLimits(Settings):
 
     def check(self) -> None:
         if self.min_length >= self.max_length:
-            raise self.error(
-                f"min_length={self.min_length} must be below max_length={self.max_length}: lower it"
-            )
+            raise self.error(f"min_length must be below max_length={self.max_length}: lower it")
 
 
 def target_limits(
@@ -102,9 +100,7 @@ class BeamSearchConfig(LengthLimits):
     def check(self) -> None:
         super().check()
         if self.n_best > self.beam_size:
-            raise self.error(
-                f"n_best={self.n_best} must be at most beam_size={self.beam_size}: lower it"
-            )
+            raise self.error(f"n_best={self.n_best} must be at most beam_size={self.beam_size}")
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:

@@ -59,9 +59,7 @@ class GenerationConfig(DrawSettings):
 
     def check(self) -> None:
         if self.min_tokens > self.max_tokens:
-            raise self.error(
-                f"min_tokens={self.min_tokens} must be at most max_tokens={self.max_tokens}"
-            )
+            raise self.error(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}")
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -140,13 +140,9 @@ class TextScorer:
         for number, (context, continuation) in enumerate(pairs, 1):
             # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
-                raise UserError(
-                    f"context {number} is empty, but the model has no [CLS]: give a token or more"
-                )
+                raise UserError(f"context {number} is empty, but there is no [CLS]: give a token")
             if not 1 <= len(continuation) < self.window:
-                raise UserError(
-                    f"answer {number} has {len(continuation)} tokens: give 1 to {self.window - 1}"
-                )
+                raise UserError(f"answer {number} must have 1 to {self.window - 1} tokens")
             max_context = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - max_context, 0) :]]
             first_scored.append(len(row))
@@ -196,9 +192,7 @@ class TextScorer:
             raise UserError(f"stride={stride} skips tokens or is below 1: give 1 to {max_stride}")
         rows, first_scored, next_index, window_start = [], [], 1 - len(self.prefix), 0
         if next_index >= len(ids):
-            raise UserError(
-                f"the text has {len(ids)} tokens: give a text of {next_index + 1} or more"
-            )
+            raise UserError(f"the text has {len(ids)} tokens: give at least {next_index + 1}")
         while next_index < len(ids):
             rows.append([*self.prefix, *ids[window_start : window_start + tokens_per_window]])
             first_scored.append(len(self.prefix) + next_index - window_start)

@@ -170,9 +170,7 @@ class TextGenerator:
             raise UserError("the prompt has no tokens: give a prompt of one or more tokens")
         if self.fits(len(row)):
             return row
-        raise UserError(
-            f"the prompt {text[:40]!r}... has {len(row)} tokens: shorten it to {self.longest}"
-        )
+        raise UserError(f"prompt {text[:40]!r}... has {len(row)} tokens: shorten to {self.longest}")
 
     def _encode(self, text: str) -> list[int]:
         return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])[0]]

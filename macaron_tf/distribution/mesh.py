@@ -56,9 +56,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     for part in text.split(","):
         match = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
         if not match:
-            raise UserError(
-                f"--mesh {text} is not a valid mesh: write devices per axis, such as data=4,model=2"
-            )
+            raise UserError(f"--mesh {text} is no mesh: give devices per axis, as data=4,model=2")
         sizes[match[1]] = int(match[2])
     return sizes
 

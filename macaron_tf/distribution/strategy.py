@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
-from macaron_tf.errors import UserError, first_line, parse_json, plural
+from macaron_tf.errors import UserError, first_line, parse_json
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
@@ -43,15 +43,11 @@ def make_strategy(
             model = build_fit_model(network_fn(), objective, config)
     """
     if name is not None and name not in STRATEGIES:
-        raise UserError(
-            f"--strategy {name} is not a known strategy: give one of {', '.join(STRATEGIES)}"
-        )
+        raise UserError(f"--strategy {name} is unknown: give one of {', '.join(STRATEGIES)}")
     if tpu is not None and name != "tpu":
         raise UserError(f"--tpu {tpu} needs --strategy tpu: give --strategy tpu, or omit --tpu")
     if replicas is not None and name != "mirrored":
-        raise UserError(
-            f"--replicas {replicas} needs --strategy mirrored: give both, or omit --replicas"
-        )
+        raise UserError(f"--replicas {replicas} needs --strategy mirrored: give both or neither")
     if replicas is not None and replicas < 1:
         raise UserError(f"--replicas {replicas} is too small: give 1 or more")
     try:
@@ -67,19 +63,14 @@ def make_strategy(
         elif name == "tpu":
             return _tpu(tpu or "local")
     except RuntimeError as error:
-        raise UserError(
-            f"--strategy {name} comes too late ({error}): call make_strategy before TensorFlow runs"
-        ) from error
+        raise UserError(f"--strategy {name} must come before TensorFlow runs ({error})") from error
     return tf.distribute.get_strategy()
 
 
 def _gpus(name: str, count: int) -> list:
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < count:
-        raise UserError(
-            f"--strategy {name} needs {count} {plural('GPU', count)}, but TensorFlow sees "
-            f"{len(gpus)}: check `nvidia-smi`, or give another strategy or --replicas"
-        )
+        raise UserError(f"--strategy {name} needs {count} GPUs, but TensorFlow sees {len(gpus)}")
     return gpus[:count]
 
 
@@ -129,9 +120,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
-        raise UserError(
-            f"--tpu {name} cannot be reached ({first_line(error)}): give a running TPU, or local"
-        ) from error
+        raise UserError(f"--tpu {name} is unreachable ({first_line(error)}): start it") from error
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:

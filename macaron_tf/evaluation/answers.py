@@ -131,9 +131,7 @@ def score_tags(
         ValueError: the numbers of sentences differ, or the numbers of words in a sentence differ.
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
-        raise ValueError(
-            "predictions and truths must have one tag for each word of the same sentences"
-        )
+        raise ValueError("predictions and truths need one tag for each word of the same sentences")
     predicted, true = _entities(predictions), _entities(truths)
     lenient = _rates({*predicted}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"

@@ -70,18 +70,13 @@ def score(
         ValueError: the array lengths differ, or `groups` of a grouped task are missing.
     """
     if labels is None:
-        raise UserError(
-            f"these examples of {task.name!r} have no labels to score: give a validation split"
-        )
+        raise UserError(f"these examples of {task.name!r} have no labels: give a validation split")
     names = (*task.metrics, *task.more_metrics)
     if not task.metrics:
         raise UserError(f"the task {task.name!r} names none of {', '.join([*METRICS, 'em'])}")
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
-        raise ValueError(
-            f"predictions of shape {predictions.shape} and labels of shape {labels.shape} must be "
-            "one-dimensional and equally long"
-        )
+        raise ValueError(f"predictions {predictions.shape}, labels {labels.shape} must be (N,)")
     if not len(labels):
         raise UserError(f"there are no examples of the task {task.name!r} to score")
     values = {
@@ -227,10 +222,7 @@ def write_submission(
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:
-        raise ValueError(
-            f"predictions of shape {predictions.shape} and indices of shape {indices.shape} must "
-            "be one-dimensional and equally long"
-        )
+        raise ValueError(f"predictions {predictions.shape}, indices {indices.shape} must be (N,)")
     if len(np.unique(indices)) != len(indices):
         raise ValueError(f"{file.name} cannot be written, because an example index occurs twice")
     if not np.isfinite(predictions).all():

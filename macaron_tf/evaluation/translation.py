@@ -159,9 +159,7 @@ def _tokenizer(name: str):
         return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(
-            f"metric.tokenize={name} cannot be used ({reason}): set another tokenizer, such as char"
-        ) from error
+        raise UserError(f"metric.tokenize={name} cannot be used ({reason}): set another") from error
 
 
 @dataclasses.dataclass(frozen=True)

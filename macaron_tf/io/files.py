@@ -116,9 +116,7 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
         with Progress(f"waiting for another process that is {activity}"):
             acquired = lock.acquire()
     except filelock.Timeout as error:
-        raise UserError(
-            f"another process is {activity} in {folder}: wait, or choose another folder"
-        ) from error
+        raise UserError(f"another process is {activity} in {folder}: wait until it ends") from error
     except OSError as error:
         raise UserError(f"cannot write {folder} ({error.strerror}): choose another path") from error
     with acquired:
@@ -166,13 +164,9 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
             is_compressed(path) and isinstance(error, OSError) and error.errno is None
         )
         if not is_damaged:
-            raise UserError(
-                f"cannot read {path} ({storage.reason(error)}): check the path"
-            ) from error
+            raise UserError(f"cannot read {path} ({storage.reason(error)}): check it") from error
         name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
-        raise UserError(
-            f"{path} is a truncated or damaged {name} file ({error}): restore it from a copy"
-        ) from error
+        raise UserError(f"{path} is a damaged {name} file ({error}): restore it") from error
 
 
 def is_csv(path: epath.Path) -> bool:
@@ -208,9 +202,7 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     try:
         yield from ((rows.line_num, cells) for cells in rows)
     except csv.Error as error:
-        raise UserError(
-            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotation marks"
-        ) from error
+        raise UserError(f"{path}, line {rows.line_num} is not valid CSV ({error})") from error
 
 
 def _without_blank_end(path: epath.Path) -> Iterator[str]:

@@ -67,9 +67,7 @@ def check_login(location: str) -> str:
     if revision:
         raise UserError(f"{location} names a revision, but a push creates one: omit @{revision}")
     if not hub.get_token():
-        raise UserError(
-            f"pushing to {location} needs a login: run `hf auth login`, or set HF_TOKEN"
-        )
+        raise UserError(f"pushing to {location} needs a login: run `hf auth login` or set HF_TOKEN")
     return name
 
 

@@ -62,9 +62,7 @@ def select_implementation(implementation: str, dtype: str) -> str:
         name = _scoped_implementation.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
-            raise ValueError(
-                f"implementation={name!r} needs the TensorFlow backend: choose 'scan' or 'loop'"
-            )
+            raise ValueError(f"implementation={name!r} needs TensorFlow: choose 'scan' or 'loop'")
         return "loop" if name in ("auto", "stock") else name
     if name in NAMES:
         return name

@@ -35,9 +35,7 @@ def broadcast_mask(mask):
         return ops.expand_dims(mask, 1)  # (B, 1, T, S)
     if rank == 4:
         return mask
-    raise ValueError(
-        f"the attention mask has shape {mask.shape}, but must have rank 2, 3 or 4: reshape the mask"
-    )
+    raise ValueError(f"the attention mask has shape {mask.shape}, but must have rank 2, 3 or 4")
 
 
 def combine_masks(*masks):
@@ -302,9 +300,7 @@ class MultiHeadAttention(Mixer):
             if cache is not None and context.index is not None:
                 positions = positions + context.index
             elif cache is not None and self.window:
-                raise ValueError(
-                    "a cache with a window holds only the last tokens: set context.positions"
-                )
+                raise ValueError("a windowed cache has only the last tokens: set context.positions")
             elif cache is not None:
                 positions = positions + ops.shape(cache[0])[3]
         positions = ops.cast(positions, "int32")

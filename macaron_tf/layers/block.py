@@ -91,14 +91,10 @@ class Block(Mixer):
         self.scheme = config.splitting(self.scheme)
         class_name = type(self).__name__
         if not self.scheme:
-            raise SettingError(
-                f"block {class_name} has no scheme: set a scheme such as (Mix('tokens'),)"
-            )
+            raise SettingError(f"{class_name} has no scheme: set one, such as (Mix('tokens'),)")
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
-                raise SettingError(
-                    f"the {operator} mixer of {class_name} is a {type(mixer).__name__}, not a Mixer"
-                )
+                raise SettingError(f"{class_name}'s {operator} are mixed by {mixer!r}, no Mixer")
             owner = next(
                 (residual for _, residual in self.sublayers if residual.sublayer is mixer), None
             )
@@ -122,9 +118,7 @@ class Block(Mixer):
             self._steps[-1].append((operator, name))
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = scheme_text(self.scheme) if config.scheme is None else config.scheme
-            raise config.error(
-                f"scheme={text!r} lets no position see another: add tokens, or block='swish_rnn'"
-            )
+            raise config.error(f"scheme={text!r} lets no position see another: add tokens")
 
     def token_mixer(self) -> Mixer:
         """Creates the token mixer, by default self-attention.
@@ -140,9 +134,7 @@ class Block(Mixer):
             if issubclass(attention_class, RotaryAttention):
                 options |= self.config.rotary_options(self.attention_window)
             if not issubclass(attention_class, default_class):
-                raise SettingError(
-                    f"positions={positions!r} needs a subclass of {default_class.__name__}"
-                )
+                raise SettingError(f"positions={positions!r} needs a {default_class.__name__}")
             return self._attention(attention_class, **options)
         return self._attention(
             RelativeAttention,
@@ -209,9 +201,7 @@ class Block(Mixer):
                 width = round(self.config.feed_forward_dim * mix.width)
                 changes = {"activation": mix.activation} if mix.activation else {}
                 if changes and type(self).channel_mixer is not Block.channel_mixer:
-                    raise SettingError(
-                        f"{type(self).__name__}'s channels take no activation: remove 'with'"
-                    )
+                    raise SettingError(f"{type(self).__name__} takes no activation: remove 'with'")
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{index}", mixer, mix, beside
                 last["channels"], beside = mixer, branches
@@ -342,9 +332,7 @@ class Block(Mixer):
             if operator in operators:
                 replaced, shared = getattr(self, name), getattr(other, name, None)
                 if shared is None or _options(replaced) != _options(shared):
-                    raise ValueError(
-                        f"{name} differs between {self.name} and {other.name}: give both the same"
-                    )
+                    raise ValueError(f"{name} differs between {self.name} and {other.name}")
                 # Without `untrack`, Keras would keep tracking the weights of the replaced layer.
                 self._tracker.untrack(replaced)
                 setattr(self, name, shared)

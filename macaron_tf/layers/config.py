@@ -120,9 +120,7 @@ class BlockConfig(FeedForwardConfig):
             check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
-                raise self.error(
-                    f"scheme={self.scheme!r} leaves less than one channel: raise feed_forward_dim"
-                )
+                raise self.error(f"scheme={self.scheme!r} has no channel: raise feed_forward_dim")
 
     def rotary_options(self, window: int) -> dict[str, Any]:
         """Returns the arguments of `RotaryAttention` that configure the rotary positions.

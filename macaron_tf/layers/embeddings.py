@@ -126,9 +126,7 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
     """
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
-        raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend between 0 and vocab_size={vocab_size}"
-        )
+        raise ValueError(f"cutoffs={(*cutoffs,)} must ascend between 0 and vocab_size={vocab_size}")
     return list(itertools.pairwise(bounds))
 
 
@@ -140,9 +138,7 @@ def cluster_width(width: int, divisor: int, cluster: int) -> int:
     """
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
-        raise ValueError(
-            f"divisor={divisor} leaves no width in cluster {cluster}: lower it, or cut fewer"
-        )
+        raise ValueError(f"divisor={divisor} leaves no width in cluster {cluster}: lower it")
     return cluster_dim
 
 

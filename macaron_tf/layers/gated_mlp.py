@@ -73,9 +73,7 @@ class SpatialGating(Recording, keras.layers.Layer):
     def call(self, z, mask=None, addition=None, training=None):
         length = ops.shape(z)[1]
         if isinstance(length, int) and length > self.max_length:
-            raise ValueError(
-                f"a sequence of {length} exceeds max_length={self.max_length}: raise max_length"
-            )
+            raise ValueError(f"a sequence of {length} exceeds max_length={self.max_length}")
         u, v = ops.split(z, 2, axis=-1)  # (B, T, F/2) each
         v = self.norm(v, training=training)
         if mask is not None:

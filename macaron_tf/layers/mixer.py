@@ -148,9 +148,7 @@ class Mixer(Recording, keras.layers.Layer):
         Raises:
             SettingError: the layer does not support cached decoding.
         """
-        raise SettingError(
-            f"{type(self).__name__} does not support cached decoding: define init_cache"
-        )
+        raise SettingError(f"{type(self).__name__} has no cached decoding: define init_cache")
 
     def init_memory(self, batch_size, length: int) -> Any:
         """Returns the state before the first segment of a text: tensors `(B, ...)`.
@@ -162,9 +160,7 @@ class Mixer(Recording, keras.layers.Layer):
         Raises:
             SettingError: the layer does not support a memory.
         """
-        raise SettingError(
-            f"{type(self).__name__} keeps no memory of earlier segments: define init_memory"
-        )
+        raise SettingError(f"{type(self).__name__} keeps no earlier segments: define init_memory")
 
     def call(
         self,

@@ -34,9 +34,7 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
     def build(self, input_shape):
         if input_shape[-1] % 2:
-            raise ValueError(
-                f"hidden_dim={input_shape[-1]} is odd: give an even width for sinusoidal positions"
-            )
+            raise ValueError(f"hidden_dim={input_shape[-1]} must be even for sinusoidal positions")
 
     def call(self, x, position_ids=None):
         half = x.shape[-1] // 2
@@ -85,9 +83,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
         if position_ids is None:
             length = ops.shape(x)[1]
             if isinstance(length, int) and length > self.max_length:
-                raise ValueError(
-                    f"a sequence of {length} exceeds max_length={self.max_length}: shorten it"
-                )
+                raise ValueError(f"a sequence of {length} exceeds max_length={self.max_length}")
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         position_ids = position_ids + self.offset if self.offset else position_ids
         vectors = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
@@ -169,14 +165,9 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
         divisor = 4 if bidirectional else 2
         if num_buckets < divisor or num_buckets % divisor:
-            raise ValueError(
-                f"num_buckets={num_buckets} must be a multiple of {divisor} and at least {divisor}"
-            )
+            raise ValueError(f"num_buckets={num_buckets} must be a positive multiple of {divisor}")
         if max_distance <= num_buckets // divisor:
-            raise ValueError(
-                f"max_distance={max_distance} must be above num_buckets / {divisor} = "
-                f"{num_buckets // divisor}"
-            )
+            raise ValueError(f"max_distance={max_distance} must be above num_buckets / {divisor}")
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
     def build(self):

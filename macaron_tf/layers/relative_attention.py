@@ -132,9 +132,7 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         grouped = self.num_kv_heads != num_heads
         if self.cross or self.window or grouped or self.qk_norm != "none":
-            raise ValueError(
-                "relative attention supports no cross, window, num_kv_heads or qk_norm"
-            )
+            raise ValueError("relative attention has no cross, window, num_kv_heads or qk_norm")
         self.content_bias = self.distance_bias = None  # u and v
         self._shared_biases: Callable | None = None
 

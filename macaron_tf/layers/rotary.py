@@ -52,9 +52,7 @@ class RotaryAttention(MultiHeadAttention):
         rotated_dim = self.rotary_dim or self._head_dim
         name = "rotary_dim" if self.rotary_dim else "head_dim"
         if rotated_dim % 2:
-            raise ValueError(
-                f"{name}={rotated_dim} is odd, but rotary positions rotate pairs: make {name} even"
-            )
+            raise ValueError(f"{name}={rotated_dim} must be even for rotary positions")
         self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 
@@ -103,6 +101,4 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
 def check_scaling(scaling: Sequence[float]) -> None:
     """Raises a ValueError if `scaling` is not valid for `frequencies`."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
-        raise ValueError(
-            f"rotary_scaling={tuple(scaling)} must be (factor,) or (factor, low, high, length)"
-        )
+        raise ValueError(f"rotary_scaling={(*scaling,)} must be (factor[, low, high, length])")

@@ -88,13 +88,9 @@ class Mix:
         check_choice("operator", self.operator, OPERATORS)
         check_choice("solver", self.solver, tuple(SOLVERS))
         if self.step_size == 0:
-            raise ValueError(
-                f"the step size 0 of {self.operator} has no effect: leave {self.operator} out"
-            )
+            raise ValueError(f"step size 0 of {self.operator} has no effect: leave it out")
         if self.width <= 0:
-            raise ValueError(
-                f"the width {self.width} of {self.operator} is not positive: give a width above 0"
-            )
+            raise ValueError(f"width {self.width} of {self.operator} must be above 0")
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"{self.operator} cannot have a width: leave width out")
         if self.width != 1 and self.again:
@@ -102,9 +98,7 @@ class Mix:
         if self.activation is not None:
             if self.operator != "channels" or self.again:
                 subject = "channels with 'again'" if self.again else self.operator
-                raise ValueError(
-                    f"{subject} cannot have an activation: leave out 'with {self.activation}'"
-                )
+                raise ValueError(f"{subject} take no activation: omit 'with {self.activation}'")
             activation(self.activation)
 
     def __str__(self):
@@ -146,9 +140,7 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
         raise ValueError(f"{len(scheme)} operators are too many: give at most {_LIMIT} operators")
     for index, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == earlier.operator for earlier in scheme[:index]):
-            raise ValueError(
-                f"'{mix.operator} again' repeats no earlier {mix.operator}: leave out its 'again'"
-            )
+            raise ValueError(f"'{mix.operator} again' repeats nothing earlier: leave out 'again'")
     return scheme
 
 
@@ -210,7 +202,5 @@ def _parse_count(text: str, length: int) -> int:
     """Parses the number of repeats for a group with `length` operators."""
     count = int(text)
     if not 1 <= count * length <= _LIMIT:
-        raise ValueError(
-            f"{count} x {length} operators are out of range: give 1 to {_LIMIT} operators in all"
-        )
+        raise ValueError(f"{count} x {length} operators: give 1 to {_LIMIT} operators in all")
     return count

@@ -156,9 +156,7 @@ class SwishRNN(Mixer):
 
     def _with_state(self, x, context: Context, state):
         if context.documents is not None:
-            raise ValueError(
-                "SwishRNN takes either a state or several documents per row: leave one of them out"
-            )
+            raise ValueError("SwishRNN takes either a state or several documents per row")
         x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # (B, L, R) each, or (B K, R) in decoding
         # (B, K, k, R) -> (B K, k, R)
         past = ops.reshape(ops.stop_gradient(state), (-1, self.step_size, self.inner_dim))

@@ -195,9 +195,7 @@ class Model(Recording, keras.Model):
         for alias, value in inputs.items():
             name = self._input_name(alias)
             if name in named:
-                raise ValueError(
-                    f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
-                )
+                raise ValueError(f"{model} got {name} twice in {', '.join(inputs)}: remove one")
             if value is not None:
                 is_ids = name == next(iter(self.input_names))
                 value = ops.convert_to_tensor(_filled(value, self.config.pad_id if is_ids else 0))

@@ -100,19 +100,14 @@ class StackConfig(BlockConfig, Sizes):
             raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
-            if (self.rotary_dim or head_dim) % 2:
+            rotated = self.rotary_dim or head_dim
+            if rotated % 2:
                 name = "rotary_dim" if self.rotary_dim else "head_dim"
-                raise self.error(
-                    f"{name}={self.rotary_dim or head_dim} must be even for rotary positions"
-                )
-            if (self.rotary_dim or 0) > head_dim:
-                raise self.error(
-                    f"rotary_dim={self.rotary_dim} must be at most head_dim={head_dim}: lower it"
-                )
-        if self.positions in BY_ATTENTION and self.relative_bias != "none":
-            raise self.error(
-                f"positions={self.positions!r} excludes relative_bias: set it to 'none'"
-            )
+                raise self.error(f"{name}={rotated} must be even for rotary positions")
+            if rotated > head_dim:
+                raise self.error(f"rotary_dim={rotated} must be at most head_dim={head_dim}")
+        if self.positions in (*BY_ATTENTION, "transformer_xl") and self.relative_bias != "none":
+            raise self.error(f"positions={self.positions!r} needs relative_bias='none'")
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
                 raise self.error(f"{name} is empty: give at least one number, such as {example}")
@@ -178,9 +173,7 @@ class StackConfig(BlockConfig, Sizes):
             length: required number of positions. `None` means no requirement.
         """
         if length is not None and self.longest is not None and length > self.longest:
-            raise ValueError(
-                f"max_length={length} is too long for the model: give at most {self.longest}"
-            )
+            raise ValueError(f"max_length={length} is too long: give at most {self.longest}")
 
 
 # Settings that only some layers read. Each layer lists those that it reads in `Recording.reads`.
@@ -275,9 +268,7 @@ class EncoderConfig(StackConfig):
             raise self.error(f"scheme={self.scheme!r} has 'memory' in an encoder: remove 'memory'")
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
-            raise self.error(
-                f"sharing={self.sharing!r} excludes branches (&): set sharing='all' or 'none'"
-            )
+            raise self.error(f"sharing={self.sharing!r} excludes branches (&): set 'all' or 'none'")
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
@@ -287,33 +278,16 @@ class EncoderConfig(StackConfig):
             except ValueError as error:
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
-                raise self.error(
-                    f"embedding_dim={self.embedding_dim} with adaptive_cutoffs needs tied=False"
-                )
+                raise self.error("embedding_dim with adaptive_cutoffs needs tied=False")
+        setting = "positions='transformer_xl'" if self.relative else ""
         if any(self.attention_windows):
             setting = f"attention_windows={self.attention_windows}"
             if self.relative:
-                raise self.error(
-                    f"{setting} excludes positions='transformer_xl': remove one of the two"
-                )
+                raise self.error(f"{setting} excludes positions='transformer_xl': remove one")
             if self.relative_bias != "none":
-                raise self.error(
-                    f"{setting} excludes relative_bias={self.relative_bias!r}: remove one of them"
-                )
-            if self.without_attention:
-                raise self.error(
-                    f"{setting} needs attention: remove block={self.without_attention[0]!r}"
-                )
-        if self.relative:
-            if self.relative_bias != "none":
-                raise self.error(
-                    "positions='transformer_xl' excludes relative_bias: set it to 'none'"
-                )
-            if self.without_attention:
-                raise self.error(
-                    f"positions='transformer_xl' excludes block={self.without_attention[0]!r}: use "
-                    f"one of {', '.join(SEQUENCE_BLOCKS)}"
-                )
+                raise self.error(f"{setting} excludes relative_bias={self.relative_bias!r}")
+        if setting and self.without_attention:
+            raise self.error(f"{setting} excludes block={self.without_attention[0]!r}: remove one")
 
     @property
     def adaptive_embeddings(self) -> bool:
@@ -397,15 +371,9 @@ class EncoderDecoderConfig(StackConfig):
             raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even hidden_dim")
         super().check()
         if self.without_attention:
-            raise self.error(
-                f"block={self.without_attention[0]!r} cannot decode token by token: use one of "
-                f"{', '.join(SEQUENCE_BLOCKS)}, or a class with attends=True"
-            )
+            raise self.error(f"block={self.without_attention[0]!r} needs attends=True to decode")
         if any(self.attention_windows):
-            setting = f"attention_windows={self.attention_windows}"
-            raise self.error(
-                f"{setting} is not supported in an encoder-decoder: remove attention_windows"
-            )
+            raise self.error("attention_windows needs an encoder: leave it out")
 
 
 def differing_fields(config: Any, base: Any) -> dict[str, Any]:

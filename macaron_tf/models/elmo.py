@@ -194,9 +194,7 @@ class WordEncoderConfig(Settings):
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
-            raise self.error(
-                f"max_characters must be ELMo's: set max_characters={self.elmo.max_characters}"
-            )
+            raise self.error(f"max_characters must be ELMo's, {self.elmo.max_characters}")
 
 
 class WordEncoder(Model):

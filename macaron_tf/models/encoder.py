@@ -83,9 +83,7 @@ class Encoder(Model):
             name="embeddings",
         )
         if self.embeddings.embedding_dim != width:
-            raise ValueError(
-                f"embedding_dim={width} must be the shared {self.embeddings.embedding_dim}"
-            )
+            raise ValueError(f"embedding_dim={width} must be {self.embeddings.embedding_dim}")
         self.projection = None
         if width != config.hidden_dim:
             self.projection = Dense(
@@ -145,9 +143,7 @@ class Encoder(Model):
         if documents is not None:
             self.stack.check_documents()
             if memory is not None:
-                raise ValueError(
-                    "document_ids and a memory are mutually exclusive: remove one of the two"
-                )
+                raise ValueError("document_ids and a memory exclude each other: remove one")
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:
                 inputs = {**inputs, "position_ids": _document_positions(masks[-1])}

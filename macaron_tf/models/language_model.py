@@ -84,9 +84,7 @@ class LanguageModel(TokenModel):
 
     def __init__(self, config: EncoderConfig, **kwargs):
         if not config.causal:
-            raise ValueError(
-                "causal=False, but a language model needs causal attention: set causal=True"
-            )
+            raise ValueError("a language model needs causal attention: set causal=True")
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):

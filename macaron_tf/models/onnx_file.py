@@ -50,6 +50,4 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         onnx.checker.check_model(os.fspath(path))
     except onnx.checker.ValidationError as error:
         pathlib.Path(path).unlink()
-        raise UserError(
-            f"tf2onnx cannot convert this network ({first_line(error):.200}): use another format"
-        ) from error
+        raise UserError(f"tf2onnx failed ({first_line(error):.200}): use another format") from error

@@ -212,11 +212,8 @@ class GeneratorDiscriminator(Model):
             for each in (config, generator_config)
         )
         for field, value in shared.items():
-            generator_value = generated[field]
-            if value != generator_value:
-                raise ValueError(
-                    f"{field}={value!r} must equal the generator's {generator_value!r}: set both"
-                )
+            if value != generated[field]:
+                raise ValueError(f"{field}={value!r} must be the generator's {generated[field]!r}")
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(
             generator_config, embeddings=self.encoder.embeddings, name="generator"

@@ -189,16 +189,11 @@ class TwoStreamModel(KeepsMemory, TokenModel):
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
-            raise ValueError(
-                "two streams need positions='transformer_xl' and causal=False: set both"
-            )
+            raise ValueError("two streams need positions='transformer_xl' and causal=False")
         check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
-        for block in self.encoder.stack.blocks:
-            if not block.takes_queries:
-                raise ValueError(
-                    f"{type(block).__name__} shows a query its own token: use transformer blocks"
-                )
+        if not all(block.takes_queries for block in self.encoder.stack.blocks):
+            raise ValueError("two streams need block='transformer', which hides a query's token")
 
     def build(self, input_shape=None):
         super().build(input_shape)

@@ -145,9 +145,7 @@ class Stack(Mixer):
         """Raises a SettingError if a mixer cannot separate the documents within a sequence."""
         for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
             if mixer.keeps_state and not mixer.takes_documents:
-                raise SettingError(
-                    f"{type(mixer).__name__} cannot separate packed documents: use other blocks"
-                )
+                raise SettingError(f"{type(mixer).__name__} mixes packed documents: use others")
 
     def mix(self, x, context: Context, state=None):
         context = context.replace(

@@ -109,10 +109,7 @@ class EncoderClassifier(TokenLevelModel):
         **kwargs,
     ):
         if config.causal and config.summary == "first":
-            raise config.error(
-                "summary='first' sees only the first position under causal=True: set "
-                "summary='last', or use CausalClassifier or CausalMultipleChoice"
-            )
+            raise config.error("summary='first' sees one position under causal=True: set 'last'")
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
         is_modern_bert = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
@@ -517,9 +514,7 @@ def parse_concatenation(text: str) -> tuple[str, ...]:
     """
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
-        raise ValueError(
-            f"concatenation={text!r} must name some of {', '.join(FEATURES)}, each once"
-        )
+        raise ValueError(f"concatenation={text!r} must be some of {', '.join(FEATURES)}, each once")
     return names
 
 

@@ -65,18 +65,12 @@ class TemporalConfig(Settings):
         if not self.widths:
             raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
-            raise self.error(
-                f"set one of input_dim={self.input_dim} and vocab_size={self.vocab_size}, not both"
-            )
+            raise self.error("set either input_dim or vocab_size, not both")
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")
         output_sizes = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != output_sizes:
-            raise self.error(
-                f"tied=True needs output_dim={self.output_dim} = vocab_size={self.vocab_size}, and "
-                f"last width {self.widths[-1]} = embedding_dim={self.embedding_dim}: set "
-                "tied=False, or make them equal"
-            )
+            raise self.error("tied=True needs output_dim = vocab_size, last width = embedding_dim")
 
     @property
     def parameters(self) -> int:

@@ -362,9 +362,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
-            raise UserError(
-                f"{length + 2} tokens need up to {spans} of {SENTINELS} sentinels: {mend}"
-            )
+            raise UserError(f"{length + 2} tokens need {spans} of {SENTINELS} sentinels: {mend}")
         source_length, target_length = self.config.lengths(length)
         piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
 

@@ -259,9 +259,7 @@ class DenoisingConfig(Settings):
     def check(self):
         names = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in names):
-            raise self.error(
-                f"{', denoising.'.join(names)} are all 0, so there is no noise: raise one of them"
-            )
+            raise self.error(f"{', denoising.'.join(names)} are all 0: raise one of them")
 
 
 @dataclasses.dataclass(frozen=True)

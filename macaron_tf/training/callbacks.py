@@ -50,9 +50,7 @@ class Callbacks:
             match = re.fullmatch(r"(\d+):(\d+)", profile)
             updates = (int(match[1]), int(match[2])) if match else (0, 0)
             if not 1 <= updates[0] <= updates[1]:
-                raise UserError(
-                    f"--profile {profile} is not a range of updates: write START:STOP, as in 10:14"
-                )
+                raise UserError(f"--profile {profile} is no range: write START:STOP, as in 10:14")
         return cls(tuple(calls), updates)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:

@@ -292,14 +292,11 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
-    existing = storage.files_in(path)
     replaceable = {MANIFEST, CARD}
     if is_saved(path) or is_of_library(path, library):
         replaceable |= read_manifest(path)["files"].keys()
-    if existing - replaceable:
-        raise UserError(
-            f"{path} holds other files, such as {min(existing - replaceable)}: give another folder"
-        )
+    if others := storage.files_in(path) - replaceable:
+        raise UserError(f"{path} holds other files, such as {min(others)}: give another folder")
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
@@ -309,14 +306,10 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
         UserError: the checkpoint is damaged, or has the format of a newer version of macaron_tf.
     """
     if (damage := find_damage(checkpoint)) is not None:
-        raise UserError(
-            f"{checkpoint} is a damaged checkpoint, because {damage}: restore it, or choose another"
-        )
+        raise UserError(f"{checkpoint} is damaged, because {damage}: restore it, or choose another")
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
-        raise UserError(
-            f"{checkpoint} has format {manifest['format']}, newer than {FORMAT}: update macaron_tf"
-        )
+        raise UserError(f"{checkpoint} has a newer format than {FORMAT}: update macaron_tf")
     return manifest
 
 
@@ -408,14 +401,10 @@ def check_weights(
         owner: noun for the model in the message.
         remedy: end of the message, which says what to do.
     """
-    for saved_weight, present_weight in itertools.zip_longest(
-        saved, present, fillvalue="no further weight"
-    ):
+    for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
-        if re.sub(r"_\d+(?=[/ ])", "", saved_weight) != re.sub(r"_\d+(?=[/ ])", "", present_weight):
-            raise UserError(
-                f"{checkpoint} contains {saved_weight} where {owner} has {present_weight}: {remedy}"
-            )
+        if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
+            raise UserError(f"{checkpoint} contains {theirs} where {owner} has {ours}: {remedy}")
 
 
 def find_checkpoint(
@@ -467,9 +456,7 @@ def find_checkpoint(
     chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
     if chosen_name is None:
         if checkpoints and name in (None, "last"):
-            raise UserError(
-                f"every checkpoint in {directory.path} is damaged: restore them, or train again"
-            )
+            raise UserError(f"every checkpoint in {directory.path} is damaged: restore one")
         advice = (
             f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
         )
@@ -502,9 +489,9 @@ def last_checkpoints(
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
     if len(steps) < count:
+        period = f" at multiples of {every}" if every else ""
         raise UserError(
-            f"{directory.path} has {len(steps)} "
-            f"{plural('checkpoint', len(steps))}{f' at multiples of {every}' if every else ''}: "
+            f"{directory.path} has {len(steps)} {plural('checkpoint', len(steps))}{period}: "
             "average at most that many, train longer, or raise training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
@@ -572,11 +559,9 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                     totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
                 return None
 
-            if external_dataset := file.visititems_links(
-                add
-            ):  # the mean would be written to that file
+            if external := file.visititems_links(add):  # the mean would be written to that file
                 raise UserError(
-                    f"{source} keeps {external_dataset} in another file: give a complete checkpoint"
+                    f"{source} keeps {external} in another file: give a full checkpoint"
                 )
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():

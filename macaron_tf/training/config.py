@@ -130,26 +130,16 @@ class TrainingConfig(Settings):
         if name not in OWN_SETTINGS:
             check_arguments(name, arguments)
         elif arguments:
-            raise self.error(
-                f"optimizer={self.optimizer!r} takes no arguments: set training.beta_1 and so on"
-            )
+            raise self.error(f"optimizer={name} takes no arguments: set training.beta_1 and so on")
         if name == "schedule_free_adamw" and self.ema_decay is not None:
-            raise self.error(
-                f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw: leave it out"
-            )
-        if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
-            raise self.error(
-                f"warmup_steps={self.warmup_steps} must be below max_steps={self.max_steps}"
-            )
-        end = self.schedule_end
+            raise self.error(f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw")
+        end, rate, steps = self.schedule_end, self.learning_rate, self.max_steps
+        if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= steps:
+            raise self.error(f"warmup_steps={self.warmup_steps} must be below max_steps={steps}")
         if end and self.schedule not in ENDING_SCHEDULES:
-            raise self.error(
-                f"schedule_end={end} has no effect in the {self.schedule} schedule: leave it out"
-            )
-        if end and end >= self.learning_rate:
-            raise self.error(
-                f"schedule_end={end} must be below learning_rate={self.learning_rate}: lower it"
-            )
+            raise self.error(f"schedule_end={end} has no effect with schedule={self.schedule}")
+        if end and end >= rate:
+            raise self.error(f"schedule_end={end} must be below learning_rate={rate}")
 
 
 def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:

@@ -365,8 +365,6 @@ def build_jax_model(
             optimizer cannot be built, or `first_stage` is not `None`.
     """
     if first_stage is not None:
-        raise UserError(
-            "first_stage_steps needs the TensorFlow engine: omit --engine jax, or set it to 0"
-        )
+        raise UserError("first_stage_steps needs TensorFlow: omit --engine jax, or set it to 0")
     freeze(network, config)
     return JaxModel(network, objective, config)

@@ -126,9 +126,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Raises a UserError for an argument that a training setting determines."""
     for argument in arguments:
         if setting := _REPLACING_SETTINGS.get(argument):
-            raise UserError(
-                f"optimizer {name} must not set {argument}: set training.{setting} instead"
-            )
+            raise UserError(f"optimizer {name} must not set {argument}: set training.{setting}")
 
 
 def make_keras_optimizer(
@@ -152,7 +150,5 @@ def make_keras_optimizer(
     optimizer.weight_decay = weight_decay
     for argument, setting in _CONFLICTS.items():
         if getattr(optimizer, argument):
-            raise UserError(
-                f"optimizer {name} sets {argument} itself: remove it, and set training.{setting}"
-            )
+            raise UserError(f"optimizer {name} sets {argument} itself: set training.{setting}")
     return optimizer

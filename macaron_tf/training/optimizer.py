@@ -312,8 +312,6 @@ def make_optimizer(
         optimizer = make_keras_optimizer(name, arguments, schedule, decay)
     if decay and not config.decay_vectors:
         if not variables:
-            raise ValueError(
-                "decay_vectors=False needs the model's trainable variables: pass `variables`"
-            )
+            raise ValueError("decay_vectors=False needs the trainable variables: pass `variables`")
         optimizer.exclude_from_weight_decay([v for v in variables if not spec_of(v).decays])
     return optimizer

@@ -334,9 +334,7 @@ class TrainingSession(keras.callbacks.Callback):
         metrics = {name: float(value) for name, value in result.items()}
         config, state = self.config, self.state
         if config.best_metric not in metrics:
-            raise UserError(
-                f"best_metric={config.best_metric!r} must be one of {', '.join(metrics)}"
-            )
+            raise UserError(f"best_metric={config.best_metric!r} is none of {', '.join(metrics)}")
         score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
         loss = math.inf if math.isnan(loss) else loss
         sign, best = -1 if config.lower_is_better else 1, state.best_score
@@ -446,9 +444,7 @@ def train(
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
-        raise UserError(
-            "training.early_stopping_patience needs a validation set: give one, or set it to None"
-        )
+        raise UserError("training.early_stopping_patience needs a validation set: give one")
     model.prepare()
     workers = Workers(model.strategy)
     lock = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()

@@ -228,8 +228,7 @@ def _refuse_damage(path: epath.Path) -> Iterator[None]:
 def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:
     if array.shape != tuple(shape):
         raise UserError(
-            f"{name} has shape {array.shape} in {checkpoint}, but {tuple(shape)} in the model: use "
-            f"its {settings}"
+            f"{checkpoint} has other {settings}: {name} is {array.shape}, not {(*shape,)}"
         )
 
 

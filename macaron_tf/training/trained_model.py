@@ -194,9 +194,7 @@ def features(data) -> dict[str, tf.Tensor]:
     """
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
-        raise UserError(
-            f"the inputs of a batch are of type {type(x).__name__}: map the dataset to dicts"
-        )
+        raise UserError(f"a batch is of type {type(x).__name__}: map the dataset to dicts")
     extras = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in extras.items() if value is not None}}
 
@@ -214,16 +212,10 @@ def freeze(
         matches = [weight for weight in network.weights if part in weight.path]
         if not matches:
             examples = ", ".join(weight.path for weight in network.weights[:5])
-            raise config.error(
-                f"frozen={part!r} matches no weight: give part of a path, such as {examples}"
-            )
+            raise config.error(f"frozen={part!r} matches no weight, such as {examples}")
         for weight in matches:
             weight.trainable = False
     if not network.trainable_variables:
-        raise config.error(
-            f"frozen={config.frozen!r} excludes all weights from training: freeze fewer weights"
-        )
+        raise config.error(f"frozen={config.frozen!r} freezes all weights: freeze fewer")
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
-        raise config.error(
-            f"frozen={config.frozen!r} freezes all weights of the first stage: freeze fewer"
-        )
+        raise config.error(f"frozen={config.frozen!r} freezes all weights of the first stage")

@@ -148,9 +148,7 @@ def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, t
     try:
         return objective(network, batch, training)
     except KeyError as error:
-        raise UserError(
-            f"the batches lack the feature {error} and have only {', '.join(batch)}: add it"
-        ) from error
+        raise UserError(f"batches have {', '.join(batch)}, not the feature {error}") from error
 
 
 def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:

@@ -95,10 +95,10 @@ def test_outputs_to_predictions():
 
 def test_errors():
     for error, reason, asked in (
-        (UserError, "'cola' have no labels to score", (COLA, [0, 1], None)),
+        (UserError, "'cola' have no labels", (COLA, [0, 1], None)),
         (UserError, "no examples of the task 'cola'", (COLA, [], [])),
-        (ValueError, r"shape \(2,\) and labels of shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
-        (ValueError, r"shape \(2, 1\) and labels", (COLA, [[0], [1]], [0, 1])),
+        (ValueError, r"predictions \(2,\), labels \(3,\)", (COLA, [0, 1], [0, 1, 1])),
+        (ValueError, r"predictions \(2, 1\), labels", (COLA, [[0], [1]], [0, 1])),
     ):
         with pytest.raises(error, match=reason):
             glue.score(*asked)
@@ -177,7 +177,7 @@ def test_submission_errors(tmp_path):
         (UserError, "STS-B.tsv cannot be written, b", ("stsb", tmp_path, [1, np.nan], [0, 1])),
         (UserError, "cannot write", ("cola", tmp_path / "file", [1], [0])),
         (ValueError, "an example index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
-        (ValueError, "and indices", ("cola", tmp_path, [1, 0], [0])),
+        (ValueError, ", indices", ("cola", tmp_path, [1, 0], [0])),
     ):
         with pytest.raises(error, match=reason):
             written(*asked)

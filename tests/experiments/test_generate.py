@@ -86,7 +86,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(
     for arguments, words in (
         (["score", number_run, "a"], "is a translator, which"),
         (["predict", tmp_path, "a"], "has no readable model.json"),
-        (["predict", language_run, "a " * 40], "shorten it to"),
+        (["predict", language_run, "a " * 40], "shorten to"),
         (["score", language_run, tmp_path / "none.txt"], "cannot read"),
     ):
         refused(main, arguments, words, tmp_path)

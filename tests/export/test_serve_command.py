@@ -110,7 +110,7 @@ def run(arguments):
     "arguments, words",
     [
         (["{}/missing"], "is not a local folder"),
-        (["{}"], "has no version of a model"),
+        (["{}"], "has no version such as"),
         (["{}/toy/1"], "is a single version"),
         (["{}/toy", "--host", "300.1.1.1"], "of '300.1.1.1' cannot be opened"),
         (["{}/toy", "--host", "a" * 70], "cannot be opened"),

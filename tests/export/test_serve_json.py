@@ -102,7 +102,7 @@ def test_numbers_are_not_cast_with_loss(row):
 def test_invalid_utf8_and_plain_list_for_two_inputs():
     with pytest.raises(ServingError, match="not UTF-8 at byte 16"):
         json_tensors.parse_body(b'{"instances": ["\xff"]}')
-    with pytest.raises(ServingError, match="'instances' has no names of inputs: send objects"):
+    with pytest.raises(ServingError, match="'instances' names no input: send objects"):
         decode('{"instances": [1]}', PAIR)
 
 

@@ -283,7 +283,7 @@ def test_a_failed_load_is_reported_by_its_cause_alone(tmp_path):
 
 def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
     publish(tmp_path, 1)
-    with pytest.raises(UserError, match=r"no version in .* can be loaded \(version 1: "):
+    with pytest.raises(UserError, match=r"no version in .* loads \(version 1: "):
         ModelServer(ServerConfig(str(tmp_path), "toy", port=0)).start()
 
 

@@ -266,7 +266,7 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = f"another process is training in {folder}: wait, or choose another"
+        message = f"another process is training in {folder}: wait"
         with pytest.raises(UserError, match=f"^{message}"), files.only_writer(folder, "training"):
             pass
     finally:

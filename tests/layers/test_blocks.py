@@ -192,9 +192,9 @@ def test_shared_sublayers_are_one(name, operators, tmp_path):
 
 def test_what_cannot_be_shared_is_refused():
     block = layers.TransformerBlock(**OPTIONS)
-    with pytest.raises(ValueError, match="give both the same"):
+    with pytest.raises(ValueError, match="differs between"):
         block.share(layers.TransformerBlock(num_heads=2, feed_forward_dim=32), ("channels",))
     block.share(layers.TransformerBlock(num_heads=2, feed_forward_dim=32), ("tokens",))
-    rejects("give both the same", block.share, layers.block_class("gmlp")(**OPTIONS))
+    rejects("differs between", block.share, layers.block_class("gmlp")(**OPTIONS))
     with pytest.raises(ValueError, match="operators='attention'"):
         block.share(layers.TransformerBlock(**OPTIONS), ("attention",))

@@ -112,10 +112,8 @@ def test_an_encoder_sees_a_document_alone(system):
 def test_what_cannot_keep_documents_apart_says_so():
     given = {"token_ids": ids(2, 6), "document_ids": np.zeros((2, 6), "int32")}
     network = built(models.Encoder, tiny(block="gmlp"))
-    with pytest.raises(SettingError, match="GatedMLP cannot separate the documents"):
+    with pytest.raises(SettingError, match="GatedMLP mixes packed documents"):
         network(given)
     config = tiny(causal=True, positions="transformer_xl")
     network = built(SegmentLanguageModel, config, memory_length=3)
-    rejects(
-        "and a memory are mutually exclusive", network.with_memory, given, network.init_memory(2)
-    )
+    rejects("and a memory exclude each other", network.with_memory, given, network.init_memory(2))

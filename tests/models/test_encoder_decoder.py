@@ -123,7 +123,7 @@ def test_encoder_looks_both_ways_and_the_table_is_one():
     assert all(side.tokens is bart.embedding for side in sides)
     assert sides[0].position_layer is not sides[1].position_layer
     rejects(
-        "max_length=9 is too long for the model: give at most 8",
+        "max_length=9 is too long: give at most 8",
         bart.init_decode,
         inputs()["source"],
         1,

@@ -217,9 +217,7 @@ def test_logits_are_products_with_the_table_of_tokens():
 
 def test_what_cannot_be_is_refused():
     rejects("set causal=True", LanguageModel, EncoderConfig(V, 16, 32, 2, 2))
-    rejects(
-        "max_length=13 is too long for the model: give at most 12", small().init_decode, 2, 1, 13
-    )
+    rejects("max_length=13 is too long: give at most 12", small().init_decode, 2, 1, 13)
     assert small(positions="sinusoidal").init_decode(2, 1, 13)
-    message = "GatedMLP does not support cached decoding: use transformer"
+    message = "GatedMLP has no cached decoding"
     refuses(message, small(**BLOCKS["gmlp"]).init_decode, 2, 1)

@@ -117,7 +117,7 @@ def test_outputs_are_those_of_the_two_parts():
 def test_embeddings_that_differ_are_refused(field, value):
     other = dataclasses.replace(models.generator_config(ELECTRA, 0.5), **{field: value})
     rejects(
-        f"{field}=.* must equal the generator's",
+        f"{field}=.* must be the generator's",
         models.GeneratorDiscriminator,
         ELECTRA,
         other,

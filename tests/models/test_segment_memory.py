@@ -223,5 +223,5 @@ def test_the_memory_is_seen_by_both_streams():
 
 
 def test_what_tells_a_query_its_own_token_is_refused():
-    rejects("shows a query its own token", two_streams, block="swish_rnn")
+    rejects("two streams need block", two_streams, block="swish_rnn")
     rejects("two streams need", two_streams, causal=True)

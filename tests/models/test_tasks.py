@@ -269,7 +269,7 @@ def test_texts_of_one_row_do_not_see_each_other():
 @pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderMultipleChoice])
 def test_a_causal_models_first_position_is_not_classified(kind):
     options = () if kind is models.EncoderMultipleChoice else (3,)
-    rejects("summary='first' sees only the first position", kind, CONFIG, *options)
+    rejects("summary='first' sees one position", kind, CONFIG, *options)
     kind(dataclasses.replace(CONFIG, summary="last"), *options)
 
 

@@ -347,7 +347,7 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
     assert not any("embedding" in v.path for v in model.optimizer.variables)
 
 
-@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "excludes all weights")])
+@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "freezes all weights")])
 def test_what_is_frozen_is_a_part_of_the_network(part, said):
     with pytest.raises(UserError, match=said):
         build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))

@@ -108,7 +108,7 @@ def test_a_run_ends_at_its_last_skipped_update(toys):
 
 @pytest.mark.parametrize("text", ["data", "data=0", "rows=2", "data=2 model=2", "model=-1"])
 def test_a_wrong_mesh_is_refused(text):
-    with pytest.raises(UserError, match="write devices per axis"):
+    with pytest.raises(UserError, match="give devices per axis"):
         parse_mesh(text)
 
 

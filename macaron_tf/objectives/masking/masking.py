@@ -70,9 +70,7 @@ class MaskingConfig(Settings):
 
     def check(self):
         if self.mask + self.random > 1:
-            raise self.error(
-                f"mask={self.mask} and masking.random={self.random} sum to more than 1: lower one"
-            )
+            raise self.error(f"mask={self.mask} + masking.random={self.random} must be at most 1")
 
     def positions(self, length: int) -> int:
         """Returns P, the maximum number of masked tokens in a row, rounded up to a multiple of 8.

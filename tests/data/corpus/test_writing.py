@@ -319,7 +319,7 @@ def test_damage_is_named(make, out):
 def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
     with (
         only_writer(out, "preparing a corpus"),
-        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait, or"),
+        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait"),
     ):
         make()
     assert contents(out) == {}

@@ -240,9 +240,7 @@ def test_packed_files(pack, tmp_path):
         assert read(f"tsv:{tmp_path}/{name}") == [("one", "eins"), ("two", "zwei")] * 500
         assert count_pairs(f"tsv:{tmp_path}/{name}", "train", "en", "de") is None
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-        refuses(
-            f"{name} is a truncated or damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}"
-        )
+        refuses(f"{name} is a damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}")
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
         refuses("line 1 is not UTF-8 ", read, f"tsv:{tmp_path}/{name}")
@@ -264,7 +262,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
         assert read(f"tsv:{tmp_path}/{name}") == found
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
-    said = "a.csv, line 2 .* expected after .*correct its quotation marks"
+    said = "a.csv, line 2 .* expected after"
     refuses(said, read, f"tsv:{tmp_path}/a.csv")
 
 
@@ -294,5 +292,5 @@ def test_files_that_cannot_be_read(tmp_path):
     middle[20] ^= 0xFF
     for damaged in (whole[:-20], b"no gzip", bytes(middle), whole[:-6] + b"\0" * 6):
         (tmp_path / "a.gz").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"a\.gz is a truncated or damaged gzip file"):
+        with pytest.raises(UserError, match=r"a\.gz is a damaged gzip file"):
             list(documents(f"text:{tmp_path}/a.gz"))
