@@ -234,7 +234,7 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
     import tensorflow as tf
 
     from macaron_tf.data.corpus.reading import with_documents
-    from macaron_tf.data.corpus.rows import RecordFormat
+    from macaron_tf.data.corpus.shards import RecordFormat
 
     if layout.row is not None:
         row = layout.row.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from experiments.recipe import as_user_errors
 from experiments.translate.recipe import TranslationRecipe
-from macaron_tf.data.sources.readers import count_pairs, stream_pairs
+from macaron_tf.data.sources.readers import count_texts, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
@@ -112,9 +112,10 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
     """
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
-    arguments = (data.source, split, *data.languages, tfds)
-    with Progress("reading", "pairs", count_pairs(*arguments)) as progress:
-        return draw_sample(progress.over(stream_pairs(*arguments)), SAMPLE)
+    pairs = stream_pairs(data.source, split, *data.languages, tfds)
+    total = count_texts(data.source, split, data.languages, tfds)
+    with Progress("reading", "pairs", total) as progress:
+        return draw_sample(progress.over(pairs), SAMPLE)
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:

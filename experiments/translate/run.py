@@ -12,7 +12,7 @@ from experiments.run import Inputs, Plan, Run
 from experiments.train import needs_static_shapes, plan_of_pairs
 from experiments.translate.init import TranslationStart, read_init
 from experiments.translate.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.sources.readers import count_pairs, read_pairs
+from macaron_tf.data.sources.readers import count_texts, read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
@@ -199,7 +199,7 @@ def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
     """
     splits = config.train_split, config.target_split
     source_lines, target_lines = (
-        count_pairs(config.source, name, *config.languages, tfds) for name in splits
+        count_texts(config.source, name, config.languages, tfds) for name in splits
     )
     if source_lines and target_lines and source_lines != target_lines:
         longer = splits[target_lines > source_lines]

@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from macaron_tf.data.buckets import Batch, Buckets, in_parts
 from macaron_tf.settings import Count, Settings
-from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
+from macaron_tf.text.token_rows import TokenRows, fingerprint
 
 _POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
 Draw = Callable[[np.random.Generator], np.ndarray]
@@ -208,16 +208,12 @@ class MixingConfig(Settings):
         rates = self.rates(np.array([len(indices) for indices in members]))
 
         def draw(rng: np.random.Generator) -> np.ndarray:
-            counts = rng.multinomial(len(tasks), rates)
-            return np.concatenate(
-                [
-                    np.concatenate(
-                        [rng.permutation(indices) for _ in range(-(-n // len(indices)))]
-                    )[:n]
-                    for indices, n in zip(members, counts, strict=True)
-                    if n
-                ]
-            )
+            drawn, counts = [], rng.multinomial(len(tasks), rates)
+            for indices, n in zip(members, counts, strict=True):
+                if n:
+                    passes = range(-(-n // len(indices)))
+                    drawn.append(np.concatenate([rng.permutation(indices) for _ in passes])[:n])
+            return np.concatenate(drawn)
 
         return draw
 
@@ -236,20 +232,20 @@ class BucketBatches(Batches):
         make_buckets: function from `row_lengths` to `Buckets`.
         other_arrays: further arrays that affect training, such as labels. `fingerprint` covers
             these arrays. `None` entries are ignored.
-        indices: function that returns the `(N,)` integers that identify the examples in
-            `evaluation_dataset`; `None` means 0 to N - 1.
+        indices: `(N,)` integers that identify the examples in `evaluation_dataset`; `None` means 0
+            to N - 1.
         draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as
             `MixingConfig.make_draw` returns; `None` means each example once.
     """
 
     def __init__(
         self,
-        rows: Sequence[TokenRows | JoinedRows],
+        rows: Sequence[TokenRows],
         count: int,
         make_buckets: Callable[[np.ndarray], Buckets],
         *,
         other_arrays: Sequence[np.ndarray | None] = (),
-        indices: Callable[[], np.ndarray] | None = None,
+        indices: np.ndarray | None = None,
         draw: Draw | None = None,
     ):
         self._draw = draw
@@ -317,7 +313,7 @@ class BucketBatches(Batches):
         """
 
         def batches() -> Iterator[dict]:
-            indices = np.arange(len(self)) if self._indices is None else self._indices()
+            indices = np.arange(len(self)) if self._indices is None else self._indices
             for batch in self.plan(None):
                 index = np.where(batch.rows < 0, -1, indices[batch.rows]).astype(np.int32)
                 yield {**self.gather(batch), "index": index}

@@ -70,8 +70,7 @@ class Buckets:
         self.lengths = tuple(sorted({int(length) for length in lengths}))
         if max_tokens < self.lengths[-1]:
             raise UserError(
-                f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]} "
-                "tokens: raise batching.max_tokens, or lower the maximum sequence length"
+                f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]}"
             )
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)

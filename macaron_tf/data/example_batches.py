@@ -10,7 +10,7 @@ from macaron_tf.data.batches import BucketBatches
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
 from macaron_tf.errors import UserError
 from macaron_tf.special import CLS_SEGMENT, Special
-from macaron_tf.text.token_rows import JoinedRows, TokenRows
+from macaron_tf.text.token_rows import TokenRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class EncodedExamples:
 
     needs_labels: ClassVar[bool] = True
 
-    rows: TokenRows | JoinedRows
+    rows: TokenRows
     boundaries: np.ndarray | None
     labels: np.ndarray | TokenRows | None
     max_length: int

@@ -13,16 +13,9 @@ from annotated_types import Ge
 from macaron_tf.data.batches import BucketBatches, Draw
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
 from macaron_tf.data.sources.names import HeldOut
-from macaron_tf.data.sources.readers import count_pairs, source_fingerprint, stream_pairs
+from macaron_tf.data.sources.readers import count_texts, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.token_shards import (
-    FORMAT,
-    SHARD_PAIRS,
-    Chunk,
-    Pairs,
-    TokenizedPairs,
-    prepare,
-)
+from macaron_tf.data.token_files import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress
@@ -54,9 +47,7 @@ class CleaningConfig(Settings):
 
     def check(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:
-            raise self.error(
-                f"max_length={self.max_length} must be at least min_length={self.min_length}"
-            )
+            raise self.error(f"max_length={self.max_length} is less than min_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +71,7 @@ class BpeDropoutConfig(Settings):
 
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
-            raise self.error(
-                f"copies={self.copies} needs BPE-dropout: set data.bpe_dropout.dropout above 0"
-            )
+            raise self.error(f"copies={self.copies} needs BPE-dropout: raise dropout")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,24 +138,20 @@ def clean_pairs(
         number of removed pairs. The reasons are "empty", "too short", "too long", "ratio" and
         "duplicate". A pair counts only for the first reason that applies, in this order.
     """
-    counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
-    kept = []
-    for index, pair in enumerate(pairs):
-        word_counts = [len(side.split()) for side in pair]
-        shorter, longer = min(word_counts), max(word_counts)
-        if shorter == 0:
-            counts["empty"] += 1
-        elif shorter < config.min_length:
-            counts["too short"] += 1
-        elif config.max_length is not None and longer > config.max_length:
-            counts["too long"] += 1
-        elif config.max_ratio is not None and longer > config.max_ratio * shorter:
-            counts["ratio"] += 1
-        elif repeated is not None and repeated[index]:
-            counts["duplicate"] += 1
-        else:
-            kept.append(index)
-    return np.asarray(kept, np.int64), counts
+    word_counts = [[len(side.split()) for side in pair] for pair in pairs]
+    shorter, longer = np.sort(np.array(word_counts, int).reshape(-1, 2), axis=1).T  # (N,) each
+    reasons = {
+        "empty": shorter == 0,
+        "too short": shorter < config.min_length,
+        "too long": config.max_length is not None and longer > config.max_length,
+        "ratio": config.max_ratio is not None and longer > config.max_ratio * shorter,
+        "duplicate": repeated is not None and repeated,
+    }
+    is_kept, counts = np.ones(len(pairs), bool), {}
+    for reason, applies in reasons.items():
+        counts[reason] = int(np.sum(is_kept & applies))
+        is_kept &= np.logical_not(applies)
+    return np.flatnonzero(is_kept), counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -209,7 +194,7 @@ class PairTokenizer:
         removed["too many tokens"] = int((is_too_long & ~is_empty).sum())
         kept = np.flatnonzero(~is_empty & ~is_too_long)
         source, target = (side.take(kept) for side in sides)
-        return TokenizedPairs(source, target, [indices[kept] + chunk.first], removed)
+        return TokenizedPairs(source, target, indices[kept] + chunk.first, removed)
 
     def _rows(
         self, lines: Iterator[str], language: str, side: int, copy: int, chunk_index: int
@@ -261,9 +246,7 @@ class TranslationData(BucketBatches):
         self.batching = batching
         if not len(tokens.source):
             raise UserError(
-                f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check the "
-                "pairs, or raise the length limits (in translation data.cleaning.max_length and "
-                "data.cleaning.max_tokens, in text-to-text tasks max_source and max_target)"
+                f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check them"
             )
         super().__init__(
             [tokens.source, tokens.target],
@@ -273,7 +256,7 @@ class TranslationData(BucketBatches):
                 batching.max_tokens,
                 batching.row_multiple,
             ),
-            indices=lambda: tokens.indices,
+            indices=tokens.indices,
             draw=draw,
         )
 
@@ -293,7 +276,7 @@ class TranslationData(BucketBatches):
     ) -> "TranslationData":
         """Cleans and tokenizes a split of a parallel corpus, or opens its tokens from the cache.
 
-        The cache is a folder of shards that `macaron_tf.data.token_shards.prepare` writes.
+        The cache is a folder of files that `macaron_tf.data.token_files.prepare` writes.
 
         Args:
             source, split, tfds: arguments of `stream_pairs`.
@@ -309,50 +292,42 @@ class TranslationData(BucketBatches):
 
         Raises:
             UserError: the source cannot be read (see `stream_pairs`) or changes while it is read,
-                the shards cannot be written (see `prepare`), no pair is left after cleaning, or
+                the files cannot be written (see `prepare`), no pair is left after cleaning, or
                 `batching.max_tokens` is less than the longest padded length.
         """
         cleaning, bpe_dropout = cleaning or CleaningConfig(), bpe_dropout or BpeDropoutConfig()
-        split_arguments = [
-            (source, name, *vocabulary.languages[:2], tfds)
-            for name in dict.fromkeys((split, target_split or split))
-        ]
+        splits = list(dict.fromkeys((split, target_split or split)))
+        languages = vocabulary.languages[:2]
         if tfds and tfds.download:
-            count_pairs(*split_arguments[0])  # downloads the dataset if it is missing
+            count_texts(source, split, languages, tfds)  # downloads the dataset if it is missing
 
         def fingerprint() -> str:
-            return "".join(source_fingerprint(*arguments) for arguments in split_arguments)
-
-        def paired_texts() -> Iterator[tuple[str, str]]:
-            if len(split_arguments) == 1:
-                return stream_pairs(*split_arguments[0])
-            splits = zip(*(stream_pairs(*arguments) for arguments in split_arguments), strict=False)
-            return ((source_pair[0], target_pair[1]) for source_pair, target_pair in splits)
+            prints = (source_fingerprint(source, name, languages, tfds) for name in splits)
+            return "".join(prints)
 
         source_digest = fingerprint()
         # The hash of the vocabulary also covers its normalization.
         settings = [dataclasses.asdict(cleaning), dataclasses.asdict(bpe_dropout)]
-        record = [FORMAT, SHARD_PAIRS, source_digest, vocabulary.hash, settings]
+        record = [FORMAT, CHUNK_PAIRS, source_digest, vocabulary.hash, settings]
         name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
         folder = cache_directory() / "tokens" / name
 
         def chunks() -> Iterator[Chunk]:
             repeats = Repeats()
-            for index, pairs in enumerate(in_chunks(paired_texts(), SHARD_PAIRS)):
+            sides = (stream_pairs(source, name, *languages, tfds) for name in splits)
+            texts = ((pairs[0][0], pairs[-1][1]) for pairs in zip(*sides, strict=False))
+            for index, pairs in enumerate(in_chunks(texts, CHUNK_PAIRS)):
                 if fingerprint() != source_digest:
                     raise UserError(f"{source} changed while it was being read: start again")
                 repeated = repeats.find(pairs) if cleaning.deduplicate else None
-                yield Chunk(index, index * SHARD_PAIRS, pairs, repeated)
+                yield Chunk(index, index * CHUNK_PAIRS, pairs, repeated)
 
-        tokens = prepare(
-            folder,
-            chunks,
-            PairTokenizer(vocabulary, cleaning, bpe_dropout),
-            lambda: min(
-                (count_pairs(*arguments) for arguments in split_arguments), key=lambda n: n or 0
-            ),
-            processes,
-        )
+        def count() -> int | None:
+            counts = [count_texts(source, name, languages, tfds) for name in splits]
+            return None if None in counts else min(counts)
+
+        tokenize = PairTokenizer(vocabulary, cleaning, bpe_dropout)
+        tokens = prepare(folder, chunks, tokenize, count, processes)
         if not len(tokens.source):
             shutil.rmtree(folder)
             raise UserError(

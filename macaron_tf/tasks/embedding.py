@@ -19,7 +19,7 @@ from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.tasks.base import OnePass
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.token_rows import JoinedRows, TokenRows
+from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
 _MAX_LENGTH = 128  # maximum row length of a model whose training length is unknown
@@ -127,7 +127,7 @@ class SentenceEmbedding(OnePass):
     def _outputs(self) -> RowOutputs:
         return RowOutputs(self.network, ("token_ids",))
 
-    def encode_rows(self, rows: TokenRows | JoinedRows) -> np.ndarray:
+    def encode_rows(self, rows: TokenRows) -> np.ndarray:
         """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32.
 
         The vectors have norm 1 only if the `normalize` of the network is True.

@@ -1,8 +1,9 @@
-"""Token sequences as flat arrays of ids, in memory or memory-mapped from several files."""
+"""Token sequences as flat arrays of ids, in memory or memory-mapped from files."""
 
 import dataclasses
 import hashlib
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -29,12 +30,11 @@ class TokenRows:
         Args:
             ids: flat array with the ids of all rows, for each chunk.
             lengths: array with the length of each row, for each chunk.
-            vocabulary_size: number of ids in the vocabulary. The dtype of the result is uint16 if
-                `vocabulary_size` is at most 65,536, and int32 otherwise.
+            vocabulary_size: number of ids in the vocabulary, which determines the dtype.
         """
-        dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
+        dtype = id_dtype(vocabulary_size)
         ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
-        return cls(ids, _offsets(np.concatenate([np.zeros(0, np.int64), *lengths])))
+        return cls(ids, offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths])))
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]], vocabulary_size: int) -> "TokenRows":
@@ -53,17 +53,16 @@ class TokenRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether `ids` is a memory-mapped file."""
-        return isinstance(self.ids.base, mmap.mmap)
+        """Length of each row, `(rows,)` int32."""
+        lengths = np.empty(len(self), np.int32)
+        np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="unsafe")
+        self._unmap()
+        return lengths
 
     def take(self, rows: np.ndarray) -> "TokenRows":
         """Returns the rows with the indices `rows`, in the order of these indices."""
         lengths = self.lengths[rows]
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         # Position of each selected id: the start of its row plus the index within the row.
         positions = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenRows(self.ids[positions], offsets)
@@ -92,73 +91,35 @@ class TokenRows:
         real = columns < ends[:, None]
         result = np.full(real.shape, pad, np.int32)
         result[real] = self.ids[columns[real]]
+        self._unmap()
         return result
 
+    def _unmap(self) -> None:
+        """Unmaps the memory pages of memory-mapped arrays.
 
-class JoinedRows:
-    """Concatenation of several `TokenRows`, such as memory-mapped shards, without copying.
-
-    After `lengths` or `padded` has read a shard, the memory pages of this shard are unmapped.
-
-    Args:
-        parts: one or more `TokenRows`, in order.
-    """
-
-    def __init__(self, parts: Sequence[TokenRows]):
-        self.parts = parts
-        self.size = sum(part.size for part in parts)
-        self._ends = np.cumsum([len(part) for part in parts])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Length of each row, `(rows,)` int32."""
-        lengths, position = np.empty(len(self), np.int32), 0
-        for part in self.parts:
-            lengths[position : position + len(part)] = part.lengths
-            position += len(part)
-            _unmap(part)
-        return lengths
-
-    def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays that `fingerprint` hashes.
-
-        The concatenated bytes of these arrays are the same as for a single `TokenRows` that
-        contains all rows.
+        The pages stay in the operating system's page cache. Reading one page of 4 KB also maps 15
+        neighbouring pages, so random batches would soon map the whole corpus.
         """
-        yield self.parts[0].offsets[:1]
-        begin = 0
-        for part in self.parts:
-            yield part.offsets[1:] + begin
-            begin += part.size
-        for part in self.parts:
-            yield part.ids
-
-    def padded(self, rows: np.ndarray, length: int, pad: int = 0) -> np.ndarray:
-        """Gathers rows into a batch, like `TokenRows.padded`."""
-        result = np.full((len(rows), length), pad, np.int32)
-        owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 for padding
-        for owner in np.unique(owners):
-            part, in_part = self.parts[owner], owners == owner
-            in_shard = rows[in_part] - (self._ends[owner] - len(part))
-            result[in_part] = part.padded(in_shard, length, pad)
-            _unmap(part)
-        return result
+        for array in (self.ids, self.offsets):
+            if isinstance(array.base, mmap.mmap):
+                array.base.madvise(mmap.MADV_DONTNEED)
 
 
-def _unmap(rows: TokenRows) -> None:
-    """Unmaps the memory pages of memory-mapped rows.
-
-    The pages stay in the operating system's page cache. Reading one page of 4 KB also maps 15
-    neighbouring pages, so random batches would soon map the whole corpus.
-    """
-    if rows.is_mapped:
-        rows.ids.base.madvise(mmap.MADV_DONTNEED)
+def id_dtype(vocabulary_size: int) -> np.dtype:
+    """Returns uint16 if a vocabulary has at most 65,536 ids, and int32 otherwise."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
+def map_array(path: str | os.PathLike | int, dtype: np.dtype) -> np.ndarray:
+    """Memory-maps a local file, given by its path or descriptor, as a flat array."""
+    with open(path, "rb", closefd=not isinstance(path, int)) as file:
+        if not (size := os.fstat(file.fileno()).st_size):
+            return np.zeros(0, dtype)  # an empty file cannot be mapped
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.ndarray(size // dtype.itemsize, dtype, mapped)
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

@@ -1,6 +1,7 @@
 """Tests of translation data: cleaning, epochs of batches, the cache and errors."""
 
 import concurrent.futures
+import json
 import resource
 import shutil
 import time
@@ -9,9 +10,9 @@ import filelock
 import numpy as np
 import pytest
 
-from macaron_tf.data import token_shards, translation
+from macaron_tf.data import token_files, translation
 from macaron_tf.data.batches import BucketBatches
-from macaron_tf.data.token_shards import Chunk
+from macaron_tf.data.token_files import Chunk
 from macaron_tf.data.translation import (
     BatchingConfig,
     BpeDropoutConfig,
@@ -54,7 +55,7 @@ def test_each_reason_of_removal_is_counted():
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
     refuses(
-        "max_length=8 must be at least min_length=9",
+        "max_length=8 is less than min_length",
         CleaningConfig,
         min_length=9,
         max_length=8,
@@ -173,7 +174,7 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_pat
 
 def test_damaged_cache_is_made_again(build, tmp_path):
     first, _ = build()
-    (path,) = tmp_path.glob("cache/tokens/*/*.tokens")
+    (path,) = tmp_path.glob("cache/tokens/*/source_ids")
     path.write_bytes(path.read_bytes()[:-5])
     again, count = build()
     assert count == 2
@@ -190,10 +191,10 @@ def test_errors_leave_no_cache(build, tmp_path):
 
 
 @pytest.fixture
-def shards(monkeypatch):
-    """Makes shards small, so that the toy corpus has five shards."""
-    for module in (token_shards, translation):
-        monkeypatch.setattr(module, "SHARD_PAIRS", 64)
+def chunks(monkeypatch):
+    """Makes chunks small, so that the toy corpus has five chunks."""
+    for module in (token_files, translation):
+        monkeypatch.setattr(module, "CHUNK_PAIRS", 64)
 
 
 def bytes_of(folder):
@@ -201,12 +202,13 @@ def bytes_of(folder):
 
 
 @pytest.mark.parametrize("bpe_dropout", [BpeDropoutConfig(), BpeDropoutConfig(0.2, 2)])
-def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, bpe_dropout, monkeypatch):
+def test_many_chunks_are_one_corpus(build, chunks, toy_pairs, tmp_path, bpe_dropout, monkeypatch):
     write(tmp_path, [*toy_pairs, ("", "x"), *toy_pairs[:9], ("new", "neu")])
     options = {"batching": SMALL, "bpe_dropout": bpe_dropout}
     cleaning = CleaningConfig(deduplicate=True)
     many, _ = build(processes=1, cleaning=cleaning, **options)
-    assert len(list(tmp_path.glob("cache/tokens/*/*.tokens"))) == 5
+    (record,) = tmp_path.glob("cache/tokens/*/tokens.json")
+    assert json.loads(record.read_text())["chunks"] == 5
     assert many.tokens.removed["duplicate"] >= 9 and many.tokens.removed["empty"] == 1
     assert np.max(many.tokens.indices) == 310
     found, expected = (BucketBatches.fingerprint(many), many.fingerprint())
@@ -217,8 +219,8 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, bpe_drop
         assert equal(one, two)
     if bpe_dropout.dropout:
         return
-    # Equal to a corpus with one shard.
-    monkeypatch.setattr(translation, "SHARD_PAIRS", 1000)
+    # Equal to a corpus of one chunk.
+    monkeypatch.setattr(translation, "CHUNK_PAIRS", 1000)
     whole, _ = build(cleaning=cleaning, **options)
     assert whole.fingerprint() == many.fingerprint()
     assert np.array_equal(whole.tokens.indices, many.tokens.indices)
@@ -231,7 +233,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [0, 2, 4])
-def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypatch, after):
+def test_killed_and_resumed_has_the_same_bytes(build, chunks, tmp_path, monkeypatch, after):
     build(processes=1)
     whole = bytes_of(tmp_path)
     (folder,) = tmp_path.glob("cache/tokens/*")
@@ -241,14 +243,15 @@ def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypa
     def tokenize(self, chunk):
         made.append(chunk.index)
         if len(made) > after:
-            (folder / ".tmp-shard-00003.tokens-1").write_bytes(b"half")
+            for name in ("target_ids", "source_offsets", ".tmp-tokens.json-1"):
+                with open(folder / name, "ab") as file:
+                    file.write(b"half")
             raise Killed
         return real(self, chunk)
 
     monkeypatch.setattr(PairTokenizer, "__call__", tokenize)
     with pytest.raises(Killed):
         build(processes=1)
-    assert len(bytes_of(tmp_path)) == 2 * after + 2  # lock and half-written file too
     monkeypatch.setattr(PairTokenizer, "__call__", lambda *args: made.append(0) or real(*args))
     made.clear()
     build(processes=1)
@@ -256,20 +259,7 @@ def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypa
     assert bytes_of(tmp_path) == whole
 
 
-def test_one_damaged_shard_is_made_again_alone(build, shards, tmp_path, monkeypatch):
-    build(processes=1)
-    whole, real, made = bytes_of(tmp_path), PairTokenizer.__call__, []
-    (path,) = tmp_path.glob("cache/tokens/*/shard-00003.tokens")
-    path.write_bytes(path.read_bytes()[:-2] + b"!!")
-    monkeypatch.setattr(
-        PairTokenizer, "__call__", lambda self, chunk: made.append(chunk) or real(self, chunk)
-    )
-    build(processes=1)
-    assert [chunk.index for chunk in made] == [3]
-    assert bytes_of(tmp_path) == whole
-
-
-def test_a_source_that_changes_is_never_mixed(build, shards, tmp_path, monkeypatch):
+def test_a_source_that_changes_is_never_mixed(build, chunks, tmp_path, monkeypatch):
     real = translation.stream_pairs
 
     def changing(*arguments):
@@ -287,12 +277,12 @@ def test_a_source_that_changes_is_never_mixed(build, shards, tmp_path, monkeypat
     assert len(list(tmp_path.glob("cache/tokens/*"))) == 2
 
 
-def test_a_full_disk(build, shards):
+def test_a_full_disk(build, chunks):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:
         refuses(
-            r"cannot write .*shard-00000\.tokens .*File too large.*: make room or set "
+            "cannot write into .* .*File too large.*: make room or set "
             "MACARON_TF_CACHE to another folder, then run the same command again",
             build,
             processes=1,
@@ -305,7 +295,7 @@ def test_a_full_disk(build, shards):
 def test_another_process_is_waited_for(build, tmp_path):
     first, _ = build()
     (folder,) = tmp_path.glob("cache/tokens/*")
-    index = folder / "index.json"
+    index = folder / "tokens.json"
     index.rename(folder / "away")  # as if the other process were still writing
     lock = filelock.FileLock(folder / ".lock")
     lock.acquire()
@@ -320,7 +310,7 @@ def test_another_process_is_waited_for(build, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_make_the_same_bytes(build, shards, tmp_path):
+def test_processes_make_the_same_bytes(build, chunks, tmp_path):
     build(processes=1, cleaning=CleaningConfig(deduplicate=True))
     whole = bytes_of(tmp_path)
     (folder,) = tmp_path.glob("cache/tokens/*")

@@ -7,7 +7,7 @@ import tensorflow as tf
 from macaron_tf import models
 from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.reading import with_documents
-from macaron_tf.data.corpus.rows import Rows
+from macaron_tf.data.corpus.shards import Rows
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective, MaskingConfig
 from macaron_tf.settings import SettingError

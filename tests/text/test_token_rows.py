@@ -1,12 +1,11 @@
-"""Tests of token rows in one part, and in several parts that are read as one."""
+"""Tests of token rows, in memory and memory-mapped."""
 
 import mmap
 
 import numpy as np
 import pytest
 
-from macaron_tf.data.token_shards import TokenizedPairs, load_tokens, save_tokens
-from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
+from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array
 from tests.toys.corpora import ROWS, lists
 
 
@@ -15,16 +14,14 @@ def rows():
     return TokenRows.from_lists(ROWS, 100)
 
 
-@pytest.fixture(params=["in memory", "mapped"])
-def joined(request, tmp_path):
-    parts = [TokenRows.from_lists(part, 100) for part in (ROWS[:1], [], ROWS[1:2], ROWS[2:], [])]
-    if request.param == "mapped":
-        for number, part in enumerate(parts):
-            tokens = TokenizedPairs(part, part, [np.arange(len(part))], {})
-            save_tokens(tmp_path / f"{number}", tokens)
-        parts = [load_tokens(tmp_path / f"{number}").source for number in range(len(parts))]
-        assert all(isinstance(part.ids.base, mmap.mmap) for part in parts)
-    return JoinedRows(parts)
+@pytest.fixture
+def mapped(rows, tmp_path):
+    arrays = []
+    for name, array in {"ids": rows.ids, "offsets": rows.offsets}.items():
+        array.tofile(tmp_path / name)
+        arrays.append(map_array(tmp_path / name, array.dtype))
+        assert isinstance(arrays[-1].base, mmap.mmap)
+    return TokenRows(*arrays)
 
 
 def test_selecting_and_ending(rows):
@@ -34,9 +31,9 @@ def test_selecting_and_ending(rows):
     assert lists(rows.with_end(4)) == [[*row, 4] for row in ROWS]
 
 
-def test_joined_rows_are_rows(rows, joined):
+def test_mapped_rows_are_rows(rows, mapped):
     digests = []
-    for each in (rows, joined, joined):
+    for each in (rows, mapped, mapped):
         assert len(each) == 3 and each.size == 9
         assert each.lengths.tolist() == [3, 1, 5]
         padded = each.padded(np.array([1, -1, 2, 0]), 6)

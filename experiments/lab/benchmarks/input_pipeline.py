@@ -36,7 +36,7 @@ from macaron_tf.cli.arguments import count, path_argument
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import pack_rows
-from macaron_tf.data.corpus.rows import Rows
+from macaron_tf.data.corpus.shards import Rows
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError

@@ -6,16 +6,15 @@ folder of the corpus. A single worker groups the documents into blocks, and a si
 the rows and files of the blocks. These steps read sizes and counts, but no documents.
 """
 
+import array
 import dataclasses
 import functools
-import itertools
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from etils import epath
 
@@ -85,13 +84,7 @@ def write(
             raise
         raise UserError(match[1]) from error
     packed_blocks: list[_Block] = steps.load("blocks")
-    state = CorpusState(
-        sum(block.documents for block in packed_blocks),
-        sum(block.counted for block in packed_blocks),
-        sum(block.tokens for block in packed_blocks),
-        tuple(itertools.chain.from_iterable(block.train for block in packed_blocks)),
-        tuple(itertools.chain.from_iterable(block.validation for block in packed_blocks)),
-    )
+    state = sum((block.state for block in packed_blocks), CorpusState())
     writer = writing.CorpusWriter(packer, out, settings, state)
     for block in packed_blocks if config.paired else ():
         for document in steps.load(f"held-out-{block.index}"):
@@ -141,13 +134,13 @@ class _Chunk(NamedTuple):
 
     Attributes:
         key: indices of source, part and chunk.
-        sizes: `(documents,)` int64, number of token ids of each document.
+        sizes: number of token ids of each document.
         lines: total number of lines of the documents, or 0 if `CorpusConfig.draws_languages` is
             false.
     """
 
     key: Key
-    sizes: np.ndarray
+    sizes: array.array
     lines: int
 
 
@@ -176,24 +169,18 @@ class _Block:
 
     Attributes:
         index: index of the block.
-        documents, counted, tokens: counts of the `PackedBlock`.
-        before: sum of `counted` over all earlier blocks.
+        state: counts and files of the block. For segment pairs, `validation` stays empty. For
+            running text, it has one file.
+        before: sum of `state.counted` over all earlier blocks.
         files: number of training files of the block.
         first_file: index of the first training file of the block.
-        validation: tuple with one file, which has the block's validation rows. The tuple is empty
-            for segment pairs.
-        train: training files of the block.
     """
 
     index: int
-    documents: int
-    counted: int
-    tokens: int
+    state: CorpusState
     before: int = 0
     files: int = 0
     first_file: int = 0
-    validation: Shards = ()
-    train: Shards = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,17 +195,12 @@ class _Steps:
     out: epath.Path
     tfds: Tfds | None
 
-    @property
-    def packer(self) -> Packer:
-        return _packer(self.config, self.out)
-
     def save(self, name: str, value: Any) -> None:
         path = self.out / writing.SCRATCH / name
         storage.write_atomic(path, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
     def load(self, name: str) -> Any:
-        path = self.out / writing.SCRATCH / name
-        return pickle.loads(storage.read_bytes(path))
+        return pickle.loads(storage.read_bytes(self.out / writing.SCRATCH / name))
 
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
@@ -233,12 +215,12 @@ class _Steps:
 
     def tokenize(self, keyed: tuple[Key, list[MixedDocument]]) -> _Chunk:
         key, documents = keyed
-        tokenized = self.packer.tokenize(documents)
+        tokenized = _packer(self.config, self.out).tokenize(documents)
         self.save(_chunk_name(key), tokenized)
         lines = 0
         if self.config.draws_languages:
             lines = sum(count_lines(document.text) for document in documents)
-        return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
+        return _Chunk(key, array.array("q", [document.size for document in tokenized]), lines)
 
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_DocumentRef]]]:
         """Yields the index of each block and the `_DocumentRef` of each document in the block.
@@ -269,31 +251,32 @@ class _Steps:
             )
             for ref in refs
         ]
-        packed = self.packer.pack((index, block))
+        packed = _packer(self.config, self.out).pack((index, block))
         self.save(f"packed-{index}", packed)
         if self.config.paired:
             held_out = [document for document in block if document.held_out]
             self.save(f"held-out-{index}", held_out)
-        return _Block(index, packed.documents, packed.counted, packed.tokens)
+        return _Block(index, packed.state)
 
     def number_rows(self, _, unordered: Iterable[_Block]) -> Iterator[_Block]:
         rows_before = 0
         for block in _in_order(unordered):
             yield dataclasses.replace(block, before=rows_before)
-            rows_before += block.counted
+            rows_before += block.state.counted
 
     def hold_out(self, block: _Block) -> _Block:
         """Chooses the validation rows of a block.
 
         The validation rows of running text are written to a file. A block of segment pairs has no
-        validation rows. Returns the block with `files` and `validation` set.
+        validation rows. Returns the block with `files` and `state.validation` set.
         """
         packed: PackedBlock = self.load(f"packed-{block.index}")
         training_records, validation_records = packed.divide(self.config, block.before, set())
-        validation = ()
+        state = block.state
         if not self.config.paired:
-            validation = (writing.write_part(self.out, block.index, validation_records),)
-        return dataclasses.replace(block, files=len(training_records), validation=validation)
+            part = writing.write_shard(self.out, "part", block.index, validation_records)
+            state = dataclasses.replace(state, validation=(part,))
+        return dataclasses.replace(block, files=len(training_records), state=state)
 
     def number_files(self, _, unordered: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
         """Yields each block with `first_file` set, and the validation files of all earlier blocks.
@@ -305,17 +288,17 @@ class _Steps:
         for block in _in_order(unordered):
             yield dataclasses.replace(block, first_file=first_file), earlier_files
             first_file += block.files
-            earlier_files += block.validation if self.config.repeats else ()
+            earlier_files += block.state.validation if self.config.repeats else ()
 
     def write(self, block_and_files: tuple[_Block, Shards]) -> _Block:
-        """Writes the training rows of a block to files, and returns the block with `train` set."""
+        """Writes the training rows of a block to files, and sets the block's `state.train`."""
         block, earlier_files = block_and_files
         packed: PackedBlock = self.load(f"packed-{block.index}")
         files_to_compare = earlier_files if packed.repeated.any() else ()
         validation_records = set(writing.read_records(self.out, files_to_compare))
         training_records, _ = packed.divide(self.config, block.before, validation_records)
-        shards = writing.write_train(self.out, block.first_file, training_records)
-        return dataclasses.replace(block, train=shards)
+        train = writing.write_train(self.out, block.first_file, training_records)
+        return dataclasses.replace(block, state=dataclasses.replace(block.state, train=train))
 
     def record(self, _, unordered: Iterable[_Block]) -> None:
         self.save("blocks", _in_order(unordered))
@@ -329,7 +312,7 @@ def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
 
 def _document_refs(chunks: Sequence[_Chunk]) -> Iterator[_DocumentRef]:
     for chunk in chunks:
-        for index, size in enumerate(chunk.sizes.tolist()):
+        for index, size in enumerate(chunk.sizes):
             yield _DocumentRef(chunk.key, index, size)
 
 

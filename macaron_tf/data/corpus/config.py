@@ -38,9 +38,7 @@ class CorpusSource(Settings):
     def check(self) -> None:
         codes = self.languages
         if not all(codes) or len(set(codes)) < len(codes):
-            raise self.error(
-                f"language={self.language!r} of {self.source} must be one code, or two for pairs"
-            )
+            raise self.error(f"language={self.language!r} must be one code, or two for pairs")
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -130,35 +128,22 @@ class CorpusConfig(Settings):
                 raise UserError(f"{missing[0]} has no {name}: give each source a {name}, or none")
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
-            raise self.error(
-                f"packing={self.packing!r} cannot be combined with corpus.pairs={self.pairs!r}: "
-                f"set corpus.packing to one of {', '.join(choices)}"
-            )
+            raise self.error(f"packing={self.packing!r} does not fit corpus.pairs={self.pairs!r}")
         if self.repeats and self.crosses_documents:
-            raise UserError(
-                f"corpus.packing={self.row_packing!r} packs a repeated document differently each "
-                "time, so with weights or corpus.language_alpha training would see validation text"
-            )
+            # A repeated document is packed differently each time, with validation text in new rows.
+            raise self.error(f"packing={self.row_packing!r} needs no weights and no language_alpha")
         if self.language_alpha is not None and not self.languages:
             raise UserError("corpus.language_alpha needs a language of each source")
         if self.language_alpha is not None and self.weights is not None:
-            raise UserError(
-                "weights and corpus.language_alpha cannot be combined: give one of them"
-            )
+            raise UserError("weights and corpus.language_alpha cannot be combined")
         if self.batch_alpha is not None and (
             not self.languages or self.weights is not None or self.paired
         ):
-            raise self.error(
-                f"batch_alpha={self.batch_alpha} needs languages, no weights and corpus.pairs=none"
-            )
+            raise self.error("batch_alpha needs languages, no weights and corpus.pairs=none")
         if self.paired and self.has_translations:
-            raise UserError(
-                f"corpus.pairs={self.pairs!r} cannot use translation pairs: set corpus.pairs='none'"
-            )
+            raise UserError(f"corpus.pairs={self.pairs!r} cannot use translation pairs: set 'none'")
         if self.pairs == "next_sentence" and len(self.languages) > 1:
-            raise UserError(
-                "corpus.pairs='next_sentence' needs one language: set it to sentence_order or none"
-            )
+            raise UserError("corpus.pairs='next_sentence' needs one language")
 
     @property
     def paired(self) -> bool:
@@ -217,6 +202,4 @@ def _parse_source(value: Any) -> CorpusSource | dict:
             return CorpusSource(value)
         case list() | tuple() if 1 <= len(value) <= 4:
             return CorpusSource(*value)
-    raise UserError(
-        f"{value!r} is not a source: give a name, or a tuple (name, split, weight, language)"
-    )
+    raise UserError(f"{value!r} is not a source: give a name, or (name, split, weight, language)")

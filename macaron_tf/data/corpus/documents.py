@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import RECORD_KINDS, Source
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import (
-    count_documents,
+    count_texts,
     documents,
     parse_documents,
     read_pairs,
@@ -67,9 +68,7 @@ def open_source(
     else:
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.location):
-            raise UserError(
-                f"{parsed} contains text in {parsed.location!r}, not in {source.language!r}"
-            )
+            raise UserError(f"{parsed} is not in {source.language!r}")
         texts = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(texts, max_documents)
 
@@ -84,10 +83,9 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     if source.is_translation:
         return [source]
     parsed = parse_documents(source.source)
-    if parsed.kind.startswith("text") or parsed.kind in RECORD_KINDS:
+    # A file inside the folder of a `datasets:` source cannot be opened as a dataset.
+    if parsed.kind.startswith("text") or parsed.kind in ("jsonl", "parquet"):
         paths = list(map(str, source_files(source.source, source.split)))
-        if parsed.kind == "datasets":
-            return [source]  # a file inside the folder cannot be opened as a dataset
         field = "".join(f":{name}" for name in parsed.fields)
         # A path with a wildcard or a comma would be read as a pattern or a list.
         if not any(set(path) & set("*?[]{},") for path in paths):
@@ -96,12 +94,9 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
                 for path in paths
             ]
     elif parsed.kind == "tfds" and source.split.isidentifier():
-        count = count_documents(source.source, source.split, tfds)
-        ends = [
-            (start, min(start + _RECORDS_PER_PART, count))
-            for start in range(0, count, _RECORDS_PER_PART)
-        ]
-        return [dataclasses.replace(source, split=f"{source.split}[{a}:{b}]") for a, b in ends]
+        parts = in_parts(count_texts(source.source, source.split, (), tfds), _RECORDS_PER_PART)
+        splits = (f"{source.split}[{part.start}:{part.stop}]" for part in parts)
+        return [dataclasses.replace(source, split=split) for split in splits]
     return [source]
 
 
@@ -125,7 +120,7 @@ def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
     """
     if config.repeats or config.has_translations:
         return None
-    counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
+    counts = [count_texts(s.source, s.split, (), tfds) for s in config.sources]
     return None if None in counts else sum(counts)
 
 
@@ -316,9 +311,7 @@ def tokenized_documents(
     Yields:
         Token ids of each document, one sentence per row. Sentences without a token are left out.
     """
-    document_parts: list[
-        tuple[np.ndarray, np.ndarray]
-    ] = []  # ids and lengths of one document's parts
+    document_parts: list[tuple] = []  # ids and lengths of one document's parts
     for group in _grouped(_lines(texts), lambda line: len(line[0])):
         lines, divisible, last = zip(*group, strict=True)
         sentences = [[line] for line in lines]
@@ -395,36 +388,6 @@ class CorpusDocument:
     @property
     def size(self) -> int:
         return len(self.sentences.ids)
-
-
-def corpus_documents(
-    mixture: Iterable[MixedDocument], vocabulary: PieceVocabulary, config: CorpusConfig
-) -> Iterator[CorpusDocument]:
-    """Tokenizes documents that were drawn from the sources of a corpus.
-
-    The function reads up to about `_GROUP_CHARACTERS` characters ahead of the document that it
-    yields.
-
-    Args:
-        mixture: documents that `corpus_mixture` drew.
-        vocabulary: vocabulary that encodes the sentences.
-        config: settings of the corpus.
-    """
-    splitter = config.sentence_splitter if config.cuts_sentences else None
-    codes = config.languages
-    languages = [
-        (codes.index(source.languages[0]), codes.index(source.languages[-1])) if codes else (0, 0)
-        for source in config.sources
-    ]
-    mixture, texts = itertools.tee(mixture)
-    tokenized = tokenized_documents((document.text for document in texts), vocabulary, splitter)
-    for document, sentences in zip(mixture, tokenized, strict=True):
-        yield CorpusDocument(
-            sentences,
-            document.repeated,
-            document.held_out,
-            languages[document.source],
-        )
 
 
 def blocks(

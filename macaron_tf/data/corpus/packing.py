@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.documents import CorpusDocument, MixedDocument, corpus_documents
-from macaron_tf.data.corpus.rows import RecordFormat, Row, Rows
+from macaron_tf.data.corpus.documents import CorpusDocument, MixedDocument, tokenized_documents
+from macaron_tf.data.corpus.shards import CorpusState, RecordFormat, Row, Rows
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -243,18 +243,6 @@ def _trimmed(
     return trimmed[0], trimmed[1]
 
 
-_TOO_FEW = {
-    "next_sentence": (
-        "next-sentence pairs need two documents with text for training and two for validation: "
-        "give more documents, or read the files as text-paragraphs:GLOB or text-lines:GLOB"
-    ),
-    "sentence_order": (
-        "sentence-order pairs need a document with text for training and one for validation: give "
-        "more documents, or read the files as text-paragraphs:GLOB"
-    ),
-}
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedBlock:
     """The N rows of a block of documents, encoded as records.
@@ -274,9 +262,9 @@ class PackedBlock:
     languages: np.ndarray
 
     @property
-    def counted(self) -> int:
-        """Number of rows for which `repeated` is False. Only these may be validation rows."""
-        return int((~self.repeated).sum())
+    def state(self) -> CorpusState:
+        """The block's counts. `counted` is the number of rows that are not `repeated`."""
+        return CorpusState(self.documents, int((~self.repeated).sum()), self.tokens)
 
     def divide(
         self, config: CorpusConfig, counted: int, validation_records: set[bytes]
@@ -285,7 +273,7 @@ class PackedBlock:
 
         Args:
             config: settings of the corpus.
-            counted: sum of `counted` over all earlier blocks.
+            counted: number of rows in all earlier blocks that are not `repeated`.
             validation_records: validation records of all earlier blocks. If documents may be
                 repeated, this method adds the validation records of this block, and leaves out the
                 training records of repeated documents that equal a validation record.
@@ -327,7 +315,16 @@ class Packer:
         return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
 
     def tokenize(self, documents: Sequence[MixedDocument]) -> list[CorpusDocument]:
-        return list(corpus_documents(documents, self.vocabulary, self.config))
+        """Tokenizes documents that were drawn from the sources of the corpus."""
+        splitter = self.config.sentence_splitter if self.config.cuts_sentences else None
+        texts = (document.text for document in documents)
+        tokenized = tokenized_documents(texts, self.vocabulary, splitter)
+        index, codes = self.config.languages.index, [s.languages for s in self.config.sources]
+        languages = [(index(pair[0]), index(pair[-1])) if pair else (0, 0) for pair in codes]
+        return [
+            CorpusDocument(rows, document.repeated, document.held_out, languages[document.source])
+            for document, rows in zip(documents, tokenized, strict=True)
+        ]
 
     def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
         """Packs a block of documents. For segment pairs, held-out documents are left out.
@@ -362,7 +359,9 @@ class Packer:
         pairs = self.config.pairs
         min_documents = 2 if pairs == "next_sentence" else 1
         if sum(document.size > 0 for document in documents) < min_documents:
-            raise UserError(_TOO_FEW[pairs])
+            raise UserError(
+                f"{pairs} pairs need {min_documents} or more documents with text for each split"
+            )
         rows = pack_pairs(
             [document.sentences for document in documents],
             self.config.sequence_length,

@@ -14,9 +14,16 @@ from etils import epath
 from macaron_tf.data.batches import prefetch
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.order import ALGORITHM, RowOrder
-from macaron_tf.data.corpus.rows import RecordFormat
-from macaron_tf.data.corpus.shards import FORMAT, INDEX, SPLITS, Shard, check_shards, read_index
-from macaron_tf.errors import UserError, plural
+from macaron_tf.data.corpus.shards import (
+    FORMAT,
+    INDEX,
+    SPLITS,
+    RecordFormat,
+    Shard,
+    check_shards,
+    read_index,
+)
+from macaron_tf.errors import UserError, check_count, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
@@ -39,17 +46,16 @@ class PretrainingCorpus:
         vocabulary: vocabulary of the token ids.
         shards: dict mapping each split to its shards.
         shuffled_rows: maximum number of rows that are shuffled together, but at least one shard.
-        all_shards: dict mapping each split to all shards of the corpus, if this object is only a
-            part of the corpus. Row indices then count the rows of all shards. `None` means that
-            this object is the whole corpus.
+        first_rows: dict mapping the name of each shard to the index of its first row in the split
+            of the whole corpus, of which this object may be a part.
     """
 
     folder: epath.Path
     config: CorpusConfig
     vocabulary: PieceVocabulary
     shards: dict[str, tuple[Shard, ...]]
+    first_rows: dict[str, int]
     shuffled_rows: int = _SHUFFLED_ROWS
-    all_shards: dict[str, tuple[Shard, ...]] | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
@@ -72,7 +78,11 @@ class PretrainingCorpus:
         remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
         check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
         shards = {"train": state.train, "validation": state.validation}
-        corpus = cls(folder, config, vocabulary, shards)
+        first_rows = {}
+        for split in shards.values():
+            counts = itertools.accumulate((shard.rows for shard in split), initial=0)
+            first_rows |= zip((shard.name for shard in split), counts, strict=False)
+        corpus = cls(folder, config, vocabulary, shards, first_rows)
         corpus._check(verify)
         return corpus
 
@@ -143,8 +153,7 @@ class PretrainingCorpus:
             process = row_counts.index(min(row_counts))
             parts[process].append(shard)
             row_counts[process] += shard.rows
-        part = {**self.shards, "train": tuple(parts[index])}
-        return dataclasses.replace(self, shards=part, all_shards=self.all_shards or self.shards)
+        return dataclasses.replace(self, shards={**self.shards, "train": tuple(parts[index])})
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
         """Converts an error that TensorFlow raised while reading the corpus to a `UserError`.
@@ -200,29 +209,21 @@ class PretrainingCorpus:
                 split has fewer than B rows.
         """
         rows = self.rows(split)
-        if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}, but must be at least 1: raise batch_size")
-        _check_start(start_step)
+        check_count("batch_size", batch_size)
+        check_count("start_step", start_step, minimum=0)
         if not rows:
             raise UserError(f"the split {split!r} of {self.folder} has no rows: give more text")
         if not repeat and drop_remainder and rows < batch_size:
-            raise UserError(
-                f"{self.folder} has {rows} rows in {split!r}: lower batch_size, {batch_size}"
-            )
+            raise UserError(f"{self.folder} has {rows} rows in {split!r}: lower batch_size")
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
-            remaining_rows = max(rows - start_row, 0)
-            steps = (
-                remaining_rows // batch_size if drop_remainder else -(-remaining_rows // batch_size)
-            )
+            rounding = 0 if drop_remainder else batch_size - 1
+            steps = max(rows - start_row + rounding, 0) // batch_size
         shards, paths = self.files(split)
-        all_shards = (self.all_shards or self.shards)[split]
-        counts = itertools.accumulate((shard.rows for shard in all_shards), initial=0)
-        first_rows = {shard.name: count for shard, count in zip(all_shards, counts, strict=False)}
         order = RowOrder(
             tuple(paths),
             tuple(shard.rows for shard in shards),
-            tuple(first_rows[shard.name] for shard in shards),
+            tuple(self.first_rows[shard.name] for shard in shards),
             self.shuffled_rows,
             None if seed is None else (seed, SPLITS.index(split)),
         )
@@ -247,7 +248,7 @@ class PretrainingCorpus:
     def _check(self, verify: bool) -> None:
         shards = itertools.chain(*self.shards.values())
         mend = f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
-        check_shards(self.folder, shards, self.record_format, verify, mend)
+        check_shards(self.folder, shards, self.record_format.file_bytes, verify, mend)
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
@@ -284,11 +285,6 @@ def process_seed(seed: int, process: int) -> int:
 _DRAWS_PER_CHUNK = 1 << 14  # number of batches whose languages are drawn at once
 
 
-def _check_start(start_step: int) -> None:
-    if start_step < 0:
-        raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
-
-
 def language_batches(
     corpus: PretrainingCorpus,
     batch_size: int,
@@ -316,7 +312,7 @@ def language_batches(
 
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """
-    _check_start(start_step)
+    check_count("start_step", start_step, minimum=0)
     files: dict[tuple[int, ...], list[Shard]] = {}
     for shard in corpus.files("train")[0]:
         files.setdefault(shard.languages, []).append(shard)
@@ -359,7 +355,6 @@ def language_batches(
             corpus,
             shards={**corpus.shards, "train": tuple(shards)},
             shuffled_rows=max(1, corpus.shuffled_rows // len(files)),
-            all_shards=corpus.all_shards or corpus.shards,
         ).dataset("train", batch_size, seed, int(count), numbered=numbered)
         for shards, count in zip(files.values(), counts, strict=True)
     ]

@@ -1,21 +1,178 @@
-"""Shards of a corpus, and the record in its folder that lists them."""
+"""Rows of a corpus, their encoding as records, shards of records, and the list of the shards."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.rows import RecordFormat
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.special import Special
 
 FORMAT = 2  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus
 PROGRESS = "progress.json"  # settings and state of an unfinished corpus
 SPLITS = ("train", "validation")
+
+
+class Row(NamedTuple):
+    """A row before encoding.
+
+    Attributes:
+        segments: token ids of each segment, without the [SEP] that follows in the encoded row.
+        owner: index of the document with which the row begins.
+        boundary: column where the second segment of a pair begins, or L for rows without pairs.
+        label: label of a segment pair, see `Rows.pair_label`.
+    """
+
+    segments: list[np.ndarray]
+    owner: int
+    boundary: int
+    label: int = 0
+
+
+class Rows(NamedTuple):
+    """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
+
+    Attributes:
+        token_ids: `(N, L)` int32, with padding at the end.
+        boundaries: `(N,)` int32, column where the second segment of a pair begins, or L for rows
+            without pairs.
+        pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
+            segments are swapped, otherwise 0.
+        owners: `(N,)` int64, index of the document with which each row begins.
+    """
+
+    token_ids: np.ndarray
+    boundaries: np.ndarray
+    pair_label: np.ndarray
+    owners: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], length: int, special: Special) -> "Rows":
+        token_ids = np.full((len(rows), length), special.pad, np.int32)
+        for row, filled in zip(rows, token_ids, strict=True):
+            filled[0] = special.begin
+            column = 1
+            for ids in row.segments:
+                filled[column : column + len(ids)] = ids
+                column += len(ids) + 1
+                filled[column - 1] = special.end
+        return cls(
+            token_ids,
+            np.array([row.boundary for row in rows], np.int32),
+            np.array([row.label for row in rows], np.int32),
+            np.array([row.owner for row in rows], np.int64),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFormat:
+    """Binary layout of a record, which holds one row: L token ids, then one value per column.
+
+    Attributes:
+        sequence_length: row length L.
+        columns: names of the columns after the token ids, in order. The possible names are
+            "boundary" (position where the second segment begins), "pair_label", "language" and
+            "second_language".
+        wide: whether an integer takes four bytes instead of two bytes.
+        pad_id: id of padding.
+    """
+
+    sequence_length: int
+    columns: tuple[str, ...]
+    wide: bool
+    pad_id: int = Special.pad
+
+    @classmethod
+    def of(
+        cls, config: CorpusConfig, vocabulary_size: int, pad_id: int = Special.pad
+    ) -> "RecordFormat":
+        """Builds the layout for a corpus, with two bytes per integer if ids and positions fit."""
+        wanted = {
+            "boundary": config.paired or config.has_translations,
+            "pair_label": config.paired,
+            "language": bool(config.languages),
+            "second_language": config.has_translations,
+        }
+        columns = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        wide = max(config.sequence_length + 1, vocabulary_size) > 1 << 16
+        return cls(config.sequence_length, columns, wide, pad_id)
+
+    @property
+    def integer_count(self) -> int:
+        return self.sequence_length + len(self.columns)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of a record in a TFRecord file in bytes, with 16 bytes for length and checksums."""
+        return self.integer_count * (4 if self.wide else 2) + 16
+
+    def encode(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
+        """Encodes N rows as N records, one bytes object per row.
+
+        Args:
+            rows: N rows of `sequence_length` ids.
+            languages: `(N, 2)` language ids of the first and second half of each row.
+        """
+        values = {
+            "boundary": rows.boundaries,
+            "pair_label": rows.pair_label,
+            "language": languages[:, 0],
+            "second_language": languages[:, 1],
+        }
+        columns = [values[name][:, None] for name in self.columns]
+        table = np.concatenate([rows.token_ids, *columns], axis=1)  # (N, integer_count)
+        return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
+
+    def decode(self, records: tf.Tensor) -> tf.Tensor:
+        """Decodes N records to a table with one row per record and one column per integer.
+
+        Args:
+            records: `(N,)` strings.
+
+        Returns:
+            `(N, integer_count)` uint16, or int32 if `wide`.
+        """
+        table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
+        return tf.ensure_shape(table, [None, self.integer_count])
+
+    def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Builds the model inputs of a batch from rows of a table.
+
+        Args:
+            table: `(B, integer_count)`, rows that `decode` returned.
+
+        Returns:
+            Dict with "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
+            in the second segment and 0 elsewhere, including padding. Segment pairs add "pair_label"
+            `(B,)` int32. A corpus with languages adds "language_ids" `(B, L)` int32. A corpus with
+            translation pairs adds "position_ids" `(B, L)` int32. Position ids restart at 0 in the
+            second half (Conneau and Lample 2019, section 3.4).
+        """
+        table = tf.cast(table, tf.int32)
+        token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)
+        column = dict(zip(self.columns, columns, strict=True))  # each (B, 1)
+        positions = tf.range(self.sequence_length)
+        boundaries = column.get("boundary", self.sequence_length)
+        is_second = (positions >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
+        batch = {
+            "token_ids": token_ids,
+            "segment_ids": tf.cast(is_second & (token_ids != self.pad_id), tf.int32),
+        }
+        if "pair_label" in column:
+            batch["pair_label"] = column["pair_label"][:, 0]
+        if "language" in column:
+            first = column["language"]
+            batch["language_ids"] = tf.where(is_second, column.get("second_language", first), first)
+        if "second_language" in column:
+            batch["position_ids"] = positions - tf.where(is_second, boundaries, 0)
+        return batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,32 +198,23 @@ class Shard:
 
 
 def check_shards(
-    folder: epath.Path,
-    shards: Iterable[Shard],
-    record_format: RecordFormat,
-    verify: bool,
-    mend: str,
+    folder: epath.Path, shards: Iterable[Shard], row_bytes: int, verify: bool, mend: str
 ) -> None:
     """Raises a UserError if a shard is missing, unreadable or has the wrong size.
 
     Args:
         folder: folder of the corpus.
         shards: shards of the corpus in `folder`.
-        record_format: layout of the rows.
+        row_bytes: size of a row in a file, see `RecordFormat.file_bytes`.
         verify: whether to check the SHA-256 of each shard as well.
         mend: end of the error message, which says what the user can do.
     """
     for shard in shards:
-        path = folder / shard.name
-        try:
-            is_intact = storage.size(path) == shard.rows * record_format.file_bytes
+        path, is_intact = folder / shard.name, False
+        clear_errors = storage.clear_errors(f"cannot read {path}", "check the access to the folder")
+        with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
+            is_intact = storage.size(path) == shard.rows * row_bytes
             is_intact = is_intact and (not verify or storage.file_digest(path) == shard.sha256)
-        except tf.errors.NotFoundError:
-            is_intact = False
-        except storage.FILE_ERRORS as error:
-            raise UserError(
-                f"cannot read {path} ({storage.reason(error)}): check the access to the folder"
-            ) from error
         if not is_intact:
             raise UserError(f"{path} is missing or damaged: {mend}")
 
@@ -77,7 +225,8 @@ class CorpusState:
 
     Attributes:
         documents: number of documents that were packed.
-        counted: sum of `PackedBlock.counted`, the rows among which validation rows are chosen.
+        counted: number of rows among which validation rows are chosen, those of documents that are
+            not repeated.
         tokens: number of ids without padding.
         train: training files.
         validation: validation files. While a corpus of running text is unfinished, each block has
@@ -93,6 +242,11 @@ class CorpusState:
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.train + self.validation)
+
+    def __add__(self, block: "CorpusState") -> "CorpusState":
+        """Returns the state after a further block, whose counts and files `block` has."""
+        fields = (field.name for field in dataclasses.fields(self))
+        return CorpusState(*(getattr(self, name) + getattr(block, name) for name in fields))
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
@@ -113,8 +267,7 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
             raise UserError(
-                f"{path} has corpus format {record['format']}, not {FORMAT}: use the version of "
-                f"macaron_tf that prepared the corpus, or {mend}"
+                f"{path} has corpus format {record['format']}, not {FORMAT} of this version: {mend}"
             )
         state, settings = record["state"], record["settings"]
         settings["vocabulary"]  # what lacks it is damaged; `open` compares it with the files
@@ -133,7 +286,5 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
     if not path.exists():
         if (folder / PROGRESS).exists():
             raise UserError(f"the corpus in {folder} is not finished: prepare it again")
-        raise UserError(
-            f"{folder} contains no corpus ({INDEX}): give the folder of a prepared corpus"
-        )
+        raise UserError(f"{folder} contains no corpus ({INDEX}): give a prepared corpus")
     return read_record(path, "remove the file and prepare the corpus again")

@@ -60,15 +60,13 @@ def stream_dataset(
     shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
-        raise UserError(
-            f"half of {batch_size} rows cannot be read backward: give an even batch_size"
-        )
+        raise UserError(f"batch_size={batch_size} must be even, to read half of the rows backward")
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} {plural('row', total)}, fewer "
-            f"than the {texts} texts of an update: give more text, or lower batch_size"
+            f"{corpus.folder} has {total} {plural('row', total)}, fewer than the {texts} texts of "
+            "an update: lower batch_size"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

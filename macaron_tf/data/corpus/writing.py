@@ -26,7 +26,6 @@ from macaron_tf.data.corpus.documents import (
 )
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.rows import RecordFormat
 from macaron_tf.data.corpus.shards import (
     FORMAT,
     INDEX,
@@ -100,7 +99,7 @@ def prepare(
             # Another process may have finished the corpus in the meantime.
             if not _is_finished(out, settings):
                 packer = Packer(config, vocabulary)
-                start_state = read_state(out, settings, packer.record_format)
+                start_state = read_state(out, settings, packer.record_format.file_bytes)
                 if not start_state.documents:
                     vocabulary.save(out)
                 if write is not None:
@@ -201,16 +200,11 @@ class CorpusWriter:
         training_records, validation_records = block.divide(
             config, state.counted, self._validation_records
         )
-        validation = state.validation
+        validation = ()
         if not config.paired:
-            validation += (write_part(self.out, len(validation), validation_records),)
-        self.state = CorpusState(
-            state.documents + block.documents,
-            state.counted + block.counted,
-            state.tokens + block.tokens,
-            state.train + write_train(self.out, len(state.train), training_records),
-            validation,
-        )
+            validation = (write_shard(self.out, "part", len(state.validation), validation_records),)
+        train = write_train(self.out, len(state.train), training_records)
+        self.state += dataclasses.replace(block.state, train=train, validation=validation)
         write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
@@ -227,21 +221,13 @@ class CorpusWriter:
         elif self.state.rows:
             records = read_records(self.out, self.state.validation)
         else:
-            raise UserError(
-                "the sources gave no rows: no text has tokens, or all pairs exceed sequence_length"
-            )
+            raise UserError("the sources gave no rows: give more text, or raise sequence_length")
         validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
-            name = f"validation-{len(validation):05d}.tfrecord"
-            validation.append(_write_shard(self.out, name, chunk))
+            validation.append(write_shard(self.out, "validation", len(validation), chunk))
         state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
         write_state(self.out, INDEX, self.settings, state)
         remove_leftovers(self.out)
-
-
-def write_part(folder: epath.Path, index: int, records: Sequence[bytes]) -> Shard:
-    """Writes the validation records of a block to a file, which `finish` removes at the end."""
-    return _write_shard(folder, f"part-{index:05d}.tfrecord", records)
 
 
 def write_train(
@@ -255,14 +241,20 @@ def write_train(
         records: dict mapping language ids to records, which `PackedBlock.divide` returned.
     """
     return tuple(
-        _write_shard(folder, f"train-{index:05d}.tfrecord", file_records, languages)
+        write_shard(folder, "train", index, file_records, languages)
         for index, (languages, file_records) in enumerate(records.items(), first_file)
     )
 
 
-def _write_shard(
-    folder: epath.Path, name: str, records: Sequence[bytes], languages: tuple[int, ...] = ()
+def write_shard(
+    folder: epath.Path,
+    kind: str,
+    index: int,
+    records: Sequence[bytes],
+    languages: tuple[int, ...] = (),
 ) -> Shard:
+    """Writes a file of a split, or of the validation records of a block ("part")."""
+    name = f"{kind}-{index:05d}.tfrecord"
     with storage.atomic_output_path(folder / name) as temporary_path:
         with tf.io.TFRecordWriter(temporary_path) as writer:
             for record in records:
@@ -302,35 +294,27 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
         out: folder of the corpus.
     """
     check_vocabulary(stored["vocabulary"], expected["vocabulary"], f"the corpus in {out}")
-    for name, value in expected["config"].items():
-        stored_value = stored["config"].get(name)
-        is_moved = (
-            name == "sources"
-            and stored_value
-            and _without_locations(stored_value) == _without_locations(value)
-        )
-        if stored_value != value and not is_moved:
-            raise UserError(
-                f"{out} has corpus.{name}={stored_value!r}, not {value!r}: choose another folder"
-            )
+    stored_config, expected_config = map(_without_locations, (stored["config"], expected["config"]))
+    for name, value in expected_config.items():
+        if (stored_value := stored_config.get(name)) != value:
+            raise UserError(f"{out} has corpus.{name}={stored_value!r}, not {value!r}")
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
-        raise UserError(
-            f"the source files of the corpus in {out} have changed: restore them, or prepare again"
-        )
+        raise UserError(f"the source files of the corpus in {out} have changed: restore them")
 
 
-def _without_locations(sources: list[dict]) -> list[dict]:
+def _without_locations(config: dict) -> dict:
     """Replaces the location of each source by its selection, because files may move.
 
     The content stamps in the settings record show whether the content of the files has changed.
     """
-    parsed = [Source.of(source["source"]) for source in sources]
+    parsed = [Source.of(source["source"]) for source in config["sources"]]
     names = [str(s) if s.is_embedded else f"{s.kind}:{s.selection}" for s in parsed]
-    return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
+    named = zip(config["sources"], names, strict=True)
+    return {**config, "sources": [{**source, "source": name} for source, name in named]}
 
 
-def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> CorpusState:
+def read_state(out: epath.Path, settings: dict, row_bytes: int) -> CorpusState:
     """Reads the state from which to resume, or returns an empty state for a new corpus.
 
     Raises:
@@ -343,7 +327,7 @@ def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> 
     mend = f"remove {path} to prepare the corpus from the beginning"
     _, stored, state = read_record(path, mend)
     check_settings(stored, settings, out)
-    check_shards(out, state.train + state.validation, record_format, verify=True, mend=mend)
+    check_shards(out, state.train + state.validation, row_bytes, verify=True, mend=mend)
     return state
 
 

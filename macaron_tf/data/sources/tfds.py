@@ -76,6 +76,12 @@ class PreparedSplit(NamedTuple):
     features: Any
 
     @property
+    def text_fields(self) -> list[str]:
+        """Names of the fields that are single texts."""
+        text_type = import_tfds().features.Text
+        return [name for name in self.features if isinstance(self.features[name], text_type)]
+
+    @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Dict mapping the name of each text column to its class names.
 
@@ -106,29 +112,39 @@ class PreparedSplit(NamedTuple):
                 where = f"tfds:{self.name}, split {self.split!r}, record {next(number)}"
                 yield where, dict(zip(columns, values, strict=True))
 
-    def chunks(self, fields: Iterable[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields dicts mapping field name to the values in up to 1,024 records.
+    def texts(self, fields: Sequence[str], chunk_records: int = _CHUNK_RECORDS) -> Iterator[Any]:
+        """Yields a tuple of the texts in `fields` for each record."""
+        for chunk in self.chunks(fields, chunk_records):
+            columns = (chunk[field].numpy() for field in fields)
+            yield from zip(*map(decode_texts, columns), strict=True)
 
-        The records are in their order on disk.
+    def chunks(
+        self, fields: Iterable[str], chunk_records: int = _CHUNK_RECORDS
+    ) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
+        """Yields dicts mapping field name to the values in up to `chunk_records` records.
+
+        The records are in their order on disk, and not in TFDS's in-memory cache.
         """
-        chunk = None
-        with self.clear_errors():
-            records = self.dataset().map(lambda record: {name: record[name] for name in fields})
-            total = self.builder.info.splits[self.split].num_examples
-            with Progress(f"reading tfds:{self.name}", "records", total) as progress:
-                for chunk in records.ragged_batch(_CHUNK_RECORDS):
-                    yield chunk
-                    progress.advance(min(_CHUNK_RECORDS, total))
-        if chunk is None:
-            raise self.empty_error("record")
-
-    def dataset(self) -> tf.data.Dataset:
-        """Returns the records in their order on disk, without TFDS's in-memory cache."""
+        chunk, total = None, self.count
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        return self.builder.as_dataset(split=self.split, read_config=config)
+        with self._clear_errors():
+            records = self.builder.as_dataset(split=self.split, read_config=config)
+            records = records.map(lambda record: {name: record[name] for name in fields})
+            with Progress(f"reading tfds:{self.name}", "records", total) as progress:
+                for chunk in records.ragged_batch(chunk_records).prefetch(1):
+                    yield chunk
+                    progress.advance(min(chunk_records, total))
+        if chunk is None:
+            raise UserError(f"tfds:{self.name}: the split {self.split!r} contains no records")
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        with self._clear_errors():
+            return self.builder.info.splits[self.split].num_examples
 
     @contextlib.contextmanager
-    def clear_errors(self) -> Iterator[None]:
+    def _clear_errors(self) -> Iterator[None]:
         """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`.
 
         The message names the dataset, the split and the folder.
@@ -137,15 +153,8 @@ class PreparedSplit(NamedTuple):
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
             raise UserError(
-                f"tfds:{self.name}: cannot read split {self.split!r} in {self.folder} "
-                f"({storage.reason(error)}): check the split or prepare the dataset again"
+                f"{self.folder}: cannot read split {self.split!r} ({storage.reason(error)})"
             ) from error
-
-    def empty_error(self, item: str) -> UserError:
-        """Returns the error for an empty split, whose elements `item` names, as in "record"."""
-        return UserError(
-            f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give another split"
-        )
 
 
 def open_set(
@@ -287,9 +296,12 @@ def prepared_folder(
         path = f"{base}/{config}" if config else base
         other_sets = set(_subfolders(root)) - {base, "downloads"}
         available = [f"{base}/{key}".rstrip("/") for key in prepared] or other_sets
+        by_hand, remedy = _by_hand(path, root), "prepare it yourself, as TFDS has no builder"
+        if _has_builder(path):
+            remedy = f"give --download{by_hand and f' (without a network, first {by_hand})'}"
         raise UserError(
             f"no TFDS dataset {path!r} in {root}, which has {join_names(available)}: correct the "
-            f"name, give another --data-dir, or {_remedy(path, root)}"
+            f"name, give another --data-dir, or {remedy}"
         )
     versions = prepared[fitting[0]]
     if version and version not in versions:
@@ -307,14 +319,6 @@ def _subfolders(folder: epath.Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] not in "._")
-
-
-def _remedy(name: str, root: epath.Path) -> str:
-    """Returns the end of an error message, which says how to prepare a missing dataset."""
-    if not _has_builder(name):
-        return "prepare the dataset yourself, because TFDS has no builder of this name"
-    by_hand = _by_hand(name, root)
-    return f"give --download{by_hand and f' (without a network, first {by_hand})'}"
 
 
 def _by_hand(name: str, root: epath.Path) -> str:

@@ -147,27 +147,6 @@ def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) ->
     return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
 
 
-def _squad(name: str, version: str, *metrics: str, **options) -> Task:
-    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
-
-    Args:
-        name: name of the task.
-        version: configuration of the dataset in TensorFlow Datasets, such as "v1.1".
-        metrics: main metric, and then further metrics to report.
-        options: further attributes of `Task`.
-    """
-    fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
-    main_metric, *other_metrics = metrics
-    return Task(
-        name,
-        *fields,
-        metrics=(main_metric,),
-        more_metrics=tuple(other_metrics),
-        kind="spans",
-        **options,
-    )
-
-
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
     """Makes a multiple-choice task, whose choices continue a text or answer a question."""
     return Task(name, (first,), choices, source=source, kind="choice", **options)
@@ -182,6 +161,7 @@ _TWO_GENRES = ("validation_matched", "validation_mismatched")
 _TRUE_OR_FALSE = {"suite": "super_glue", "labels": ("False", "True")}
 _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
+_SPANS = {"first": ("question",), "second": ("context",), "kind": "spans"}
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 
 # Class names and class order are those of TensorFlow Datasets.
@@ -205,11 +185,7 @@ _TASKS = (
         **_PARAPHRASE,
     ),
     _glue(
-        "stsb",
-        "STS-B.tsv",
-        metrics=("pearson", "spearman"),
-        score_range=(0.0, 5.0),
-        symmetric=True,
+        "stsb", "STS-B.tsv", metrics=("pearson", "spearman"), score_range=(0.0, 5.0), symmetric=True
     ),
     Task(
         "mnli",
@@ -251,8 +227,16 @@ _TASKS = (
         metrics=("f1a", "em"),
         more_metrics=("accuracy",),
     ),
-    _squad("squad", "v1.1", "f1", "exact"),
-    _squad("squad2", "v2.0", "best_f1", "best_exact", *_SQUAD2, unanswerable=True),
+    # Rajpurkar et al. 2016 and 2018.
+    Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
+    Task(
+        "squad2",
+        **_SPANS,
+        metrics=("best_f1",),
+        more_metrics=("best_exact", *_SQUAD2),
+        source="tfds:squad/v2.0",
+        unanswerable=True,
+    ),
     # Tjong Kim Sang and De Meulder 2003.
     Task(
         "conll2003",

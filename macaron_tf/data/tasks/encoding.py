@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ from macaron_tf.io.progress import track
 from macaron_tf.special import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import cut_texts, text_limit
-from macaron_tf.text.token_rows import JoinedRows, TokenRows
+from macaron_tf.text.token_rows import TokenRows
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
@@ -73,15 +73,8 @@ def encode_pairs(
     check_length(max_length, num_special + len(texts), needs)
     lengths = _truncated_lengths(max_length - num_special, *texts)
     if not special:
-        cut = [
-            tf.gather(text, tf.ragged.range(length), batch_dims=1)
-            for text, length in zip(texts, lengths, strict=True)
-        ]
-        segment_ids = [tf.ones_like(text) * segment for segment, text in enumerate(cut)]
-        return {
-            "token_ids": tf.concat(cut, axis=1).to_tensor(vocabulary.special.pad),
-            "segment_ids": tf.concat(segment_ids, axis=1).to_tensor(0),
-        }
+        parts = [(text, segment) for segment, text in enumerate(texts)]
+        return rows_of(vocabulary, parts, lengths=lengths, special=False)
     (a, *b), sep = texts, vocabulary.special.end
     parts = [(a, 0), (sep, 0)]
     for text in b:
@@ -111,9 +104,12 @@ def rows_of(
     vocabulary: PieceVocabulary,
     parts: Sequence[tuple[tf.RaggedTensor | int, int]],
     causal: bool = False,
-    truncated_lengths: Sequence[tf.Tensor] | None = None,
+    lengths: Sequence[tf.Tensor] | None = None,
+    special: bool = True,
 ) -> dict[str, tf.Tensor]:
     """Concatenates [CLS] and several parts into rows. With `cls_last`, [CLS] comes last.
+
+    Without `special`, there is no [CLS].
 
     All ids are concatenated into one pool, from which each row gathers its ranges. The graph has 30
     operations. Concatenating ragged tensors would take 300 operations, which would dominate the
@@ -123,23 +119,22 @@ def rows_of(
         parts: (ids, segment) of each part. The ids are ragged `(B, None)` int32, or a special id
             that all rows share. At least one part must be ragged.
         causal: whether [MASK] replaces the special id at the end of each row.
-        truncated_lengths: truncated lengths `(B,)` int64 of each ragged part. `None` means no
-            truncation.
+        lengths: truncated lengths `(B,)` int64 of each ragged part; `None` means no truncation.
 
     Returns:
         Dict of "token_ids" and "segment_ids", `(B, L)` int32 each, with padding.
     """
-    special = vocabulary.special
+    ids_of = vocabulary.special
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
-    truncated_lengths = iter(truncated_lengths or [text.row_lengths() for text in texts])
-    if vocabulary.cls_last:
-        parts = [*parts, (special.begin, CLS_SEGMENT)]
-    elif vocabulary.cls_first:
-        parts = [(special.begin, 0), *parts]
+    text_lengths = iter(lengths or [text.row_lengths() for text in texts])
+    if special and vocabulary.cls_last:
+        parts = [*parts, (ids_of.begin, CLS_SEGMENT)]
+    elif special and vocabulary.cls_first:
+        parts = [(ids_of.begin, 0), *parts]
     if causal:
-        parts[-1] = (special.mask, parts[-1][1])
+        parts[-1] = (ids_of.mask, parts[-1][1])
     # The pool starts with PAD and the special ids, so that their positions are constants.
-    shared = [(special.pad, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
+    shared = [(ids_of.pad, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
     ones = tf.ones_like(texts[0].row_splits[1:])  # (B,)
     special_positions, begin = itertools.count(1), tf.constant(len(shared), tf.int64)
     starts, lengths = [], []
@@ -149,7 +144,7 @@ def rows_of(
             lengths.append(ones)
         else:
             starts.append(begin + ids.row_splits[:-1])
-            lengths.append(next(truncated_lengths))
+            lengths.append(next(text_lengths))
             begin += ids.row_splits[-1]
     starts, lengths = tf.stack(starts, axis=1), tf.stack(lengths, axis=1)  # (B, P)
     ranges = tf.ragged.range(tf.reshape(starts, [-1]), tf.reshape(starts + lengths, [-1]))
@@ -224,39 +219,38 @@ def check_length(max_length: int, min_length: int, needs: str) -> None:
         UserError: `max_length` is less than `min_length`.
     """
     if max_length < min_length:
-        raise UserError(
-            f"max_length={max_length} is too small, because {needs} need {min_length} tokens"
-        )
+        raise UserError(f"max_length={max_length} is too small: {needs} need {min_length} tokens")
 
 
 def encode_parts(
     total: int,
-    encode: Callable[[slice], tuple],
+    encode: Callable[[slice], tuple[dict[str, tf.Tensor], tuple]],
     vocabulary: PieceVocabulary,
-) -> tuple[TokenRows, list[list]]:
+) -> tuple[dict[str, Any], list[tuple]]:
     """Tokenizes a split in chunks, and shows the progress on stderr.
 
     Args:
         total: number of examples.
-        encode: function from a slice of the examples to a tuple of ids `(M, L)` int32 with padding,
-            and further arrays. M is the number of rows of these examples.
+        encode: function from a slice of the examples to a dict of "token_ids" and "segment_ids"
+            `(M, L)`, and a tuple of further arrays. M is the number of rows of these examples.
         vocabulary: vocabulary of the ids.
 
     Returns:
-        All rows without padding, and a list with the further arrays of each chunk. If the ids take
-        16 MB or more, the rows are memory-mapped from disk.
-
-    Raises:
-        UserError: `total` is 0.
+        The fields of `EncodedExamples` that follow from the rows, and a list with the further
+        arrays of each chunk. If the ids take 16 MB or more, the rows are memory-mapped from disk.
     """
     _check_any(total)
-    rows, arrays = GrowingRows(vocabulary.size, vocabulary.special.pad), []
+    rows, boundaries, arrays = GrowingRows(vocabulary), [], []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
-        token_ids, *others = encode(part)
-        rows.add(np.asarray(token_ids))
+        inputs, others = encode(part)
+        token_ids = np.asarray(inputs["token_ids"])
+        rows.add(token_ids)
+        is_first = (token_ids != vocabulary.special.pad) & (np.asarray(inputs["segment_ids"]) == 0)
+        boundaries.append(np.count_nonzero(is_first, axis=1))
         arrays.append(others)
-    return rows.rows(), arrays
+    fields = {"rows": rows.finish(), "boundaries": np.concatenate(boundaries)}
+    return {**fields, "cls_last": vocabulary.cls_last, "pad_id": vocabulary.special.pad}, arrays
 
 
 def _check_any(total: int) -> None:
@@ -299,25 +293,13 @@ def encode_examples(
     def encode(part: slice) -> tuple:
         if count > 1:
             texts = (rows and tf.constant(rows[part]) for rows in (first, questions, second))
-            encoded = encode_choices(vocabulary, *texts, max_length, causal)
-        else:
-            texts = first[part], second and second[part]
-            encoded = encode_pairs(vocabulary, *texts, max_length, causal, language, special)
-        is_real = encoded["token_ids"] != vocabulary.special.pad  # (B, L)
-        is_first = is_real & (encoded["segment_ids"] == 0)
-        return encoded["token_ids"], tf.math.count_nonzero(is_first, axis=1)
+            return encode_choices(vocabulary, *texts, max_length, causal), ()
+        texts = first[part], second and second[part]
+        return encode_pairs(vocabulary, *texts, max_length, causal, language, special), ()
 
-    rows, boundaries = encode_parts(len(first), encode, vocabulary)
-    return EncodedExamples(
-        JoinedRows([rows]) if rows.is_mapped else rows,
-        np.concatenate([boundary for (boundary,) in boundaries]),
-        examples.labels,
-        max_length,
-        rows_per_example=count,
-        cls_last=vocabulary.cls_last,
-        pad_id=vocabulary.special.pad,
-        language_id=language_id,
-    )
+    fields, _ = encode_parts(len(first), encode, vocabulary)
+    fields |= {"labels": examples.labels, "max_length": max_length}
+    return EncodedExamples(**fields, rows_per_example=count, language_id=language_id)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

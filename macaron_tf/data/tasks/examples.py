@@ -17,11 +17,10 @@ from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, parse_s
 from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.stored import Texts
+from macaron_tf.data.tasks.stored import GrowingTexts, Texts
 from macaron_tf.errors import UserError, plural
 
 _INDEX = "idx"  # index of an example in its benchmark
-_MAX_LISTED_CLASSES = 20  # maximum number of classes that an error message lists
 _INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
@@ -131,7 +130,12 @@ def read_examples(
         needs_labels = not may_be_unlabelled(split)
         rows = _table_rows(task, open_records(parsed, split, tfds), needs_labels)
     fields = (*task.first, *task.question, *task.second)
-    columns, labels, indices, unlabelled = [Texts() for _ in fields], array.array("d"), [], ""
+    columns, labels, indices, unlabelled = (
+        [GrowingTexts() for _ in fields],
+        array.array("d"),
+        [],
+        "",
+    )
     for where, texts, label, index in rows:
         for column, text in zip(columns, texts, strict=True):
             column.append(text)
@@ -144,12 +148,12 @@ def read_examples(
         if index is not None:
             indices.append(index)
     is_known = ~np.isnan(np.array(labels))  # (N,)
+    columns = [column.finish() for column in columns]
     if unlabelled and is_known.any():
         if not task.undecided:
             _parse_label(task, "", unlabelled)  # raises a UserError
-        columns = [Texts.of(itertools.compress(column, is_known)) for column in columns]
-    else:
-        columns = [column.list_if_small() for column in columns]
+        known = (itertools.compress(column, is_known) for column in columns)
+        columns = [GrowingTexts(texts).finish() for texts in known]
     by_field = dict(zip(fields, columns, strict=True))
     sides = (
         task.first,
@@ -175,7 +179,7 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
     """Joins the texts of several columns by spaces, separately for each example."""
     if len(columns) == 1:
         return columns[0]
-    return Texts.of(map(" ".join, zip(*columns, strict=True)))
+    return GrowingTexts(map(" ".join, zip(*columns, strict=True))).finish()
 
 
 # The place of an example for messages, its texts in the order of the task's fields, its label (""
@@ -191,14 +195,7 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
         fields = (*task.first, *task.lists)
     fields += (_INDEX,) * bool(task.submissions)
     for name in names.split(","):
-        prepared = open_set(name, split, tfds, fields=fields)
-        classes = prepared.columns.get(task.label) or task.labels
-        if classes != task.labels:
-            raise UserError(
-                f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
-                f"{', '.join(task.labels) or 'none'}"
-            )
-        for where, record in prepared.records(fields):
+        for where, record in task_records(task, name, split, tfds, fields, task.label):
             index = record.get(_INDEX)
             if task.grouped:
                 index = [record[f"{_INDEX}.{part}"] for part in ("paragraph", "question", "answer")]
@@ -216,11 +213,26 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
             yield where, [*first, *second], "" if label in ("-1", "-1.0") else label, index
 
 
+def task_records(
+    task: Task, name: str, split: str, tfds: Tfds | None, fields: Sequence[str], label: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Reads a TFDS dataset, whose field `label` must have the task's classes."""
+    prepared = open_set(name, split, tfds, fields=fields)
+    classes = prepared.columns.get(label) or task.labels
+    if {*classes} != {*task.labels}:
+        raise UserError(
+            f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
+            f"{', '.join(task.labels) or 'none'}"
+        )
+    return prepared.records(fields)
+
+
 def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
     """Returns the texts of all choices of the task; "" stands for a missing choice."""
     missing = len(task.second) - len(choices)
     if len(choices) < 2 or missing < 0:
-        raise UserError(f"{where} has {len(choices)} choices, not 2 to {len(task.second)}")
+        found = f"{len(choices)} {plural('choice', len(choices))}"
+        raise UserError(f"{where} has {found}, not 2 to {len(task.second)}")
     # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
     return [text.strip() or "-" for text in choices] + [""] * missing
 
@@ -238,8 +250,7 @@ def _in_language(record: Mapping[str, Any], field: str, language: str | None, wh
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:
         raise UserError(
-            f"{where}: {field!r} has the languages {', '.join(sorted(texts))}, but --languages "
-            f"names {language or 'none'!r}: give one of the languages"
+            f"{where}: {field!r} has the languages {', '.join(sorted(texts))}, but not {language!r}"
         )
     return texts[language]
 
@@ -266,14 +277,10 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
     """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
     is_filled = [bool(choice.strip()) for choice in choices]
     if sum(is_filled) < 2:
-        raise UserError(
-            f"{where}: fewer than two choices have text: fill in {', '.join(task.second)}"
-        )
+        raise UserError(f"{where}: fewer than two choices have text")
     correct = None if math.isnan(answer) else int(answer)
     if correct is not None and not is_filled[correct]:
-        raise UserError(
-            f"{where}: the correct choice, {task.second[correct]}, is empty: fill in the column"
-        )
+        raise UserError(f"{where}: the correct choice, {task.second[correct]}, is empty")
 
 
 def _distinct_indices(items: Sequence) -> list[int]:
@@ -283,21 +290,22 @@ def _distinct_indices(items: Sequence) -> list[int]:
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:
-    label = math.nan if task.regression else -1
     if task.regression:
+        low, high = task.score_range or (-math.inf, math.inf)
         with contextlib.suppress(ValueError):
-            label = float(text)
-    elif text in task.labels:
-        label = task.labels.index(text)
-    elif text.isdecimal() and not task.own:
-        label = int(text)
-    if _is_allowed(task, label):
-        return label
+            if math.isfinite(score := float(text)) and low <= score <= high:
+                return score
+        allowed = f"a number from {low:g} to {high:g}" if task.score_range else "a finite number"
+    else:
+        label = int(text) if text.isdecimal() and not task.own else -1
+        label = task.labels.index(text) if text in task.labels else label
+        if 0 <= label < task.num_classes:
+            return label
+        numbers = "" if task.own else " (or their numbers from 0)"
+        allowed = f"one of the classes {', '.join(task.labels[:20])}{numbers}"
     lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
-    raise UserError(
-        f"{where}: {shown} in column {task.label!r} is not {_allowed_labels(task)}: correct it"
-    )
+    raise UserError(f"{where}: {shown} in column {task.label!r} is not {allowed}: correct it")
 
 
 def normalize_label(label: str) -> str:
@@ -328,23 +336,6 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
                 "class, correct one of them",
                 file=sys.stderr,
             )
-
-
-def _is_allowed(task: Task, label: float) -> bool:
-    if not task.regression:
-        return 0 <= label < task.num_classes
-    low, high = task.score_range or (-math.inf, math.inf)
-    return math.isfinite(label) and low <= label <= high
-
-
-def _allowed_labels(task: Task) -> str:
-    if not task.regression:
-        more = ("...",) if len(task.labels) > _MAX_LISTED_CLASSES else ()
-        names = ", ".join((*task.labels[:_MAX_LISTED_CLASSES], *more))
-        return f"one of the classes {names}" + (not task.own) * " (or their numbers from 0)"
-    if task.score_range is None:
-        return "a finite number"
-    return "a number from {:g} to {:g}".format(*task.score_range)
 
 
 def read_triplets(source: str, split: str) -> Examples:

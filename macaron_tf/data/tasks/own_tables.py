@@ -97,9 +97,7 @@ class TableSettings(Settings):
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
             raise self.error(f"classes={self.classes!r} must be two or more different names")
         if self.usual_tag and self.classes and self.usual_tag not in self.classes:
-            raise self.error(
-                f"usual_tag={self.usual_tag!r} must be one of {', '.join(self.classes)}"
-            )
+            raise self.error(f"usual_tag={self.usual_tag!r} must be one of the classes")
 
     def check_task(self, task: Task) -> None:
         """Checks that only a task on the user's own table has settings of its columns and classes.
@@ -112,9 +110,7 @@ class TableSettings(Settings):
         for name in names:
             has_effect = task.own and (name != "choices" or task.kind == "choice")
             if getattr(self, name) not in ((), None) and not has_effect:
-                raise self.error(
-                    f"{name} has no effect on the task {task.name}: leave table.{name} out"
-                )
+                raise self.error(f"{name} has no effect on the task {task.name}")
 
     def described(self, task: Task) -> Task:
         """Returns a copy of `task` with the columns, classes and other values of these settings.
@@ -208,8 +204,7 @@ class TableSettings(Settings):
             if len(default_names or others) != 1:
                 raise UserError(
                     f"{table.place} does not show which of the columns {quoted(header)} contains "
-                    "the text: give --set table.text=COLUMN, for a second text table.text_b, and "
-                    "for the label table.label"
+                    "the text: give --set table.text=COLUMN, and for a second text table.text_b"
                 )
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
@@ -248,9 +243,7 @@ class TableSettings(Settings):
         is_held_out = np.zeros(total, bool)
         is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
         if not is_held_out.any() or is_held_out.all():
-            raise UserError(
-                f"table.held_out={self.held_out:g} of {total} in {source} leaves a part empty"
-            )
+            raise UserError(f"table.held_out={self.held_out:g} of {total} leaves a part empty")
         print(
             f"{source}: {is_held_out.sum():,} of {total:,} examples are held out for validation, "
             f"drawn by table.seed={self.seed} (table.held_out={self.held_out:g})",
@@ -264,9 +257,7 @@ def _choices(table: Records) -> tuple[str, ...]:
     names = [name for name in table.fields if re.fullmatch(r"choice\d+", name)]
     names.sort(key=lambda name: int(name[6:]))
     if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
-        raise UserError(
-            f"{table.place} needs the columns choice1, choice2 and so on: set table.choices"
-        )
+        raise UserError(f"{table.place} needs columns choice1, choice2 and so on, or table.choices")
     return tuple(names)
 
 
@@ -286,9 +277,7 @@ def _classes(task: Task, table: Records) -> list[str]:
     where_by_label, rows = {}, 0
     for where, cells in table.texts((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
-            raise UserError(
-                f"{where}: the label in column {task.label!r} is empty: add or remove it"
-            )
+            raise UserError(f"{where}: the label in column {task.label!r} is empty")
         where_by_label.setdefault(label, where)
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):

@@ -104,26 +104,20 @@ class _Row(NamedTuple):
     id: str
     question: str
     context: str
-    answers: list[Answer] | None
+    answers: list[Answer] | None = None
 
 
 def _check_answers(task: Task, row: _Row, where: str) -> None:
     where = f"{where}, question {row.id!r}"
     if row.answers is None:
-        raise UserError(
-            f"{where}: the field 'answers' is missing: add it, or remove it from all questions"
-        )
+        raise UserError(f"{where}: the field 'answers' is missing: add it, or leave all out")
     if not row.answers and not task.unanswerable:
-        raise UserError(
-            f"{where} has no answer, but the task {task.name!r} needs one: use the task squad2"
-        )
+        raise UserError(f"{where} has no answer: add one, or use the task squad2")
     for text, start in row.answers:
         if not text.strip():
             raise UserError(f"{where} has an empty answer: correct its 'text', or remove it")
         if row.context[start : start + len(text)] != text or start < 0:
-            raise UserError(
-                f"{where}: {text[:40]!r} is not at character {start} of the context: correct it"
-            )
+            raise UserError(f"{where}: {text[:40]!r} is not at character {start}")
 
 
 def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
@@ -146,23 +140,21 @@ def _file_rows(path) -> Iterator[_Row]:
         raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
     for a, article in enumerate(_field(document, "data", list, path)):
         for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
-            where = f"{path}, data[{a}].paragraphs[{p}]"
-            context = _text(paragraph, "context", where)
-            for q, question in enumerate(_field(paragraph, "qas", list, where)):
-                yield _question(question, context, f"{where}.qas[{q}]")
-
-
-def _question(record, context: str, where: str) -> _Row:
-    question_id, question = _text(record, "id", where), _text(record, "question", where)
-    if not question.strip():
-        raise UserError(f"{where}: the question is empty: add a text, or remove the question")
-    if "answers" not in record:
-        return _Row(question_id, question, context, None)
-    answers = [
-        Answer(_text(answer, "text", where), _field(answer, "answer_start", int, where))
-        for answer in _field(record, "answers", list, where)
-    ]
-    return _Row(question_id, question, context, answers)
+            place = f"{path}, data[{a}].paragraphs[{p}]"
+            context = _text(paragraph, "context", place)
+            for q, record in enumerate(_field(paragraph, "qas", list, place)):
+                where, answers = f"{place}.qas[{q}]", None
+                row = _Row(_text(record, "id", where), _text(record, "question", where), context)
+                if not row.question.strip():
+                    raise UserError(f"{where}: the question is empty: add a text, or remove it")
+                if "answers" in record:
+                    answers = [
+                        Answer(
+                            _text(answer, "text", where), _field(answer, "answer_start", int, where)
+                        )
+                        for answer in _field(record, "answers", list, where)
+                    ]
+                yield row._replace(answers=answers)
 
 
 def _field(record, name: str, value_type: type, where):
@@ -282,12 +274,7 @@ class EncodedQuestions(EncodedExamples):
 
 
 def encode_question_examples(
-    vocabulary: PieceVocabulary,
-    examples: Questions,
-    *,
-    max_length: int,
-    stride: int,
-    max_question: int,
+    vocabulary: PieceVocabulary, examples: Questions, *, max_length: int, **limits: int
 ) -> EncodedQuestions:
     """Tokenizes a split of questions with `encode_questions`.
 
@@ -296,36 +283,26 @@ def encode_question_examples(
     Args:
         vocabulary: vocabulary that encodes the texts.
         examples: questions of the split.
-        max_length, stride, max_question: arguments of `encode_questions`.
-
-    Raises:
-        UserError: there are no questions, or `max_length` is too small (see `encode_questions`).
+        max_length, limits: arguments of `encode_questions`.
     """
 
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
-        inputs, positions = encode_questions(
-            vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
-        )
+        inputs, positions = encode_questions(vocabulary, *texts, max_length=max_length, **limits)
         # int32 halves the memory. SQuAD has millions of tokens.
         starts, ends = (tf.cast(rows, tf.int32) for rows in (positions.starts, positions.ends))
         positions = positions._replace(
             question=positions.question + part.start, starts=starts, ends=ends
         )
-        is_real = inputs["token_ids"] != vocabulary.special.pad  # (M, L)
-        is_first = is_real & (inputs["segment_ids"] == 0)
-        return inputs["token_ids"], tf.math.count_nonzero(is_first, axis=1), *positions
+        return inputs, positions
 
-    rows, arrays = encode_parts(len(examples), encode, vocabulary)
-    boundaries, *arrays = (tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True))
-    positions, last = WindowPositions(*arrays), vocabulary.cls_last
-    boundaries = boundaries.numpy()
+    fields, arrays = encode_parts(len(examples), encode, vocabulary)
+    positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True)))
     # A context ends before a [SEP]. If a window begins with the context, `EncoderQuestionAnswering`
     # puts the scores of [CLS] before it, which shifts all positions by one.
-    ends = boundaries if last else rows.lengths - 1
+    ends = fields["boundaries"] if vocabulary.cls_last else fields["rows"].lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
-    options = {"cls_last": last, "pad_id": vocabulary.special.pad}
-    return EncodedQuestions(rows, boundaries, labels, max_length, positions, **options)
+    return EncodedQuestions(**fields, labels=labels, max_length=max_length, positions=positions)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:

@@ -13,9 +13,10 @@ import tensorflow as tf
 from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.names import TABLE_FORMS, Source
 from macaron_tf.data.sources.records import open_records
-from macaron_tf.data.sources.tfds import Tfds, open_set
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
+from macaron_tf.data.tasks.examples import task_records
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -110,7 +111,10 @@ def sentences_of(
         source: a `conll:` file or a table.
     """
     if source.kind == "tfds" and not task.own:
-        yield from _tfds_sentences(task, source.location, split, tfds)
+        fields = (_WORD_FIELD, _TAG_FIELD)
+        for where, record in task_records(task, source.location, split, tfds, fields, _TAG_FIELD):
+            words, tags = map(record.get, fields)
+            yield words, tags, [where] * len(tags)
         return
     if source.kind == "conll":
         path, sentence = source.path(split), None
@@ -218,18 +222,6 @@ def strays_among(counts: Mapping[str, int]) -> list[str]:
     return strays if letters and scheme and 2 * len(strays) <= len(counts) else []
 
 
-def _tfds_sentences(task: Task, name, split, tfds) -> Iterator[tuple[list, list, list]]:
-    prepared = open_set(name, split, tfds, fields=(_WORD_FIELD, _TAG_FIELD))
-    names = prepared.columns.get(_TAG_FIELD, ())
-    if set(names) != set(task.labels):
-        raise UserError(
-            f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
-            f"has {', '.join(task.labels)}"
-        )
-    for where, record in prepared.records((_WORD_FIELD, _TAG_FIELD)):
-        yield record[_WORD_FIELD], record[_TAG_FIELD], [where] * len(record[_TAG_FIELD])
-
-
 def _cells(line: str) -> list[str]:
     """Splits a line into columns at tabs, or at spaces if the line has no tabs."""
     # No other white space separates columns, because a word may contain a no-break space.
@@ -257,9 +249,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             sentence = []
         elif sentence or not _is_comment(line, tags):
             if len(row) < 2:
-                raise UserError(
-                    f"{path}, line {number} has only one column, {row[0][:40]!r}: add the tag"
-                )
+                raise UserError(f"{path}, line {number} has only one column: add the tag")
             # In CoNLL-U, lines with ids such as 1-2 and 1.1 are not words.
             if not word_column or row[0].isdecimal():
                 sentence.append((row[word_column], row[tag_column], f"{path}, line {number}"))
@@ -374,9 +364,7 @@ class EncodedTaggedSentences(EncodedExamples):
 
 
 def encode_tagged(
-    vocabulary: PieceVocabulary,
-    examples: TaggedSentences,
-    max_length: int,
+    vocabulary: PieceVocabulary, examples: TaggedSentences, max_length: int
 ) -> EncodedTaggedSentences:
     """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences.
 
@@ -387,9 +375,9 @@ def encode_tagged(
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
         inputs, positions = encode_words(vocabulary, words, max_length)
-        return inputs["token_ids"], len(inputs["token_ids"]), len(words.values), *positions
+        return inputs, (len(inputs["token_ids"]), len(words.values), *positions)
 
-    rows, arrays = encode_parts(len(examples), encode, vocabulary)
+    fields, arrays = encode_parts(len(examples), encode, vocabulary)
     window_counts, word_counts, row, column = zip(*arrays, strict=True)
     # Number of windows in the chunks before each chunk
     windows_before = np.cumsum(window_counts) - window_counts
@@ -398,13 +386,11 @@ def encode_tagged(
     labels = None
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)
+        rows = fields["rows"]
         tags = np.zeros_like(rows.ids, np.uint16)
         labelled = rows.offsets[row[has_piece]] + column[has_piece]
         tags[labelled] = 1 + np.concatenate(examples.labels)[has_piece]
         labels = TokenRows(tags, rows.offsets)
+    fields |= {"labels": labels, "max_length": max_length}
     splits = np.cumsum([0, *map(len, examples.words)])
-    positions = WordPositions(row, column)
-    options = {"cls_last": vocabulary.cls_last, "pad_id": vocabulary.special.pad}
-    return EncodedTaggedSentences(
-        rows, rows.lengths, labels, max_length, positions, splits, **options
-    )
+    return EncodedTaggedSentences(**fields, positions=WordPositions(row, column), splits=splits)

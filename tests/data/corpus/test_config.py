@@ -17,19 +17,16 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
     ("settings", "message"),
     [
         ({"sequence_length": 7}, "corpus.sequence_length=7 must be a whole number of at least 8"),
-        (
-            {"packing": "sentence_pair"},
-            "packing='sentence_pair' cannot be combined with corpus.pairs='none'",
-        ),
+        ({"packing": "sentence_pair"}, "'sentence_pair' does not fit corpus.pairs='none'"),
         (
             {"pairs": "sentence_order", "packing": "full_text"},
-            "'full_text' cannot be .*'sentence_order': set corpus.packing to one of segment_pair",
+            "'full_text' does not fit corpus.pairs='sentence_order'",
         ),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
-            "corpus.packing='full_sentences' packs a repeated document differently",
+            "packing='full_sentences' needs no weights and no language_alpha",
         ),
         ({"language_alpha": 0.5}, "language_alpha needs a language of each source"),
         (

@@ -19,7 +19,7 @@ from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
-from tests.harness import refuses
+from tests.harness import refuses, rejects
 from tests.toys.corpora import config_of, numbers_of, rows_of
 
 ROWS = 90
@@ -82,10 +82,10 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': give one of train, validation"),
-        ("validation", 11, "has 10 rows in .*: lower batch_size, 11"),
-        ("train", 0, "batch_size is 0, but must be at least 1"),
+        ("validation", 11, "has 10 rows in .*: lower batch_size"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
+    rejects("batch_size=0 must be a whole number of at least 1", corpus.dataset, "train", 0)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
@@ -331,7 +331,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             last = np.flatnonzero(row)[-1]
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
-    odd = "half of 3 rows cannot be read backward"
+    odd = "batch_size=3 must be even"
     refuses(odd, stream_dataset, stream_corpus, "train", 3, bidirectional=True)
 
 

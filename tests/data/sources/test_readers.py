@@ -11,8 +11,7 @@ from etils import epath
 
 from macaron_tf.data.sources import names
 from macaron_tf.data.sources.readers import (
-    count_documents,
-    count_pairs,
+    count_texts,
     documents,
     read_pairs,
     source_files,
@@ -90,7 +89,7 @@ def test_pairs_that_cannot_be_read(files, source, split, message):
 
 def test_fingerprint_follows_the_content(files, tfds):
     def fingerprint(split="train", source=f"text:{files}/train.en,{files}/train.de"):
-        return source_fingerprint(source, split, "en", "de")
+        return source_fingerprint(source, split, ("en", "de"))
 
     before = fingerprint()
     assert fingerprint() == before
@@ -100,7 +99,7 @@ def test_fingerprint_follows_the_content(files, tfds):
     refuses("cannot read", fingerprint, source="tsv:nowhere.tsv")
 
     def fingerprint(*languages):
-        return source_fingerprint("tfds:multi30k", "train", *languages, tfds=tfds)
+        return source_fingerprint("tfds:multi30k", "train", languages, tfds)
 
     assert fingerprint("en", "de") == fingerprint("en", "de") != fingerprint("de", "en")
 
@@ -164,8 +163,8 @@ def test_forms_of_text(files):
     assert read("text-lines") == ["Vier\u2028hier.", "One.", "Two.", "Three."]
     both = f"text:{files}/b*,{files}/a*.gz,{files}/b.txt"
     assert [text[:4] for text in documents(both)] == ["One.", "Vier"]
-    assert count_documents(both) == 2
-    assert count_documents(f"text-lines:{files}/*") is None
+    assert count_texts(both, "train") == 2
+    assert count_texts(f"text-lines:{files}/*", "train") is None
     assert [path.name for path in source_files(both, "train")] == ["b.txt", "a.txt.gz"]
     (files / "a.txt").write_text("word " * 2_000_000)
     assert [len(text) for text in documents(f"text-lines:{files}/a.txt")] == [10_000_000]
@@ -180,7 +179,7 @@ def test_real_sets(tfds):
     articles = documents("tfds:wikipedia/20230601.en", "train[:5]", tfds)
     texts = list(articles)
     assert len(texts) == 5 and all(len(text) > 200 for text in texts)
-    assert count_documents("tfds:wikipedia/20230601.en", "train", tfds) == 677
+    assert count_texts("tfds:wikipedia/20230601.en", "train", (), tfds) == 677
     book = next(documents("tfds:pg19", "validation", tfds))
     assert len(book) > 100_000
     assert source_files("tfds:pg19", "train", tfds=tfds)
@@ -223,7 +222,7 @@ def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
     assert 18 <= len({*few}) <= 20 and {*few} < {*held}
     assert sorted(few_rest + few) == sorted(pairs) and not {*few_rest} & {*few}
     assert parts(pairs, seed=2)[1] != held and 170 < len(parts(pairs, 0.2)[1]) < 230
-    prints = {source_fingerprint(source, split, "en", "de") for split in (
+    prints = {source_fingerprint(source, split, ("en", "de")) for split in (
         "train", "all", *(names.HeldOut(0.1, s, r) for s in (1, 2) for r in (True, False))
     )}  # fmt: skip
     assert len(prints) == 6
@@ -238,7 +237,7 @@ def test_packed_files(pack, tmp_path):
     for name in (f"a.tsv{end}", f"a.TSV{end.upper()}"):
         (tmp_path / name).write_bytes(whole)
         assert read(f"tsv:{tmp_path}/{name}") == [("one", "eins"), ("two", "zwei")] * 500
-        assert count_pairs(f"tsv:{tmp_path}/{name}", "train", "en", "de") is None
+        assert count_texts(f"tsv:{tmp_path}/{name}", "train", ("en", "de")) is None
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         refuses(f"{name} is a damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}")
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice

@@ -101,14 +101,14 @@ def test_pairs_of_languages(folder):
         read_pairs("jsonl:flat.jsonl", HeldOut(0.3, 1, rest), "en", "de") for rest in (True, False)
     ]
     assert sorted(parts[0] + parts[1]) == expected and parts[1]
-    before = source_fingerprint("jsonl:flat.jsonl", "train", "en", "de")
+    before = source_fingerprint("jsonl:flat.jsonl", "train", ("en", "de"))
     write_jsonl(folder / "flat.jsonl", PAIRS)
-    assert source_fingerprint("jsonl:flat.jsonl", "train", "en", "de") != before
+    assert source_fingerprint("jsonl:flat.jsonl", "train", ("en", "de")) != before
     names = [f"jsonl:flat.jsonl{fields}" for fields in ("", ":en,de", ":de,en")]
     (folder / "own.py").write_text("def one(split): ...\ndef other(split): ...\n")
     names += [f"python:own.py:{function}" for function in ("one", "other")]
     find_sources(names)
-    assert len({source_fingerprint(name, "train", "en", "de") for name in names}) == len(names)
+    assert len({source_fingerprint(name, "train", ("en", "de")) for name in names}) == len(names)
     said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: give"
     write_jsonl(folder / "a.jsonl", ROWS)
     refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
@@ -164,10 +164,12 @@ def test_refusals(folder):
         (folder / name).write_bytes(content)
     refuses("bad.jsonl, line 2 is not JSON .*", read, "jsonl:bad.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
-    said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"
+    said = "missing.jsonl, line 2 has no field 'text', but 'txt'; perhaps"
     refuses(said, read, "jsonl:missing.jsonl")
-    refuses("has a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl")
-    refuses("nowhere contains no state.json: give a folder that", read, "datasets:nowhere")
+    refuses(
+        "has no single text field, but a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl"
+    )
+    refuses("nowhere contains no state.json: give a folder of", read, "datasets:nowhere")
     own = get_task("classify", own=True)
     refuses(
         "name the fields of a table by --set table.text=FIELD",

@@ -112,7 +112,7 @@ def test_scores_and_questions_with_several_answers(tfds):
 
 def test_tfds_errors(tfds, tmp_path):
     cola = TASKS["cola"]
-    refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds)
+    refuses("corresponds to no data", read_examples, cola, "train[:0]", tfds)
     refuses(
         "no TFDS dataset 'glue/cola' in .*--download", read_examples, cola, "train", Tfds(tmp_path)
     )
@@ -221,8 +221,8 @@ def test_the_fields_of_choices_are_those_of_the_official_builders():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text: fill in a, b, c, d"),
-        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice, c, is empty: fill in the column"),
+        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text"),
+        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice, c, is empty"),
         ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
         ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
     ],

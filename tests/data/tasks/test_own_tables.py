@@ -86,12 +86,12 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (
             CHOOSE,
             "context\tchoice1\tlabel\na\tb\t1\n",
-            "line 1 needs the columns choice1, choice2",
+            "line 1 needs columns choice1, choice2",
         ),
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
-            "line 1 needs the columns choice1, choice2 and so on",
+            "line 1 needs columns choice1, choice2 and so on",
         ),
     ],
 )
@@ -252,7 +252,9 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
     assert task.labels[task.outside] == "NOUN"
     table, task = filled(TAG, tmp_path, ENTITIES, "own.txt", classes=("B-LOC", "B-PER", "O"))
     assert (table.usual_tag, task.outside) == (None, 2)
-    refuses("usual_tag='X' must be one of A, B", TableSettings, classes=("A", "B"), usual_tag="X")
+    refuses(
+        "usual_tag='X' must be one of the classes", TableSettings, classes=("A", "B"), usual_tag="X"
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,12 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held_out_mask(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held_out_mask(labels, "")).any()
-    refuses("table.held_out=0.1 of 3 in", TableSettings().held_out_mask, labels[:3], "x")
+    refuses(
+        "table.held_out=0.1 of 3 leaves a part empty",
+        TableSettings().held_out_mask,
+        labels[:3],
+        "x",
+    )
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

@@ -44,7 +44,7 @@ def test_places_count_characters(tmp_path):
     refuses("'q2' has no answer.*the task squad2", read_questions, SQUAD, "train", source=source)
     for start in (-4, 0, 12, 14, 400):
         source = write(tmp_path / "a.json", question("q1", ("Rome", start)))
-        message = f"a.json, question 'q1': 'Rome'.* {start} of"
+        message = f"a.json, question 'q1': 'Rome'.* {start}$"
         refuses(message, read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", (" ", 1)))
     refuses("'q1' has an empty answer: correct", read_questions, SQUAD, "train", source=source)

@@ -1,6 +1,7 @@
 """Examples stored on disk equal examples in memory."""
 
 import json
+import mmap
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import encode_examples
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.text.token_rows import JoinedRows
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -48,7 +48,8 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
     encoded, texts, batches, prints = found()
     monkeypatch.setattr(stored, "_MAX_MEMORY_BYTES", 1 << 9)
     on_disk, same_texts, same_batches, same_prints = found()
-    assert isinstance(on_disk[0].rows, JoinedRows) and not isinstance(encoded[0].rows, JoinedRows)
+    mapped = [isinstance(one[0].rows.ids.base, mmap.mmap) for one in (on_disk, encoded)]
+    assert mapped == [True, False]
     assert texts == same_texts and prints == same_prints
     for one, other in zip(batches, same_batches, strict=True):
         for name, values in one.items():
@@ -56,10 +57,12 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
     assert not list((tmp_path / "cache").iterdir())  # the cached files are already unlinked
 
 
-def test_texts_keep_what_no_encoding_has():
-    texts = stored.Texts()
-    for text in ("a", "", "\ud800", "ü\n"):
-        texts.append(text)
-    assert list(texts) == ["a", "", "\ud800", "ü\n"] == texts.list_if_small()
+def test_texts_keep_what_no_encoding_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path))
+    given = ["a", "", "\ud800", "ü\n"]
+    assert stored.GrowingTexts(given).finish() == given
+    monkeypatch.setattr(stored, "_MAX_MEMORY_BYTES", 2)
+    texts = stored.GrowingTexts(given).finish()
+    assert isinstance(texts, stored.Texts) and list(texts) == given
     assert texts[-1] == "ü\n" and texts[1:3] == ["", "\ud800"]
     assert texts.take(np.array([3, 0])).take(np.array([1])).tolist() == ["a"]

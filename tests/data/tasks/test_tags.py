@@ -35,7 +35,7 @@ def test_conll_files(tmp_path):
     assert names == [["B-ORG", "O"], ["O", "B-LOC"]]
     for text, words in (
         ("EU B-EU\n", "line 1: the tag 'B-EU'"),
-        ("a O\nEU\n", "line 2 has only one column, 'EU'"),
+        ("a O\nEU\n", "line 2 has only one column: add the tag"),
         ("\n-DOCSTART- O\n", "contains no sentences"),
     ):
         path.write_text(text)

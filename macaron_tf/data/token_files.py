@@ -1,0 +1,221 @@
+"""Storage of a tokenized parallel corpus in memory-mapped files, which a killed process resumes."""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from macaron_tf.data.processes import Processes
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import only_writer
+from macaron_tf.io.progress import Progress
+from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array
+
+FORMAT = 4  # increase this number if the layout or the meaning of the files changes
+# Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
+CHUNK_PAIRS = 1 << 15
+_RECORD = "tokens.json"  # rewritten after each chunk
+_MEND = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedPairs:
+    """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
+
+    Attributes:
+        source, target: rows of each side; row n of `target` is the translation of row n of
+            `source`.
+        indices: `(rows,)` int64, index of each row's pair in the corpus before cleaning.
+        removed: dict mapping each reason for removal to the number of pairs removed for that
+            reason.
+        fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
+    """
+
+    source: TokenRows
+    target: TokenRows
+    indices: np.ndarray
+    removed: dict[str, int]
+    fingerprint: str = ""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns a dict mapping file name to content."""
+        sides = {"source": self.source, "target": self.target}
+        arrays = {f"{side}_offsets": rows.offsets for side, rows in sides.items()}
+        arrays |= {f"{side}_ids": rows.ids for side, rows in sides.items()}
+        return {**arrays, "indices": self.indices}
+
+
+class Chunk(NamedTuple):
+    """Consecutive pairs before they are tokenized.
+
+    Attributes:
+        index: index of the chunk.
+        first: index of the first pair of the chunk in the corpus.
+        pairs: N pairs.
+        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
+            removed. `None` means that repeated pairs are kept.
+    """
+
+    index: int
+    first: int
+    pairs: Pairs
+    repeated: np.ndarray | None = None
+
+
+def prepare(
+    folder: pathlib.Path,
+    chunks: Callable[[], Iterator[Chunk]],
+    tokenize: Callable[[Chunk], TokenizedPairs],
+    count: Callable[[], int | None],
+    processes: int | None = None,
+) -> TokenizedPairs:
+    """Opens a tokenized corpus after tokenizing all chunks that are missing.
+
+    The files do not depend on the number of processes. If the process is killed, the next call
+    continues after the last chunk that was written. Damaged files are written again from the
+    beginning. If another process is preparing the same corpus, this call waits for that process.
+
+    Args:
+        folder: folder of the files. Each combination of source, vocabulary and settings needs a
+            folder of its own, because this function does not check how the files were made.
+        chunks: function that returns an iterator over all chunks of the source.
+        tokenize: function that tokenizes a chunk. The function must be picklable if several
+            processes tokenize several chunks.
+        count: function that returns the number of pairs in the source, or `None` if the number is
+            unknown. The number is used only to display progress and to limit `processes`.
+        processes: number of processes that tokenize; `None` means the number of CPU cores.
+    """
+    if tokens := open_tokens(folder):
+        return tokens
+    with only_writer(folder, "tokenizing", wait=True):
+        tokens = open_tokens(folder)  # another process may have written the files in the meantime
+        if not tokens:
+            _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
+            tokens = open_tokens(folder)
+    if not tokens:
+        raise UserError(f"files in {folder} are damaged: set MACARON_TF_CACHE to another disk")
+    return tokens
+
+
+def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
+    """Appends the missing chunks to the files, and records the state after each chunk.
+
+    The arguments are the same as in `prepare`, except that `total` is the result of `count`.
+    """
+    for leftover in folder.glob(".tmp-*"):  # of a killed process
+        leftover.unlink(missing_ok=True)
+    record = _read_record(folder) or {}
+    for name, (dtype, count, _) in record.get("arrays", {}).items():
+        with contextlib.suppress(OSError):  # cut off what a killed process wrote after its record
+            os.truncate(folder / name, count * np.dtype(dtype).itemsize)
+    digests = _digests(folder, record)
+    if not digests:
+        for path in folder.glob("[!.]*"):
+            path.unlink()
+        record = {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": ""}
+        digests = collections.defaultdict(hashlib.sha256)
+    done = record["chunks"]
+    with Progress("tokenizing", "pairs", total) as progress:
+
+        def missing_chunks() -> Iterator[Chunk]:
+            for chunk in chunks():
+                if chunk.index >= done:
+                    yield chunk
+                else:
+                    progress.advance(len(chunk.pairs))
+
+        missing = missing_chunks()
+        first_two = list(itertools.islice(missing, 2))
+        max_processes = -(-total // CHUNK_PAIRS) if total else processes
+        processes = min(processes, max_processes) if len(first_two) > 1 else 1
+        with Processes(processes, tokenize) as pool:
+            for size, tokens in pool.map(_tokenize, itertools.chain(first_two, missing)):
+                _append(folder, tokens, record, digests)
+                progress.advance(size)
+    tokens = _map(folder, record)
+    digest = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
+    _save_record(folder, {**record, "fingerprint": digest})
+
+
+def _tokenize(tokenize: Callable, chunk: Chunk) -> tuple[int, TokenizedPairs]:
+    return len(chunk.pairs), tokenize(chunk)
+
+
+def _append(folder: pathlib.Path, tokens: TokenizedPairs, record: dict, digests: dict) -> None:
+    """Appends a chunk to the files, and updates `record` and `digests`."""
+    arrays, before = tokens.arrays(), record["arrays"]
+    for side in ("source", "target") if before else ():
+        arrays[f"{side}_offsets"] = arrays[f"{side}_offsets"][1:] + before[f"{side}_ids"][1]
+    with storage.clear_errors(f"cannot write into {folder}", _MEND):
+        for name, array in arrays.items():
+            with open(folder / name, "ab") as file:
+                file.write(array.data)
+            digests[name].update(array.data)
+            count = before.get(name, (0, 0))[1] + len(array)
+            before[name] = [str(array.dtype), count, digests[name].hexdigest()]
+    for reason, count in tokens.removed.items():
+        record["removed"][reason] = record["removed"].get(reason, 0) + count
+    record["chunks"] += 1
+    _save_record(folder, record)
+
+
+def _save_record(folder: pathlib.Path, record: dict) -> None:
+    with storage.atomic_output_path(folder / _RECORD, _MEND) as temporary_path:
+        pathlib.Path(temporary_path).write_text(json.dumps(record, indent=2), encoding="utf-8")
+
+
+def _read_record(folder: pathlib.Path) -> dict[str, Any] | None:
+    fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str}
+    with contextlib.suppress(UserError):
+        return storage.read_json(folder / _RECORD, **fields)
+    return None
+
+
+def _digests(folder: pathlib.Path, record: dict) -> dict | None:
+    """Hashes the files of a record, or returns `None` if a file is missing or damaged."""
+    names = record.get("arrays", {})
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            digests = dict(
+                zip(names, threads.map(_digest, map(folder.joinpath, names)), strict=True)
+            )
+    except OSError:
+        return None
+    is_intact = all(digests[name].hexdigest() == names[name][2] for name in names)
+    return digests if names and is_intact else None
+
+
+def _digest(path: pathlib.Path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256")
+
+
+def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
+    arrays = {
+        name: map_array(folder / name, np.dtype(dtype))
+        for name, (dtype, *_) in record["arrays"].items()
+    }
+    sides = (
+        TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
+    )
+    return TokenizedPairs(*sides, arrays["indices"], record["removed"], record["fingerprint"])
+
+
+def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
+    """Opens a finished corpus, or returns `None` if it is missing, unfinished or damaged."""
+    record = _read_record(folder)
+    if record and record["fingerprint"] and _digests(folder, record):
+        return _map(folder, record)
+    return None

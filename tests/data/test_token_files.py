@@ -1,0 +1,70 @@
+"""Tests of a tokenized corpus on disk: damaged or half-written files are never read."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.token_files import Chunk, TokenizedPairs, open_tokens, prepare
+from macaron_tf.text.token_rows import TokenRows, fingerprint
+from tests.toys.corpora import ROWS, lists
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Returns `write(*chunks)`, which writes and opens a corpus.
+
+    Each chunk is a list of rows, which are the sources, and, in reverse order, the targets.
+    """
+
+    def tokenize(chunk):
+        source = TokenRows.from_lists(chunk.pairs, 100)
+        target = source.take(np.arange(len(source))[::-1])
+        return TokenizedPairs(source, target, chunk.first + np.arange(len(source)), {"empty": 2})
+
+    def write(*chunks):
+        starts = np.cumsum([0, *map(len, chunks)])
+        made = [Chunk(n, int(starts[n]), rows) for n, rows in enumerate(chunks)]
+        return prepare(tmp_path / "tokens", lambda: iter(made), tokenize, lambda: None, 1)
+
+    return write
+
+
+@pytest.mark.parametrize("chunks", [(ROWS,), (ROWS[:1], [], ROWS[1:]), ([], ROWS)])
+def test_chunks_are_one_corpus(write, tmp_path, chunks):
+    tokens = write(*chunks)
+    for _ in range(2):
+        assert lists(tokens.source) == ROWS
+        assert lists(tokens.target) == [row for chunk in chunks for row in chunk[::-1]]
+        assert tokens.indices.tolist() == [0, 1, 2]
+        assert tokens.removed == {"empty": 2 * len(chunks)}
+        assert isinstance(tokens.source.ids.base, mmap.mmap)
+        rows = (tokens.source, tokens.target)
+        assert tokens.fingerprint == fingerprint(array for part in rows for array in part.arrays())
+        tokens = open_tokens(tmp_path / "tokens")
+
+
+def test_no_row_at_all(write):
+    tokens = write([])
+    assert lists(tokens.target) == [] and tokens.source.size == 0
+
+
+NAMES = ["source_ids", "source_offsets", "target_ids", "target_offsets", "indices", "tokens.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("damage", ["remove", "cut", "flip", "empty"])
+def test_damage_is_noticed(write, tmp_path, name, damage):
+    write(ROWS)
+    path = tmp_path / "tokens" / name
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        flipped = bytes([content[-2] ^ 1, content[-1]])
+        path.write_bytes(
+            {"cut": content[:-1], "flip": content[:-2] + flipped, "empty": b""}[damage]
+        )
+    assert open_tokens(tmp_path / "tokens") is None
+    assert lists(write(ROWS).source) == ROWS
+    assert path.read_bytes() == content
