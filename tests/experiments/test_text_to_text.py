@@ -180,7 +180,9 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     one = answered(main, "predict", run, "--set", "task=sst2", text="a c\n")
     other = answered(main, "predict", run, "--set", "task=translation", text="a c\n")
     assert answers == one + other and one.strip() == "positive"
-    refuses(r"for sst2\+translation, not for rte: leave task=rte out", answers_of, load(run), "a", "rte")
+    refuses(
+        r"for sst2\+translation, not for rte: leave task=rte out", answers_of, load(run), "a", "rte"
+    )
 
 
 @pytest.mark.slow
