@@ -86,9 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if top_folder(item) in THOROUGH and not item.get_closest_marker("quick"):
             item.add_marker("thorough")
-    items.sort(
-        key=lambda item: top_folder(item) not in LONG and not top_folder(item).endswith(".py")
-    )
+    items.sort(key=lambda one: top_folder(one) not in LONG and not top_folder(one).endswith(".py"))
 
 
 def pytest_collection_finish() -> None:

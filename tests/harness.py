@@ -102,9 +102,8 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
     assert type(copy) is type(layer) and copy.get_config() == config
     copy(*inputs, **call_arguments)
     copy.set_weights(layer.get_weights())
-    np.testing.assert_allclose(
-        numpy_of(copy(*inputs, **call_arguments)), numpy_of(output), atol=atol
-    )
+    copied = copy(*inputs, **call_arguments)
+    np.testing.assert_allclose(numpy_of(copied), numpy_of(output), atol=atol)
 
     half = type(layer).from_config({**config, "dtype": "mixed_bfloat16"})
     half_output = half(*inputs, **call_arguments)

@@ -56,12 +56,7 @@ def test_another_librarys_directory_is_loaded(tmp_path):
     assert loaded.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
     assert loaded.classifier(3, scheme="tokens step 1, channels/1").config.splittings
     other = "tokens, channels/2 width 1"
-    refuses(
-        f"scheme='{other}' does not match the scheme of the weights",
-        loaded.classifier,
-        3,
-        scheme=other,
-    )
+    refuses(f"scheme='{other}' ", loaded.classifier, 3, scheme=other)
 
 
 def test_a_saved_model_is_loaded(tmp_path):
@@ -70,8 +65,7 @@ def test_a_saved_model_is_loaded(tmp_path):
     model.save(tmp_path / "bert.keras")
     loaded = macaron_tf.load(tmp_path / "bert.keras")
     assert loaded.name == "bert" and loaded.vocabulary is None
-    for one, other in zip(loaded.network.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(loaded.network.get_weights(), model.get_weights())
     loaded.save_pretrained(tmp_path / "saved")
     again = macaron_tf.load(tmp_path / "saved")
     np.testing.assert_array_equal(numpy_of(again.network(ROWS)), numpy_of(model(ROWS)))
@@ -97,9 +91,7 @@ def test_a_new_classifier_keeps_the_activation_of_the_pooler(tmp_path):
     model.save(tmp_path / "relu.keras")
     classifier = macaron_tf.load(tmp_path / "relu.keras").classifier(3)
     hidden = numpy_of(model.encoder(ROWS))
-    np.testing.assert_array_equal(
-        numpy_of(classifier.pooler(hidden)), numpy_of(model.pooler(hidden))
-    )
+    np.testing.assert_array_equal(classifier.pooler(hidden), model.pooler(hidden))
     own = macaron_tf.models.EncoderClassifier(config, 2, 0.0, lambda x: 2 * x)
     own.build()
     np.testing.assert_array_equal(
@@ -187,11 +179,7 @@ def test_a_saved_folder_is_replaced_and_no_other(bert, saved, tmp_path):
     assert "mine" not in (saved / "README.md").read_text()
     (saved / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for path, phrase in (
-        (saved, "notes.txt"),
-        (tmp_path / "bert", "config.json"),
-        ("file", "is a file"),
-    ):
+    for path, phrase in ((saved, "notes.txt"), ("bert", "config.json"), ("file", "is a file")):
         before = sorted(tmp_path.rglob("*"))
         refuses(phrase, bert.save_pretrained, tmp_path / path)
         assert sorted(tmp_path.rglob("*")) == before

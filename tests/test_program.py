@@ -13,6 +13,7 @@ from experiments.lines import arriving
 from macaron_tf.cli import program
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError
+from tests.harness import refuses, rejects
 
 pytestmark = pytest.mark.thorough  # each test starts processes
 
@@ -108,14 +109,7 @@ def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WAITING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "macaron_tf",
-            "export",
-            str(tmp_path / "run"),
-            str(tmp_path / "out"),
-        ],
+        [sys.executable, "-m", "macaron_tf", "export", f"{tmp_path}/run", f"{tmp_path}/out"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "WAIT_AT": module},
@@ -201,8 +195,7 @@ class Endless(io.RawIOBase):
 )
 def test_a_line_without_end_is_refused(letter, error):
     source = Endless(letter)
-    with pytest.raises(UserError, match=error):
-        next(decoded(io.BufferedReader(source)))
+    refuses(error, next, decoded(io.BufferedReader(source)))
     assert source.bytes_read < 65 << 20
 
 
@@ -258,5 +251,4 @@ def test_other_errors_keep_their_traceback():
     def main(arguments):
         raise ValueError("shape")
 
-    with pytest.raises(ValueError, match="shape"):
-        main([])
+    rejects("shape", main, [])

@@ -58,11 +58,9 @@ def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
     expected = np.asarray(encoder({"token_ids": source}))
     np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
     # The decoder's relative-position buckets differ, so its bias keeps random weights.
-    encoder_bias, decoder_bias = (
-        encoder.stack.biases[0].weights[0],
-        network.decoder.biases[0].weights[0],
-    )
-    assert np.abs(np.asarray(encoder_bias) - np.asarray(decoder_bias)).max() > 0.1
+    biases = encoder.stack.biases[0], network.decoder.biases[0]
+    [encoder_bias], [decoder_bias] = (bias.get_weights() for bias in biases)
+    assert np.abs(encoder_bias - decoder_bias).max() > 0.1
 
 
 @pytest.mark.parametrize("options", [{}, SPLIT])
@@ -70,22 +68,14 @@ def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
     config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
     config = dataclasses.replace(config, **options)
     encoder, network = started(config, ("decoder",))
-    for decoder_block, encoder_block in zip(
-        network.decoder.blocks, encoder.stack.blocks, strict=True
-    ):
-        copied = [
-            residual for operator, residual in decoder_block.sublayers if operator != "memory"
-        ]
-        for decoder_residual, (_, encoder_residual) in zip(
-            copied, encoder_block.sublayers, strict=True
-        ):
-            for a, b in zip(
-                decoder_residual.get_weights(), encoder_residual.get_weights(), strict=True
-            ):
-                np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(
-        network.decoder.biases[0].get_weights()[0], encoder.stack.biases[0].get_weights()[0]
+    found = [
+        [residual.get_weights() for operator, residual in block.sublayers if operator != "memory"]
+        for block in network.decoder.blocks
+    ]
+    np.testing.assert_equal(
+        found, [[one.get_weights() for _, one in block.sublayers] for block in encoder.stack.blocks]
     )
+    same(network.decoder.biases[0], encoder.stack.biases[0])
     assert network.config.num_encoder_layers == BASE.num_encoder_layers
     assert network.config.num_decoder_layers == config.num_layers
 
@@ -133,8 +123,7 @@ def bert(**changes):
 
 
 def same(one, other):
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(one.get_weights(), other.get_weights())
 
 
 def test_each_kind_of_network_takes_what_it_shares():
@@ -154,8 +143,7 @@ def test_each_kind_of_network_takes_what_it_shares():
     relu = built(models.EncoderClassifier, SMALL, 3, pooler_activation="relu")
     weights = relu.pooler.get_weights()
     assert start(source).copy_to(relu) == ["pooler"]  # its activation differs
-    for weight, value in zip(relu.pooler.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(weight, value)
+    np.testing.assert_equal(relu.pooler.get_weights(), weights)
     plain = built(models.PretrainingEncoder, SMALL, head_options={"transform": False})
     assert start(source).copy_to(plain) == []  # a head with fewer weights
     np.testing.assert_array_equal(plain.masked_language.bias, source.masked_language.bias)
@@ -165,17 +153,7 @@ def test_a_network_that_cannot_be_filled_is_refused():
     task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
     refuses("the weights for .* have shape ", start(bert()).copy_to, task)
     pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
-    refuses(
-        "whose weights cannot initialize a network of type EncoderDecoder: give an encoder-decoder",
-        start(bert()).copy_to,
-        pair,
-    )
+    refuses("initialize a network of type EncoderDecoder: give an", start(bert()).copy_to, pair)
     other = bert(scheme="channels, tokens")
     refuses("needs model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
-    refuses(
-        "is an encoder-decoder, but must be an encoder",
-        starts.start_of,
-        "runs/x",
-        Pretrained(pair),
-        ["encoder"],
-    )
+    refuses("but must be an encoder", starts.start_of, "runs/x", Pretrained(pair), ["encoder"])

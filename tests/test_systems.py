@@ -1,5 +1,7 @@
 """Every block in every training system is built, trained, saved, loaded and exported."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -63,9 +65,8 @@ def test_a_block_in_a_system(name, block, tmp_path):
     specs = {name: tf.TensorSpec((None, *ids.shape[1:]), ids.dtype) for name, ids in inputs.items()}
     archive = tf.Module()
     archive.weights = [weight.value for weight in network.weights]
-    archive.run = tf.function(
-        lambda inputs: system.outputs(network, inputs), [specs], autograph=False
-    )
+    run = functools.partial(system.outputs, network)
+    archive.run = tf.function(run, [specs], autograph=False)
     tf.saved_model.save(archive, tmp_path / "exported", signatures=archive.run)
     exported = tf.saved_model.load(tmp_path / "exported")
     np.testing.assert_allclose(numpy_of(exported.run(inputs)), expected, atol=1e-5)

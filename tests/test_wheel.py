@@ -74,9 +74,8 @@ def scripts(wheel, tmp_path_factory) -> pathlib.Path:
     installed = [path for path in sys.path if path.endswith("-packages")]
     (packages / "present.pth").write_text("\n".join(installed))
     python = folder / "bin" / "python"
-    run(
-        sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel
-    )
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--no-index", "--no-deps", wheel)
     return python.parent
 
 
@@ -97,9 +96,8 @@ def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
 def test_the_metadata_name_what_the_package_is(wheel):
     name = f"macaron_tf-{macaron_tf.__version__}.dist-info/METADATA"
     metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
-    assert (
-        metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
-    )
+    found = metadata["License-Expression"], metadata["Requires-Python"]
+    assert found == ("Apache-2.0", ">=3.11")
     assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
     text = metadata.get_payload()
     assert text.startswith("# macaron_tf") and "any block (with a few exceptions)" in text

@@ -54,12 +54,7 @@ def test_each_reason_of_removal_is_counted():
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
-    refuses(
-        "max_length=8 is less than min_length",
-        CleaningConfig,
-        min_length=9,
-        max_length=8,
-    )
+    refuses("max_length=8 is less than min_length", CleaningConfig, min_length=9, max_length=8)
     # A ratio equal to the maximum is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]
@@ -85,9 +80,7 @@ def test_tokens_are_counted(data, toy_pairs, toy_vocabulary):
     assert data.target_tokens == sum(len(row) + 1 for row in targets)
     summary = data.summary()
     assert summary.startswith(f"300 pairs (none removed), {data.source_tokens:,} source and ")
-    assert (
-        f"{data.steps_per_epoch} steps per epoch, {data.padding_efficiency():.1%} real" in summary
-    )
+    assert f"{data.steps_per_epoch} steps per epoch, {data.padding_efficiency():.1%}" in summary
 
 
 def test_index_counts_from_before_cleaning(toy_vocabulary):
@@ -106,13 +99,9 @@ def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert len(batches) == 1 and batches[0]["source"].any(axis=1).sum() == 1
     assert batches[0]["source"].shape == data.shapes[0]
-    with pytest.raises(
-        UserError, match="no pair of texts is left to batch .removed: 1 empty.: check"
-    ):
+    with pytest.raises(UserError, match="is left to batch .removed: 1 empty.: check"):
         TranslationData.from_pairs([("", "x")], toy_vocabulary)
-    with pytest.raises(
-        UserError, match="no pair of texts is left to batch .removed: 1 no token.: check"
-    ):
+    with pytest.raises(UserError, match="is left to batch .removed: 1 no token.: check"):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a sequence"

@@ -41,14 +41,6 @@ def check(toy, sources, found, expected, penalty) -> None:
         np.testing.assert_allclose(found["scores"][b], scores, rtol=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_beam_of_one_is_greedy(seed):
-    toy = Toy(seed)
-    sources = toy.sources(8)
-    found = search(toy, sources, 9, jit=False, beam_size=1)
-    check(toy, sources, found, [[toy.greedy(source, 9)] for source in sources], GNMT)
-
-
 class SecondEnd(Toy):
     """A scorer that gives EOS the larger logit of EOS and of the last real word."""
 

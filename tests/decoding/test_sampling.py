@@ -21,10 +21,8 @@ from tests.toys.decoding import EOS, REAL_SIZE, SIZE, Toy, greedy, language_mode
 )
 def test_threefry_gives_the_known_answers(key, counter, expected, jit):
     words = [tf.constant(word, tf.uint32) for word in (*key, *counter)]
-    found = tf.function(lambda a, b, c, d: sampling.threefry((a, b), (c, d)), jit_compile=jit)(
-        *words
-    )
-    assert tuple(int(word) for word in found) == expected
+    hashed = tf.function(lambda a, b, c, d: sampling.threefry((a, b), (c, d)), jit_compile=jit)
+    assert tuple(int(word) for word in hashed(*words)) == expected
 
 
 def test_uniforms_are_uniform_in_every_direction():
@@ -171,21 +169,10 @@ def test_draws_follow_the_distribution(settings, probabilities):
 def test_a_seed_repeats_and_another_differs():
     toy = Toy(0)
     sources = toy.sources(4)
-    one, again, other = (
-        run_sample(toy, sources, 10, seed, num_samples=5)["ids"] for seed in (1, 1, 2)
-    )
+    one, again, other = (run_sample(toy, sources, 10, n, num_samples=5)["ids"] for n in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     assert (one[:, 0] != one[:, 1]).any()
-
-
-@pytest.mark.parametrize("jit", [False, True])
-def test_zero_temperature_is_greedy(jit):
-    toy = Toy(1)
-    sources = toy.sources(6)
-    found = run_sample(toy, sources, 8, jit=jit, temperature=0.0)
-    for b, source in enumerate(sources):
-        assert trimmed(found["ids"][b, 0]) == toy.greedy(source, 8)
 
 
 def test_draws_keep_the_rules_and_xla_draws_the_same():

@@ -76,22 +76,6 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
         assert "".join(generator.stream(text, config)) == found.text
 
 
-def test_a_model_with_banded_layers_goes_on_as_it_does_whole_and_streams_the_same(vocabulary):
-    model = language_model(vocabulary.size, attention_windows=(0, 3), norm="pre")
-    generator = TextGenerator(model, vocabulary, longest=16)
-    texts = ["the cat sat on the mat", "a dog", ""]
-    config = GenerationConfig(temperature=0.0, max_tokens=6)
-    for text, [found] in zip(texts, generator.complete(texts, config), strict=True):
-
-        def next_logits(row):
-            return np.asarray(model({"token_ids": np.array([row], np.int32)}))[0, -1]
-
-        ids, log_prob = greedy(next_logits, generator.row(text), 6, generator.is_suppressed)
-        assert list(found.ids) == ids
-        assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
-        assert "".join(generator.stream(text, config)) == found.text
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [TextGenerator, SequenceGenerator])
 def test_several_ends_and_a_stream_says_the_same(kind, model, vocabulary):

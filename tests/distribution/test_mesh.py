@@ -8,6 +8,7 @@ import pytest
 
 from macaron_tf.variables import declare, spec_of
 from tests import walk
+from tests.harness import rejects
 from tests.toys.processes import python
 
 
@@ -30,6 +31,5 @@ def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
 
 def test_axes_must_name_each_dimension():
     kernel = keras.Variable([[1.0, 2.0]], name="kernel")
-    with pytest.raises(ValueError, match=r"must name .* dimensions of kernel"):
-        declare(kernel, ("embed",))
+    rejects(r"must name .* dimensions of kernel", declare, kernel, ("embed",))
     assert spec_of(kernel).axes == (None, None)

@@ -1,46 +1,22 @@
-"""Tests of workers that stop or die while they train over gRPC."""
-
-import signal
-import time
+"""Tests of workers that train over gRPC; `tests/experiments/test_killed.py` kills some of them."""
 
 import pytest
 
-from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 from tests.toys import processes
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, toy_settings, write_documents
 
-
-def in_training(out):
-    """Starts two workers, and waits until they have saved two checkpoints of a long run."""
-    workers = processes.two_workers([f"translation:{out}:steps=100000"])
-    until = time.monotonic() + 300
-    while len(CheckpointDirectory(out / "run").steps()) < 2:
-        assert time.monotonic() < until and workers[0].poll() is None, workers[0].communicate()[0]
-        time.sleep(0.2)
-    return workers
+MACARON = ("-m", "macaron_tf")
 
 
-@pytest.mark.slow
-def test_one_that_is_told_to_stop_stops_all(tmp_path):
-    workers = in_training(tmp_path)
-    workers[1].send_signal(signal.SIGTERM)
-    outputs = [worker.communicate(timeout=200)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [143, 143], outputs
-    step = max(CheckpointDirectory(tmp_path / "run").steps())
-    assert all(f"step {step} is saved" in output for output in outputs), outputs
-
-
-@pytest.mark.slow
-def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
-    workers = in_training(tmp_path)
-    workers[1].kill()
-    output = workers[0].communicate(timeout=200)[0]
-    assert workers[0].returncode != 0
-    assert "worker 0 lost another worker" in output
-    assert "start all again" in output
-    workers[1].communicate()
+def losses(run, words: list[str], configs: list[str]) -> list[float]:
+    """Runs `macaron train` in a process for each TF_CONFIG; returns the training losses."""
+    command = [*MACARON, "train", *words]
+    for process in [processes.started(command, TF_CONFIG=config) for config in configs]:
+        processes.finished(process)
+    lines = read_lines(run / "metrics.jsonl")
+    return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 @pytest.mark.slow
@@ -50,19 +26,14 @@ def test_each_reads_its_own_shards(tmp_path):
     settings += ["corpus.rows_per_shard=10", "training.schedule=constant"]
     settings += ["training.warmup_steps=1", "training.log_every=1"]
     corpus = ["--corpus", str(tmp_path / "corpus")]
-    macaron, given = ["-m", "macaron_tf"], flags(settings)
-    processes.finished(processes.started([*macaron, "prepare", "bert_tiny", corpus[1], *given]))
+    given = flags(settings)
+    processes.finished(processes.started([*MACARON, "prepare", "bert_tiny", corpus[1], *given]))
 
     def train(name, steps, resumed=False):
         out = str(tmp_path / name)
         words = ["--resume", out] if resumed else ["bert_tiny", out, *corpus, *given]
         words += [*flags([f"training.max_steps={steps}"]), "--strategy", "multi_worker"]
-        command = [*macaron, "train", *words, "--own-shards"]
-        workers = [processes.started(command, TF_CONFIG=c) for c in processes.cluster_of_two()]
-        for worker in workers:
-            processes.finished(worker)
-        lines = read_lines(tmp_path / name / "metrics.jsonl")
-        return [line["loss"] for line in lines if line["kind"] == "train"]
+        return losses(tmp_path / name, [*words, "--own-shards"], processes.cluster_of_two())
 
     expected = train("whole", 6)
     train("parts", 3)
@@ -77,8 +48,8 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
     Two processes can also resume the run of one process.
     """
     settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
-    macaron, corpus = ["-m", "macaron_tf"], str(tmp_path / "corpus")
-    made = processes.started([*macaron, "prepare", recipe, corpus, *flags(settings)])
+    corpus = str(tmp_path / "corpus")
+    made = processes.started([*MACARON, "prepare", recipe, corpus, *flags(settings)])
     processes.finished(made)
 
     changes = ["training.log_every=1", "training.schedule=constant", "training.warmup_steps=1"]
@@ -89,11 +60,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
         words = ["--resume", out, *steps] if resumed else [recipe, out, *given, *steps]
         configs = processes.cluster_of_two() if workers == 2 else ["{}"]
         words += ["--strategy", *(["multi_worker"] if workers == 2 else ["mirrored"])]
-        command = [*macaron, "train", *words]
-        for process in [processes.started(command, TF_CONFIG=config) for config in configs]:
-            processes.finished(process)
-        lines = read_lines(tmp_path / name / "metrics.jsonl")
-        return [line["loss"] for line in lines if line["kind"] == "train"]
+        return losses(tmp_path / name, words, configs)
 
     expected = train("one", 6, 1)
     assert len(expected) == 6 and expected[-1] != expected[0]
@@ -106,16 +73,12 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
-    command = ["-m", "macaron_tf", "train", "multi30k_macaron_tiny"]
 
-    def train(name, configs, *more):
-        words = [*command, str(tmp_path / name), *flags(settings), "--strategy", *more]
-        for process in [processes.started(words, TF_CONFIG=config) for config in configs]:
-            processes.finished(process)
-        lines = read_lines(tmp_path / name / "metrics.jsonl")
-        return [line["loss"] for line in lines if line["kind"] == "train"]
+    def train(name, strategy, configs):
+        words = ["multi30k_macaron_tiny", str(tmp_path / name), *flags(settings)]
+        return losses(tmp_path / name, [*words, "--strategy", strategy], configs)
 
-    expected = train("one", ["{}"], "mirrored")
+    expected = train("one", "mirrored", ["{}"])
     assert len(expected) == 6 and expected[-1] != expected[0]
-    two = train("two", processes.cluster_of_two(), "multi_worker")
+    two = train("two", "multi_worker", processes.cluster_of_two())
     assert two == pytest.approx(expected, rel=1e-5)

@@ -181,9 +181,7 @@ def test_entities_of_any_tags_are_seqeval_s(scheme):
     scored = 0
     for _ in range(400):
         lengths = rng.integers(0, 9, rng.integers(1, 6))
-        truths, predictions = (
-            [rng.choice(tags, length).tolist() for length in lengths] for _ in range(2)
-        )
+        truths, predictions = ([rng.choice(tags, n).tolist() for n in lengths] for _ in range(2))
         for found, true in zip(predictions, truths, strict=True):
             if rng.random() < 0.5:
                 found[: len(found) // 2] = true[: len(found) // 2]

@@ -9,6 +9,7 @@ import pytest
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
+from tests.harness import rejects
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
 
@@ -26,10 +27,8 @@ def test_by_hand():
     found = glue.score(MRPC, predictions, labels)
     assert found == pytest.approx({"f1": 0.75, "accuracy": 5 / 7, "score": (0.75 + 5 / 7) / 2})
     found = glue.score(COLA, predictions, labels)
-    correlation = (3 * 2 - 1 * 1) / (4 * 4 * 3 * 3) ** 0.5
-    assert found == pytest.approx(
-        {"matthews": correlation, "accuracy": 5 / 7, "score": correlation}
-    )
+    by_hand = (3 * 2 - 1 * 1) / (4 * 4 * 3 * 3) ** 0.5
+    assert found == pytest.approx({"matthews": by_hand, "accuracy": 5 / 7, "score": by_hand})
     assert glue.score(TASKS["sst2"], predictions, labels) == pytest.approx(
         {"accuracy": 5 / 7, "score": 5 / 7}
     )
@@ -56,12 +55,9 @@ def test_degenerate_predictions_score_nothing():
     labels = np.array([0, 1, 1, 0, 1])
     for value in (0, 1):
         assert glue.score(COLA, np.full(5, value), labels)["score"] == 0
-    assert glue.score(MRPC, np.zeros(5, int), labels)["f1"] == 0
-    assert glue.score(MRPC, np.zeros(5, int), np.zeros(5, int)) == {
-        "f1": 0,
-        "accuracy": 1,
-        "score": 0.5,
-    }
+    none = np.zeros(5, int)
+    assert glue.score(MRPC, none, labels)["f1"] == 0
+    assert glue.score(MRPC, none, none) == {"f1": 0, "accuracy": 1, "score": 0.5}
     scores = np.array([0.0, 1.2, 3.4, 5.0])
     for predictions in (np.full(4, 0.1), [1, 2, np.nan, 3], [1, 2, np.inf, 3], np.full(4, np.nan)):
         assert glue.score(STSB, predictions, scores) == {"pearson": 0, "spearman": 0, "score": 0}
@@ -89,8 +85,7 @@ def test_outputs_to_predictions():
     assert glue.decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
     assert glue.score(COLA, glue.decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
     assert glue.score(STSB, glue.decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
-    with pytest.raises(ValueError, match="not \\(N, 2\\)"):
-        glue.decide(COLA, np.zeros((4, 3)))
+    rejects("not \\(N, 2\\)", glue.decide, COLA, np.zeros((4, 3)))
 
 
 def test_errors():
@@ -164,10 +159,7 @@ def test_multirc(tmp_path):
     first, second = text.splitlines()
     assert second == f'{{"idx": 1, "passage": {last}}}'
     answers = [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]
-    questions = [
-        {"idx": 0, "answers": answers},
-        {"idx": 1, "answers": [{"idx": 2, "label": 1}]},
-    ]
+    questions = [{"idx": 0, "answers": answers}, {"idx": 1, "answers": [{"idx": 2, "label": 1}]}]
     assert json.loads(first) == {"idx": 0, "passage": {"questions": questions}}
 
 

@@ -170,9 +170,7 @@ def test_real_moses_tokens(name, languages, tfds):
     references = [target for _, target in pairs]
     assert any("&apos;" in line for line in references)
     rng = random.Random(1)
-    hypotheses = [
-        " ".join(word for word in line.split() if rng.random() < 0.9) for line in references
-    ]
+    hypotheses = [" ".join(w for w in line.split() if rng.random() < 0.9) for line in references]
     metric = TranslationMetric(languages[1], tokenized=True)
     scores = evaluate_translations(hypotheses, references, metric)
     assert scores.tokenized_bleu == pytest.approx(bleu_of_tokens(hypotheses, references))
@@ -182,12 +180,10 @@ def test_real_moses_tokens(name, languages, tfds):
     assert "tok:given-unescaped" in scores.tokenized_signature
     assert "detok:moses" in scores.bleu_signature and "detok:moses" in scores.chrf_signature
     # The plain text, tokenized by the metric, has the same score.
-    plain = [sacrebleu_text(line, languages[1]) for line in references]
-    assert scores.bleu == pytest.approx(
-        evaluate_translations(
-            [sacrebleu_text(line, languages[1]) for line in hypotheses], plain
-        ).bleu
+    found, plain = (
+        [sacrebleu_text(line, languages[1]) for line in lines] for lines in (hypotheses, references)
     )
+    assert scores.bleu == pytest.approx(evaluate_translations(found, plain).bleu)
     assert not any("&apos;" in line or "&quot;" in line for line in plain)
 
 
@@ -252,9 +248,8 @@ def test_identical_systems():
 def test_a_clear_difference_in_both_directions():
     references = corpus()
     good, bad = damaged(references, 0.1, 1), damaged(references, 0.4, 2)
-    one, other = (
-        paired_bootstrap(x, y, references, resamples=300) for x, y in ((bad, good), (good, bad))
-    )
+    sides = ((bad, good), (good, bad))
+    one, other = (paired_bootstrap(*both, references, resamples=300) for both in sides)
     assert one.p_value == other.p_value == pytest.approx(1 / 301)
     assert one.interval[0] > 0 > other.interval[1]
 

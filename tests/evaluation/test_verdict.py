@@ -47,11 +47,7 @@ def test_p_is_corrected_for_the_arms_that_are_tested():
     [
         ([-0.1, -0.11], dict(first=[5.0, 5.1]), "fewer than 3 seeds"),
         ([-0.1, -0.11, -0.12], dict(chance_level=5.15, margin=0.1), "it is at chance level"),
-        (
-            [-0.5, -0.6, -0.7],
-            dict(chance_level=5.25, margin=0.1),
-            "the baseline is at chance level",
-        ),
+        ([-0.5, -0.6, -0.7], dict(chance_level=5.25, margin=0.1), "the baseline is at chance l"),
         ([0.0] * 3, {}, "the differences of all seeds are equal"),
         ([0.01] * 3, {}, "the differences of all seeds are equal"),
     ],

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from tests.toys.pretraining import (
-    prepare,
-    t5_settings,
-    toy_settings,
-    train,
-    write_documents,
-)
+from tests.toys.pretraining import prepare, t5_settings, toy_settings, train, write_documents
 from tests.toys.studies import calls, study, study_corpus  # noqa: F401
 from tests.toys.tasks import train_toy, write_toy
 

@@ -122,10 +122,7 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert {call[2].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
         (["--tuning-seeds", "7"], "--tuning-seeds has no effect without --rates"),
-        (
-            ["--rates", "1e-3", "--tuning-seeds", "2"],
-            "seed 2 is in both --tuning-seeds and --seeds",
-        ),
+        (["--rates", "1e-3", "--tuning-seeds", "2"], "2 is in both --tuning-seeds and --seeds"),
         (["--rates", "9", "99"], "bert_rab_tiny diverged at every learning rate"),
         (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
     ):
@@ -183,9 +180,8 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
     assert "## Trend" in text and is_figure(tmp_path / "widths.png", tmp_path / "compare.png")
     model = json.loads((tmp_path / "bert_rab_tiny-w16-1" / "recipe.json").read_text())
     assert dict(model["model_options"])["hidden_dim"] == 16
-    assert "give --widths instead" in compared(
-        "--widths", "16", "--set", "model.hidden_dim=8", status=2
-    )
+    error = compared("--widths", "16", "--set", "model.hidden_dim=8", status=2)
+    assert "give --widths instead" in error
 
 
 def test_a_trend_is_judged_seed_by_seed():
@@ -451,32 +447,18 @@ def test_pre_trained_models_are_compared_on_several_tasks(
     assert verdicts["own", "cola"]["corrected"] == pytest.approx(2 * cola)
     assert verdicts["own", "cola"]["word"] == "better" and record["guessing"]["rte"] == 0.5
     for more, message in (
-        (["--tasks", "nothing"], "no task is called 'nothing'"),
         (["--tasks", "rte", "--finetune-set", "epochs=1"], "--finetune-set does not apply to"),
-        (["--tasks", "rte", "--corpus", "c"], "--corpus applies only to"),
     ):
         refused(compare, [str(tmp_path / "other"), *arms, *more], message, tmp_path)
 
 
-@pretended
-def test_translators_take_their_best_rates(calls, blocks, tmp_path):
-    macaron, transformer = "multi30k_macaron_tiny", "multi30k_transformer_tiny"
-    assert blocks(macaron, transformer, "--rates", "0.005", "0.01") == 0
-    trained = [pathlib.Path(call[1]).name for call in calls if call[0] == "average"]
-    assert sorted(trained) == [
-        f"{arm}-lr{rate}"
-        for arm in (macaron, transformer)
-        for rate in ("0.005-0", "0.005-1", "0.01-0")
-    ]
-    record = json.loads((tmp_path / "compare.json").read_text())
-    # The reference of every source is the same line.
-    assert record["guessing"] == pytest.approx(100) and record["bootstrap"][0]["width"] is None
+def translator_flags(source: str) -> list[str]:
+    steps = ["validate_every=20", "save_every_steps=10", "warmup_steps=10"]
+    return flags([*number_settings(source, 40), *(f"training.{step}" for step in steps)])
 
 
 def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
-    settings = number_settings(number_text, 40) + ["training.validate_every=20"]
-    settings += ["training.save_every_steps=10", "training.warmup_steps=10"]
-    arguments = [str(tmp_path), "--seeds", "1", "--jobs", "1", *flags(settings)]
+    arguments = [str(tmp_path), "--seeds", "1", "--jobs", "1", *translator_flags(number_text)]
     arguments += [f"{one}=multi30k_{one}_tiny" for one in ("macaron", "transformer")]
     assert compare(arguments) == 0
     assert rows_of(tmp_path / "compare.json", "arm") == [("macaron",), ("transformer",)]
@@ -497,11 +479,10 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
     (tmp_path / "my_arm.py").write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    settings = number_settings(number_text, 40) + ["training.validate_every=20"]
-    settings += ["training.save_every_steps=10", "training.warmup_steps=10"]
     own = "multi30k_macaron_tiny:model.block=my_arm:Mine"
     arms = ["macaron=multi30k_macaron_tiny", f"own={own}"]
-    assert compare(["out", *arms, "--seeds", "1", "--jobs", "1", *flags(settings)]) == 0
+    words = ["--seeds", "1", "--jobs", "1", *translator_flags(number_text)]
+    assert compare(["out", *arms, *words]) == 0
     trusting = [(call[0], "own" in call[1]) for call in calls if "--trust-code" in call]
     assert trusting == [("average", True), ("evaluate", True)]
     del sys.modules["my_arm"]
@@ -529,16 +510,12 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     out, calls[:] = tmp_path / "refused", []
     tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
     for arm, message in (
-        (
-            f"model.scheme={tokens}",
-            "gives other (53,120 parameters) as many parameters as one (119,936)",
-        ),
+        (f"model.scheme={tokens}", "other (53,120 parameters) as many parameters as one (119,936)"),
         (f"model.scheme={same}", "other has the same model and settings as one"),
         ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, but --equal parameters"),
     ):
         assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+        assert message in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -576,63 +553,31 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
     for words, message in (
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
-        (
-            ["--set", "training.seed=7"],
-            "training.seed=7 is not allowed in this command: give --seeds",
-        ),
-        (["--corpus", "DIR"], "--corpus applies only to comparisons of pre-training"),
-        (["--tasks", "rte"], "--tasks applies only to comparisons of pre-training"),
+        (["--set", "training.seed=7"], "seed=7 is not allowed in this command: give --seeds"),
     ):
         assert blocks(*arms, *words) == 2 and not calls
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+        assert message in capsys.readouterr().err
 
 
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
-    pair = ["bert_tiny", "b=bert_tiny"]
+    pair, tuned = ["bert_tiny", "b=bert_tiny"], ["a=finetune:sst2:init=r", "b=finetune:sst2:init=q"]
     for words, message in (
         (["a/b=demo"], "the name 'a/b' of the arm 'a/b=demo' must consist of letters"),
         (["demo"], "'demo' is the only arm: give a second arm"),
         (["demo", "demo:a=b"], "two arms are called demo: write NAME=demo"),
-        (
-            ["demo", "b=bert_tiny"],
-            "demo and b have recipes of different kinds, translation and pretraining",
-        ),
+        (["demo", "b=bert_tiny"], "recipes of different kinds, translation and pretraining"),
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
-        ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
-        (
-            ["demo", "b=multi30k_macaron_tiny", "--set", "training.warmup_steps=9000"],
-            "training.warmup_steps=9000 is not less than training.max_steps=1600,",
-        ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
-        (
-            ["bert_tiny", "b=bert_tiny:init=runs/a"],
-            "b sets init=runs/a, but bert_tiny is trained from random",
-        ),
-        (
-            ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
-            "b has masking.rate=0.3, bert_tiny 0.15: give --differ",
-        ),
-        (["bert_tiny", "gpt_tiny"], "give --differ"),
-        (
-            ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
-            "not a setting of the training data: give another setting; perhaps you meant 'corpus",
-        ),
-        (
-            ["a=finetune:sst2", "b=finetune:sst2:init=runs/a"],
-            "a does not set init, the weights to fine-tune: write",
-        ),
-        *(
-            (["a=finetune:sst2:init=r", "b=finetune:sst2:init=q", *words], message)
-            for words, message in (
-                (["--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
-                (["--tasks", "rte"], "a names a task, as well as --tasks"),
-                (["--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
-            )
-        ),
+        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but bert_tiny is"),
+        (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "0.3, bert_tiny 0.15: give --differ"),
+        (["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"], "perhaps you meant 'corpus"),
+        (["a=finetune:sst2", "b=finetune:sst2:init=runs/a"], "a does not set init, the weights"),
+        ([*tuned, "--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
+        ([*tuned, "--tasks", "rte"], "a names a task, as well as --tasks"),
+        ([*tuned, "--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
         ([*pair, "--set", "batch_size=8", "--learning-rates", "1"], "no effect without --tasks"),
-        ([*pair, "--set", "batch_size=8", "--tasks", "b=bert"], "no task is called 'b=bert'"),
+        ([*pair, "--tasks", "b=bert"], "no task is called 'b=bert'"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
     refused(compare, [str(tmp_path / "out"), *pair, "--corpus", study_corpus], "length", tmp_path)

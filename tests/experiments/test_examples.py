@@ -81,9 +81,8 @@ def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
     found, lines = run("gpt", tiny("gpt"))
     assert "val_loss" in lines and lines.count("\nthe") == 2
     model, generator = found["model"], found["generator"]
-    [[completion]] = generator.complete(
-        ["the"], found["GenerationConfig"](max_tokens=12, temperature=0)
-    )
+    greedy = found["GenerationConfig"](max_tokens=12, temperature=0)
+    [[completion]] = generator.complete(["the"], greedy)
     row = np.zeros((1, 16), "int32")
     row[0, :3] = generator.row("the")
     for index in range(3, 3 + completion.length):

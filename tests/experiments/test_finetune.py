@@ -34,7 +34,6 @@ from tests.toys.tasks import (
     PAIR_HEADER,
     assert_same_weights,
     not_yet_trained,
-    recipe_of,
     result_in,
     scores_in,
     sentences,
@@ -117,22 +116,13 @@ def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, caps
     assert f"{start}cannot write {run}/scores/" in printed.err
 
 
-@pytest.mark.parametrize(
-    ("task", "table"),
-    [
-        ("sst2", "train.tsv"),
-        # uses the same `train_examples`
-        pytest.param("stsb", "stsb-train.tsv", marks=pytest.mark.slow),
-    ],
-)
-def test_the_same_command_goes_on_where_it_stopped(task, table, tmp_path, capsys, refused):
+def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused):
     """After a stop at update 6, the same command finishes the run; other settings are refused."""
     write_toy(tmp_path)
 
     def command(run, steps=14, **changes):
         settings = {"training__max_steps": steps, "training__validate_every": 8, **changes}
-        flags = toy_flags(tmp_path, task, **settings)
-        return ["train", recipe_of(task), str(tmp_path / run), *flags]
+        return ["train", "finetune:sst2", str(tmp_path / run), *toy_flags(tmp_path, **settings)]
 
     for run, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
         assert main(command(run, steps, model__dropout=0.1)) == 0
@@ -143,8 +133,8 @@ def test_the_same_command_goes_on_where_it_stopped(task, table, tmp_path, capsys
     for path, value in (("model__num_heads", 4), ("training__seed", 9), ("batch_size", 8)):
         other = command("parts", model__dropout=0.1, **{path: value})
         refused(main, other, "parts was trained with", tmp_path)
-    header, *rows = (tmp_path / table).read_text().splitlines()
-    (tmp_path / table).write_text("\n".join([header, *rows[::-1]]) + "\n")
+    header, *rows = (tmp_path / "train.tsv").read_text().splitlines()
+    (tmp_path / "train.tsv").write_text("\n".join([header, *rows[::-1]]) + "\n")
     other = command("parts", model__dropout=0.1)
     refused(main, other, "the training data differ from", tmp_path)
 
@@ -236,10 +226,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     warn_start(init, recipe)
     assert "was trained on rows of at most 12 tokens" in capsys.readouterr().err
     TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
-    assert (
-        "raise max_length, if the weights were trained on longer rows, to"
-        in capsys.readouterr().err
-    )
+    assert "raise max_length, if the weights were trained on longer " in capsys.readouterr().err
 
     def check(*settings):
         init.check(override(recipe, settings).model_config(vocabulary.size))
@@ -250,8 +237,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
         read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
-    with pytest.raises(UserError, match="has no checkpoint 7"):
-        read_init(f"{tmp_path}/bert@7")
+    refuses("has no checkpoint 7", read_init, f"{tmp_path}/bert@7")
 
 
 def test_another_tasks_run_gives_its_encoder(toy_run):
@@ -295,7 +281,6 @@ MISTAKES = [
     ("TRAIN --set table.label=label", "table.label has no effect"),
     ("TRAIN --set source=tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("train finetune:sst3 OUT --init RUN", "no task is called 'sst3'"),
-    ("train finetune_brt:sst2 OUT --init RUN", "perhaps you meant 'finetune_bert'"),
     ("train finetune OUT --init RUN", "finetune needs a task"),
     ("train bert_tiny:sst2 OUT", "bert_tiny has no tasks"),
     ("TRAIN --set max_length=17", "the model has 16 positions"),
@@ -333,12 +318,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, content, capsys):
     run = pathlib.Path(shutil.copytree(toy_run, tmp_path / "run"))
     [checkpoint, *_] = sorted((run / "checkpoints").glob("step-*"))
-    records = [
-        "recipe.json",
-        "model.json",
-        "data.json",
-        "vocabulary/vocabulary.json",
-    ]
+    records = ["recipe.json", "model.json", "data.json", "vocabulary/vocabulary.json"]
     records += ["checkpoints/best.json", f"checkpoints/{checkpoint.name}/manifest.json"]
     said = {}
     for name in records:

@@ -17,7 +17,6 @@ from experiments.text_to_text.run import TextRun, recipe_of_model
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import UserError
 from macaron_tf.hub import read_hugging_face
 from macaron_tf.loading import load
 from macaron_tf.models import CausalClassifier
@@ -26,9 +25,15 @@ from macaron_tf.starts import read_start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
-from tests.harness import numpy_of
+from tests.harness import numpy_of, refuses
 from tests.toys.pretraining import flags, write_documents
-from tests.toys.tasks import PAIR_HEADER, not_yet_trained, outputs_of, write_table
+from tests.toys.tasks import (
+    PAIR_HEADER,
+    assert_same_weights,
+    not_yet_trained,
+    outputs_of,
+    write_table,
+)
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -81,9 +86,7 @@ def test_a_language_models_scores_come_along(tmp_path):
     assert recipe.limits.causal
     assert isinstance(network, CausalClassifier) and network.symmetric
     inputs = {"token_ids": np.array([[2, 5, 40, 7, 9]], "int32")}
-    np.testing.assert_array_equal(
-        numpy_of(network.language_model(inputs)), numpy_of(read.network(inputs))
-    )
+    np.testing.assert_array_equal(network.language_model(inputs), read.network(inputs))
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +115,7 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
-    with pytest.raises(UserError, match="an XLNet with .CLS. at the end"):
-        read_encoder(given)
+    refuses("an XLNet with .CLS. at the end", read_encoder, given)
 
 
 @pytest.mark.parametrize("system", ["gpt", "xlnet"])
@@ -349,8 +351,7 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
     opened = TextRun.open(folder / "run")
     network, read = opened.load_network("last"), read_hugging_face(folder)
     assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
-    for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
-        np.testing.assert_allclose(weight, theirs, atol=1e-6)
+    assert_same_weights(network, read.network, 1e-6)
     special = read.special
     rows = [[*row, special.end] for row in opened.text_vocabulary.encode_lines(LINES)]
     source = tf.ragged.constant(rows, tf.int32).to_tensor(special.pad)

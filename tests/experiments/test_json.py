@@ -28,9 +28,8 @@ def pairs(**usage) -> Pretrained:
     """Returns a small Macaron translator with random weights; `usage` overrides its attributes."""
     shapes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_length": 64}
     config = models.catalog.config("macaron_tiny", vocab_size=WORDS.size, **shapes)
-    return Pretrained(
-        built(models.EncoderDecoder, config, noise=0.3), **{"vocabulary": WORDS, **usage}
-    )
+    network = built(models.EncoderDecoder, config, noise=0.3)
+    return Pretrained(network, **{"vocabulary": WORDS, **usage})
 
 
 def encoder(network, noise: float = 0.3, **changes):

@@ -14,10 +14,9 @@ import time
 import pytest
 
 from macaron_tf.training.progress import read_lines
-from tests.toys.numbers import number_settings
-from tests.toys.pretraining import flags, prepare, t5_settings, toy_settings
+from tests.toys import runs
+from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.processes import assert_same_run, cluster_of_two, started
-from tests.toys.tasks import toy_flags
 
 MOMENTS = ("start", "update", "save", "validation")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -28,69 +27,23 @@ SHORT += ["keep_last=3", "schedule=constant", "warmup_steps=1", "max_minutes=Non
 SHORT = flags([f"training.{setting}" for setting in SHORT])
 
 
-def pretraining(recipe: str, *more: str):
-    def words(value):
-        settings = [*toy_settings(value("source")), "model.dropout=0.1", *more]
-        return ["train", recipe, "RUN", *flags(settings)]
-
-    return words
-
-
-def t5(value):
-    settings = [*t5_settings("t5_tiny", "macaron"), "model.dropout=0.1"]
-    corpus = ["--corpus", value("t5_corpus")]
-    return ["train", "t5_tiny", "RUN", *corpus, *flags(settings)]
-
-
-def text_to_text(value):
-    rows = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
-    settings = flags([*rows, f"source={value('tables')}"])
-    return ["train", "text_to_text:sst2", "RUN", "--init", value("t5_run"), *settings]
-
-
-def fine_tuning(value):
-    return ["train", "finetune:sst2", "RUN", *toy_flags(value("toy"), model__dropout=0.1)]
-
-
-def embeddings(value):
-    toy = toy_flags(value("toy"), "stsb", model__dropout=0.1)
-    return ["train", "sentence_bert:stsb", "RUN", *toy]
-
-
-def elmo(value):
-    settings = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
-    settings += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
-    settings += [f"sources={value('source')}"]
-    return ["train", "elmo_tiny", "RUN", *flags(settings)]
-
-
-def tcn(value):
-    words = ["jsb", "RUN", "--data", value("tunes"), "--models", "tcn", "--seeds", "3"]
-    return [*words, *flags(["batch_size=4", "model.widths=(8,)"])]
-
-
-def translation(value):
-    settings = [*number_settings(value("number_text")), "model.dropout=0.1"]
-    return ["train", "multi30k_macaron_tiny", "RUN", *flags(settings)]
-
-
 def replicas(value):
-    return [*pretraining("bert_tiny")(value), "--strategy", "mirrored", "--replicas", "2"]
+    return [*KINDS["masked"](value), "--strategy", "mirrored", "--replicas", "2"]
 
 
 MEMORY = ("batch_size=8", "memory_length=12", "corpus.validation_run=4")
 KINDS = {
-    "masked": pretraining("bert_tiny"),
-    "translation": translation,
-    "causal": pretraining("gpt2_tiny", "vocabulary.size=272"),
-    "electra": pretraining("electra_tiny"),
-    "xlnet": pretraining("xlnet_tiny", *MEMORY),
-    "t5": t5,
-    "text_to_text": text_to_text,
-    "fine_tuning": fine_tuning,
-    "embeddings": embeddings,
-    "elmo": elmo,
-    "tcn": tcn,
+    "masked": runs.pretraining("bert_tiny"),
+    "translation": runs.translation,
+    "causal": runs.pretraining("gpt2_tiny", "vocabulary.size=272"),
+    "electra": runs.pretraining("electra_tiny"),
+    "xlnet": runs.pretraining("xlnet_tiny", *MEMORY),
+    "t5": runs.t5,
+    "text_to_text": runs.text_to_text,
+    "fine_tuning": runs.fine_tuning,
+    "embeddings": runs.embeddings,
+    "elmo": runs.elmo,
+    "tcn": runs.tcn,
     "replicas": replicas,
 }
 
@@ -189,7 +142,7 @@ def check_end(moment: str, number: signal.Signals, status: int, output: str) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
     command, rng = KINDS[kind](request.getfixturevalue) + SHORT, random.Random(kind)
-    runs = []
+    found = []
     # The killed run comes first, so that kills also hit the corpus preparation.
     for name, kills in {"killed": dealt(seed=1)[kind], "whole": []}.items():
         words = [word.replace("RUN", str(tmp_path / name)) for word in command]
@@ -209,9 +162,9 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
         with Session(words, run, module=module) as session:
             [(status, output)] = session.ends()
         assert status == 0, output
-        runs.append(run)
-    assert_same_run(*runs)
-    names = [sorted(path.name for path in run.iterdir()) for run in runs]
+        found.append(run)
+    assert_same_run(*found)
+    names = [sorted(path.name for path in run.iterdir()) for run in found]
     assert names[0] == names[1]
 
 
@@ -224,12 +177,12 @@ def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, r
     """
     value = request.getfixturevalue
     corpus = prepare("bert_tiny", str(tmp_path / "corpus"), toy_settings(value("source")))
-    command = [*pretraining("bert_tiny")(value), "--corpus", corpus, "--strategy", "multi_worker"]
-    rng, runs = random.Random(victim), {name: tmp_path / name for name in ("killed", "whole")}
+    command = [*KINDS["masked"](value), "--corpus", corpus, "--strategy", "multi_worker"]
+    rng, folders = random.Random(victim), {name: tmp_path / name for name in ("killed", "whole")}
 
     def workers(name):
-        words = [word.replace("RUN", str(runs[name])) for word in command + SHORT]
-        return Session(words, runs[name], cluster_of_two())
+        words = [word.replace("RUN", str(folders[name])) for word in command + SHORT]
+        return Session(words, folders[name], cluster_of_two())
 
     signals = rng.sample(SIGNALS, len(SIGNALS))
     for moment, number in zip(MOMENTS[1:], signals, strict=True):
@@ -244,7 +197,7 @@ def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, r
             assert status != 0 and "lost another worker" in output, output
         else:  # a worker that is told to stop stops all
             check_end(moment, signal.SIGTERM, status, output)
-    for name in runs:
+    for name in folders:
         with workers(name) as session:
             assert [status for status, _ in session.ends()] == [0, 0]
-    assert_same_run(*runs.values())
+    assert_same_run(*folders.values())

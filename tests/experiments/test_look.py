@@ -119,10 +119,7 @@ def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran,
 def test_what_neither_attends_nor_remembers_is_refused(tmp_path, refused):
     gated = saved(tmp_path / "gmlp", models.Encoder, tiny(**SIZES, block="gmlp"))
     elmo = saved(tmp_path / "elmo", models.Elmo, ELMO)
-    places = {
-        gated: "has only gmlp blocks",
-        elmo: "which has no attention or SwishRNN to show",
-    }
+    places = {gated: "has only gmlp blocks", elmo: "which has no attention or SwishRNN to show"}
     for place, words in places.items():
         refused(main, [place, "i paid", "--out", tmp_path / "out"], words)
     assert not (tmp_path / "out").exists()

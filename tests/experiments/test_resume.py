@@ -11,46 +11,25 @@ from experiments.commands import main
 from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.training import build_fit_model
-from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags
+from tests.toys.runs import elmo, embeddings, text_to_text, translation
 from tests.toys.tasks import toy_flags, validations
 
 SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
 SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
-ELMO = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
-ELMO += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
-
-
-def of_translate(value):
-    settings = [*number_settings(value("number_text")), "data.validation_lines=1"]
-    return ["multi30k_macaron_tiny", "RUN", *flags(settings)]
-
-
-def of_elmo(value):
-    return ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])]
-
-
-def of_embed(value):
-    return ["sentence_bert:stsb", "RUN", *toy_flags(value("toy"), "stsb")]
-
-
-def of_text_to_text(value):
-    rows = ["batching.max_tokens=512", "max_target=16", "validation_examples=1"]
-    words = flags([*rows, f"source={value('tables')}"])
-    return ["text_to_text:sst2", "RUN", "--init", value("t5_run"), *words]
 
 
 # translate/test_commands.py resumes translations by the same command.
-LONG = (of_translate, of_elmo, of_text_to_text)
+LONG = (translation, elmo, text_to_text)
 LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
 
 
-@pytest.mark.parametrize("make", [of_embed, *LONG])
+@pytest.mark.parametrize("make", [embeddings, *LONG])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     words = make(request.getfixturevalue)
     run = tmp_path / "run"
     own = [word.replace("RUN", str(run)) for word in words]
-    ran(main, "train", *own, *SHORT, "--set", "training.max_steps=1")
+    ran(main, *own, *SHORT, "--set", "training.max_steps=1")
     before = json.loads((run / "recipe.json").read_text())
     model = json.loads((run / "model.json").read_text())
     assert model["versions"] == versions()
@@ -63,7 +42,7 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     assert json.loads((run / "recipe.json").read_text()) == before
     resume = ["--resume", run]
     refused(main, ["train", *resume, "--set", "training.seed=7"], "training.seed=", run)
-    refused(main, ["train", words[0], *resume], "--resume cannot be combined with ", run)
+    refused(main, [*words[:2], *resume], "--resume cannot be combined with ", run)
     refused(main, ["train", "--resume", tmp_path / "none"], "is not a run", tmp_path)
 
 

@@ -293,12 +293,7 @@ KINDS = {
         classes,
         keras=("classes", "--labels", "negative", "positive", "--max-length", "48"),
     ),
-    "keras_translates": Kind(
-        "joint",
-        None,
-        translations,
-        keras=("translates",),
-    ),
+    "keras_translates": Kind("joint", None, translations, keras=("translates",)),
 }
 
 
@@ -352,9 +347,8 @@ def export(folder, name: str, kind: Kind) -> None:
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
     """Returns the export types of the tests that run, and those whose networks they export."""
-    asked = {
-        item.callspec.params["name"] for item in request.session.items if item.path == request.path
-    }
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = {item.callspec.params["name"] for item in items}
     asked |= {place for name in asked for place in KINDS[name].keras[:1]}
     return [name for name in KINDS if name in asked]
 

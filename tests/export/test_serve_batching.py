@@ -22,9 +22,7 @@ class Doubler:
     """
 
     def __init__(
-        self,
-        result=lambda x: x * 2,
-        error=lambda x: ServingError(400, f"negative: {x.min()}"),
+        self, result=lambda x: x * 2, error=lambda x: ServingError(400, f"negative: {x.min()}")
     ):
         self.signature = SimpleNamespace(name="double", waits=True, batchable=True)
         self.result, self.error = result, error

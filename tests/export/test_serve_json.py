@@ -121,10 +121,8 @@ def test_one_output_collapses_and_several_make_objects():
     x, s = np.array([[1, 2], [3, 4]]), np.array([b"a", b"b"], object)
     assert encode(True, x=x) == {"predictions": [[1, 2], [3, 4]]}
     assert encode(False, x=x) == {"outputs": [[1, 2], [3, 4]]}
-    assert encode(True, x=x, s=s)["predictions"] == [
-        {"x": [1, 2], "s": "a"},
-        {"x": [3, 4], "s": "b"},
-    ]
+    rows = [{"x": [1, 2], "s": "a"}, {"x": [3, 4], "s": "b"}]
+    assert encode(True, x=x, s=s)["predictions"] == rows
     assert encode(False, x=x, s=s)["outputs"] == {"x": [[1, 2], [3, 4]], "s": ["a", "b"]}
 
 

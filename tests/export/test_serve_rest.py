@@ -168,10 +168,7 @@ def test_paths_methods_and_names(port):
     assert call(port, "POST", "/v1/models/toy:classify", body)[0] == 404
     assert call(port, "GET", "/v1/models/%ff")[0] == 404
     assert call(port, "GET", "/nothing")[0] == 404
-    assert call(port, "GET", PREDICT) == (
-        405,
-        {"error": f"{PREDICT} does not allow GET: use POST"},
-    )
+    assert call(port, "GET", PREDICT) == (405, {"error": f"{PREDICT} does not allow GET: use POST"})
     assert call(port, "DELETE", "/v1/models/toy")[0] == 405
     answer = raw_exchange(port, b"HEAD /healthz HTTP/1.0\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n")
@@ -308,10 +305,8 @@ def test_a_stream_is_server_sent_events(port, monkeypatch):
     assert events(port) == (200, [{"completion": "a ü"}, {"completion": " on"}, "[DONE]"])
     assert events(port, "long") == (400, {"error": "a text is too long"})
     assert events(port, "late")[1][1:] == [{"error": "ValueError: a reason"}]
-    two = {"instances": ["a", "b"]}
-    assert call(port, "POST", STREAM, two)[1] == {
-        "error": "a stream has one row, not 2: send one row"
-    }
+    _, answer = call(port, "POST", STREAM, {"instances": ["a", "b"]})
+    assert answer == {"error": "a stream has one row, not 2: send one row"}
 
 
 def test_streams_have_a_limit_and_end_with_their_clients_and_the_server(model_folder, monkeypatch):

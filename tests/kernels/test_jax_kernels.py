@@ -102,9 +102,8 @@ def test_bits_are_as_independent_draws():
     variance = rate * (1 - rate)
     masks = []
     for seed in seeds:
-        bits = random_bits(
-            jnp.arange(size, dtype=jnp.uint32), derive_key(jnp.array(seed, jnp.uint32))
-        )
+        key = derive_key(jnp.array(seed, jnp.uint32))
+        bits = random_bits(jnp.arange(size, dtype=jnp.uint32), key)
         high = np.bincount(np.asarray(bits >> 24), minlength=256)
         assert ((high - size / 256) ** 2 / (size / 256)).sum() < 255 + 5 * (2 * 255) ** 0.5
         masks.append(np.asarray(bits < round(rate * 2**32)) - rate)

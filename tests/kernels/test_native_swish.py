@@ -120,9 +120,8 @@ def test_nothing_in_gives_nothing_out_and_zero_gradients(gate, batch, length):
 
 def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
     given = inputs(2, 5, 2**20, None)
-    np.testing.assert_array_equal(
-        run_native(*given[:2], 2**20, None), run_native(*given[:2], 2, None)
-    )
+    long, whole = (run_native(*given[:2], step_size, None) for step_size in (2**20, 2))
+    np.testing.assert_array_equal(long, whole)
     start = np.arange(10, dtype="float32").reshape(1, 5, 2)
     arguments = (np.zeros((1, 2, 2), "float32"), [np.ones(2, "float32")] * 2, 5, None, None, start)
     *_, dstart = with_gradients(run_native, "float32", *arguments)
@@ -137,9 +136,8 @@ def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
     300 columns are split among several threads.
     """
     x, vectors, *_ = inputs(20, 300, 1, "gelu", batch=4)
-    runs = [
-        with_gradients(run_native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)
-    ]
+    given = (run_native, "float32", x, vectors, 1, "gelu", None, None)
+    runs = [with_gradients(*given) for _ in range(3)]
     for run in runs[1:]:
         for a, e in zip(run, runs[0], strict=True):
             np.testing.assert_array_equal(a, e)
@@ -154,10 +152,7 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
     width = x.shape[-1]
 
     @tf.function(
-        input_signature=[
-            tf.TensorSpec((None, None, width)),
-            tf.TensorSpec((None, None), tf.bool),
-        ]
+        input_signature=[tf.TensorSpec((None, None, width)), tf.TensorSpec((None, None), tf.bool)]
     )
     def doubled(x, mask):
         """Sums the outputs of three kernel runs in a graph loop, for the inputs 0, x and 2 x.

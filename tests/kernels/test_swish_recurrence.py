@@ -71,9 +71,7 @@ CASES = [
 ]
 SHAPES = [(23, 18, 1), (5, 3, 0), (17, 6, 2)]
 # Whole SIMD vectors and remainders.
-NATIVE = [
-    (*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for masked in (0, 1, 2)
-]
+NATIVE = [(*shape, mask) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for mask in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(("implementation", "gate", "step_size"), CASES)

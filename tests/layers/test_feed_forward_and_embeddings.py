@@ -29,10 +29,8 @@ def test_a_quantized_embedding_reads_and_scores_nearly_the_same(tmp_path):
     model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
     vectors, logits = numpy_of(model(tokens)), numpy_of(layer.logits(x))
     model.quantize("int8")
-    assert [(w.name, w.dtype) for w in layer.weights] == [
-        ("table", "int8"),
-        ("table_scale", "float32"),
-    ]
+    dtypes = {weight.name: weight.dtype for weight in layer.weights}
+    assert dtypes == {"table": "int8", "table_scale": "float32"}
     for before, after in ((vectors, model(tokens)), (logits, layer.logits(x))):
         assert 0 < np.abs(numpy_of(after) - before).max() < int8_error(1) * np.std(before)
     model.save(tmp_path / "model.keras")
@@ -71,9 +69,8 @@ def test_gelu_is_exact_and_its_tanh_form_is_not():
 
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
 def test_sinusoids_are_section_3_5(layout):
-    encoding = np.asarray(
-        layers.SinusoidalPositions(layout=layout)(np.zeros((1, 50, 8), "float32"))
-    )[0]
+    positions = layers.SinusoidalPositions(layout=layout)
+    [encoding] = np.asarray(positions(np.zeros((1, 50, 8), "float32")))
     for p in (0, 1, 7, 49):
         for i in range(4):
             angle = p / 10_000 ** (2 * i / 8)
@@ -82,9 +79,7 @@ def test_sinusoids_are_section_3_5(layout):
             assert encoding[p, cosine] == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "layer", [layers.SinusoidalPositions(), layers.LearnedPositions(10)], ids=str
-)
+@pytest.mark.parametrize("layer", [layers.SinusoidalPositions(), layers.LearnedPositions(10)])
 def test_positions_may_be_given(layer):
     x = normal(2, 6, 8)
     whole = np.asarray(layer(x))

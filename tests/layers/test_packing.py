@@ -72,11 +72,7 @@ def test_a_mask_of_attention_goes_over_the_padded_rows():
 def test_nothing_but_padding_is_nothing():
     encoder = Encoder(EncoderConfig(30, 8, 12, 2, 2))
     with packing_scope():
-        for ids in (
-            np.zeros((2, 3), "int32"),
-            np.zeros((0, 3), "int32"),
-            np.zeros((2, 0), "int32"),
-        ):
+        for ids in (np.zeros(shape, "int32") for shape in ((2, 3), (0, 3), (2, 0))):
             found = np.array(encoder(ids))
             assert found.shape == (*ids.shape, 8) and not found.any()
         assert not np.allclose(encoder(np.ones((1, 3), "int32"), training=True), 0.0)

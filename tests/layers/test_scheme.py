@@ -75,10 +75,7 @@ def test_a_text_is_a_scheme(text, scheme):
         ("tokens with relu, channels", "tokens take no activation: omit 'with"),
         ("tokens, channels with reluu", "activation function identifier: reluu"),
         ("tokens & 2 x channels", "& cannot join a repeat .* write each operator out"),
-        (
-            "tokens, channels/64",
-            "has no channel: raise feed_forward_dim",
-        ),
+        ("tokens, channels/64", "has no channel: raise feed_forward_dim"),
     ],
 )
 def test_a_wrong_text_is_one_sentence(text, sentence):
@@ -122,9 +119,8 @@ def test_memory_follows_tokens_or_stands_where_it_is_named(scheme, expected):
     plain = [[one for one in step.split("&") if one[0] != "m"] for step in expected.split()]
     without = " ".join("&".join(step) for step in plain if step)
     assert shown(TransformerBlock(**OPTIONS, scheme=scheme)) == without
-    check_layer(
-        TransformerBlock(**DECODER, scheme=scheme), normal(2, 5, 8), normal(2, 4, 8, seed=1)
-    )
+    decoder = TransformerBlock(**DECODER, scheme=scheme)
+    check_layer(decoder, normal(2, 5, 8), normal(2, 4, 8, seed=1))
 
 
 def heun(f, x, h):

@@ -26,11 +26,7 @@ def test_it_is_equations_2_to_4(step_size):
         x = normal(2, length, 6, seed=length)
         # Outputs exceed 10, with a float32 error of 1e-6.
         np.testing.assert_allclose(
-            numpy_of(layer(x)),
-            reference(layer, x),
-            rtol=1e-6,
-            atol=1e-5,
-            err_msg=f"L={length}",
+            numpy_of(layer(x)), reference(layer, x), rtol=1e-6, atol=1e-5, err_msg=f"L={length}"
         )
 
 
@@ -58,9 +54,8 @@ def test_left_padding_changes_no_real_position():
     block = randomized(SwishRNNBlock(**OPTIONS, rnn_step_size=2), x.shape)
     padded = np.pad(x, ((0, 0), (3, 0), (0, 0)), constant_values=5.0)
     mask = np.arange(9)[None] >= np.array([3, 3])[:, None]
-    np.testing.assert_allclose(
-        numpy_of(block(padded, mask=mask))[:, 3:], numpy_of(block(x)), atol=1e-5
-    )
+    found = numpy_of(block(padded, mask=mask))[:, 3:]
+    np.testing.assert_allclose(found, numpy_of(block(x)), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,8 @@ def shaped(name: str, **changes):
     config = catalog.config(name, **changes)
     with keras.StatelessScope(initialize_variables=False):
         kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
-        model = (LanguageModel if name.startswith(("gpt", "llama", "transformer_xl")) else kind)(
-            config
-        )
+        kind = LanguageModel if name.startswith(("gpt", "llama", "transformer_xl")) else kind
+        model = kind(config)
         model.build()
     return model
 
@@ -302,23 +301,11 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (BERT, {"block": "rnn"}, "block='rnn' must be one of 'transformer'"),
         (BERT, {"block": ()}, "block is empty"),
         (BERT, {"positions": "absolute"}, "positions='absolute' must be one of 'learned'"),
-        (
-            GPT,
-            {"attention_windows": 9, "positions": "transformer_xl"},
-            "excludes positions='transformer_xl'",
-        ),
-        (
-            GPT,
-            {"attention_windows": 9, "relative_bias": "shared"},
-            "excludes relative_bias='shared'",
-        ),
+        (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "excludes positions='tr"),
+        (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "excludes relative_bias='sh"),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "excludes block='gmlp'"),
         (T5, {"attention_windows": 9}, "attention_windows needs an encoder"),
-        (
-            T5,
-            {"positions": "rotary"},
-            "positions='rotary' needs relative_bias='none'",
-        ),
+        (T5, {"positions": "rotary"}, "positions='rotary' needs relative_bias='none'"),
         (TCN, {"widths": ()}, "widths"),
         (TCN, {"input_dim": 0}, "set either"),
         (TCN, {"tied": True}, "tied=True needs"),

@@ -18,6 +18,7 @@ TOKENS, PAIRS = {"token_ids": ids(2, 7)}, {"token_ids": ids(3, 2, 7)}
 GPT = {"causal": True, "num_segments": 0}
 XL = {**GPT, "positions": "transformer_xl", "clamp_length": 5, "shared_position_biases": True}
 T5 = {"hidden_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1, "dropout": 0.0}
+TIED = {"vocab_size": 20, "embedding_dim": 8, "tied": True}
 OWN_SOURCE = {"vocab_size": 24, "num_source_layers": 1, "source_vocab_size": 40}
 # Models with options that no system has, not yet built, and their inputs.
 CONTRACTS = [
@@ -32,12 +33,7 @@ CONTRACTS = [
         for options in ({}, {"adaptive_divisor": 2}, {"tied": False})
     ),
     (models.SiameseEncoder(tiny(), "max", True, 3, "|u-v|,u*v"), PAIRS),
-    (
-        models.TemporalModel(
-            models.TemporalConfig(20, (6, 8), vocab_size=20, embedding_dim=8, tied=True)
-        ),
-        ids(2, 9),
-    ),
+    (models.TemporalModel(models.TemporalConfig(20, (6, 8), **TIED)), ids(2, 9)),
     (
         models.EncoderDecoder(
             models.catalog.config("t5_1_1_small", **T5, vocab_size=24, num_decoder_layers=1)

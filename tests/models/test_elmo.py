@@ -61,9 +61,8 @@ def lstm(w: dict, prefix: str, xs: np.ndarray, clip) -> np.ndarray:
 def layers_of(model, characters: np.ndarray) -> np.ndarray:
     """Returns all layers `(L, 1 + layers, 2 P)` of a sentence `(L, C)` without padding."""
     w, config = weights_of(model), model.config
-    xs = np.array(
-        [word_vector(w, "words/", c, config.filters, config.num_highways) for c in characters]
-    )
+    shapes = config.filters, config.num_highways
+    xs = np.array([word_vector(w, "words/", c, *shapes) for c in characters])
     ways = {"forwards": [xs], "backwards": [xs]}
     for name, found in ways.items():
         for number in range(config.num_layers):
@@ -123,9 +122,8 @@ def test_each_direction_sees_its_own_side_only():
 def test_padding_changes_no_word():
     model, characters = drawn(), words(2, 7)
     padded = np.pad(characters, ((0, 0), (0, 3), (0, 0)))
-    np.testing.assert_allclose(
-        numpy_of(model(padded))[:, :7], numpy_of(model(characters)), atol=1e-6
-    )
+    found, expected = numpy_of(model(padded)), numpy_of(model(characters))
+    np.testing.assert_allclose(found[:, :7], expected, atol=1e-6)
 
 
 def test_scores_come_of_the_last_layer_of_each_direction():
@@ -256,9 +254,7 @@ def test_a_language_model_is_taken_over_and_trained_where_it_is_not_frozen():
         encoder = models.WordEncoder(dataclasses.replace(READER, elmo_frozen=frozen))
         encoder.build()
         encoder.copy_elmo(elmo)
-        np.testing.assert_array_equal(
-            numpy_of(encoder.elmo(characters)), numpy_of(elmo(characters))
-        )
+        np.testing.assert_array_equal(encoder.elmo(characters), elmo(characters))
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(encoder(characters, training=True))
         weights = encoder.elmo.trainable_weights

@@ -114,10 +114,8 @@ class Behind(keras.Model):
     ],
 )
 def test_layers_behind_an_encoder_ignore_its_padding(make, tmp_path):
-    parts, given = (
-        [built(Encoder, tiny(num_layers=1)), *make()],
-        keras.Input((None,), dtype="int32"),
-    )
+    parts = [built(Encoder, tiny(num_layers=1)), *make()]
+    given = keras.Input((None,), dtype="int32")
     functional = keras.Model(given, Behind(*parts).call(given))
     functional.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -122,13 +122,7 @@ def test_encoder_looks_both_ways_and_the_table_is_one():
     sides = bart.source_embeddings, bart.target_embeddings
     assert all(side.tokens is bart.embedding for side in sides)
     assert sides[0].position_layer is not sides[1].position_layer
-    rejects(
-        "max_length=9 is too long: give at most 8",
-        bart.init_decode,
-        inputs()["source"],
-        1,
-        9,
-    )
+    rejects("=9 is too long: give at most 8", bart.init_decode, inputs()["source"], 1, 9)
 
 
 def test_unscaled_queries_start_narrower():
@@ -137,9 +131,8 @@ def test_unscaled_queries_start_narrower():
     )
     layer.build((None, None, 256))
     query, key, value = np.split(np.asarray(layer.query_key_value.kernel), 3, axis=1)
-    np.testing.assert_allclose(
-        [query.std(), key.std(), value.std()], [1 / 64, 1 / 16, 1 / 16], rtol=0.05
-    )
+    found = [query.std(), key.std(), value.std()]
+    np.testing.assert_allclose(found, [1 / 64, 1 / 16, 1 / 16], rtol=0.05)
 
 
 def test_relative_biases_start_as_t5_s_own_code_draws_them():
@@ -181,9 +174,7 @@ def test_a_source_of_another_vocabulary_has_an_encoder_of_its_own(system, block)
 
 
 def test_the_source_encoder_is_all_that_is_added():
-    plain, more = (
-        small("bart_tiny", **{**OWN_SOURCE, "num_source_layers": layers}) for layers in (0, 2)
-    )
+    plain, more = (small("bart_tiny", **{**OWN_SOURCE, "num_source_layers": n}) for n in (0, 2))
     assert plain.source_encoder is None
     own = {id(weight) for weight in more.source_encoder.weights}
     rest = [tuple(weight.shape) for weight in more.weights if id(weight) not in own]

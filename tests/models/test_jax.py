@@ -5,14 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import numpy_of
-from tests.toys.on_both import (
-    ATTENTION,
-    CASES,
-    RECURRENCE,
-    fitted,
-    model_of,
-    recurrence_loss,
-)
+from tests.toys.on_both import ATTENTION, CASES, RECURRENCE, fitted, model_of, recurrence_loss
 from tests.toys.processes import python
 
 pytestmark = pytest.mark.thorough

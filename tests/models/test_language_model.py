@@ -148,9 +148,8 @@ def test_prompts_of_any_length_go_on_as_the_whole_model_with_banded_layers(max_l
 
 
 def test_a_banded_layer_sees_its_window_alone_and_is_saved_with_it(tmp_path):
-    config = EncoderConfig(
-        V, 16, 32, 2, 1, max_length=12, causal=True, attention_windows=3, **PLAIN
-    )
+    plain = {**PLAIN, "max_length": 12, "causal": True}
+    config = EncoderConfig(V, 16, 32, 2, 1, attention_windows=3, **plain)
     model, token_ids = built(LanguageModel, config, noise=0.2), rows(length=10)
     whole = numpy_of(model({"token_ids": token_ids}))
     for t in range(10):
@@ -164,9 +163,8 @@ def test_a_banded_layer_sees_its_window_alone_and_is_saved_with_it(tmp_path):
 
 
 def test_layers_with_the_same_window_share_their_weights():
-    config = EncoderConfig(
-        V, 16, 32, 2, 4, causal=True, attention_windows=(0, 3), sharing="all", **PLAIN
-    )
+    plain = {**PLAIN, "causal": True, "sharing": "all"}
+    config = EncoderConfig(V, 16, 32, 2, 4, attention_windows=(0, 3), **plain)
     blocks = built(LanguageModel, config).encoder.stack.blocks
     kernels = [block.mixers("tokens")[0].query_key_value for block in blocks]
     assert kernels[0] is kernels[2] and kernels[1] is kernels[3] and kernels[0] is not kernels[1]

@@ -32,11 +32,7 @@ def test_queries_and_keys_are_parts_of_their_own():
     specs = {w.path.partition("block_0/")[2]: spec_of(w) for w in model.weights}
     found = {n.split("/")[-2]: (s.axes, s.parts) for n, s in specs.items() if "attention/" in n}
     joined = ("embed", "heads")
-    assert found == {
-        "query": (joined, 1),
-        "key_value": (joined, 2),
-        "output": (joined[::-1], 1),
-    }
+    assert found == {"query": (joined, 1), "key_value": (joined, 2), "output": (joined[::-1], 1)}
     attention = model.encoder.stack.blocks[0].mixers("tokens")[0]
     kernel = attention.key_value.kernel
     gradient = normal(*kernel.shape) * np.repeat([1.0, 100.0], kernel.shape[1] // 2)

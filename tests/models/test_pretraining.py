@@ -84,10 +84,8 @@ def test_embeddings_are_shared_and_every_weight_counted_once():
     assert len({id(weight) for weight in model.weights}) == len(model.weights)
     paths = [weight.path for weight in model.weights]
     assert len(set(paths)) == len(paths)
-    alone = [
-        built(models.PretrainingEncoder, model.generator_config),
-        built(models.Encoder, model.config),
-    ]
+    alone = [built(models.PretrainingEncoder, model.generator_config)]
+    alone += [built(models.Encoder, model.config)]
     head = 32 * 32 + 32 + 32 + 1
     twice = model.encoder.embeddings.count_params()
     assert model.count_params() == sum(one.count_params() for one in alone) - twice + head
@@ -116,9 +114,4 @@ def test_outputs_are_those_of_the_two_parts():
 )
 def test_embeddings_that_differ_are_refused(field, value):
     other = dataclasses.replace(models.generator_config(ELECTRA, 0.5), **{field: value})
-    rejects(
-        f"{field}=.* must be the generator's",
-        models.GeneratorDiscriminator,
-        ELECTRA,
-        other,
-    )
+    rejects(f"{field}=.* must be the generator", models.GeneratorDiscriminator, ELECTRA, other)

@@ -106,9 +106,8 @@ def test_a_scheme_in_other_words_is_the_same():
     sizes = (24, 16, 32, 2, 2)
     plain, spelt = (EncoderConfig(*sizes, scheme=one) for one in (None, "tokens, channels step 1"))
     assert not differing_fields(spelt, plain) and not differing_fields(plain, spelt)
-    half, step = (
-        EncoderConfig(*sizes, scheme=f"tokens, channels{one}") for one in ("/2", " step 1/2")
-    )
+    ends = ("/2", " step 1/2")
+    half, step = (EncoderConfig(*sizes, scheme=f"tokens, channels{end}") for end in ends)
     assert differing_fields(half, step) == {"scheme": "tokens, channels/2"}
     step = EncoderConfig(*sizes, scheme="tokens, channels step 1/2 width .5")
     assert not differing_fields(half, step)

@@ -212,9 +212,8 @@ def test_the_content_stream_of_given_tokens_is_the_encoder():
 
 def test_the_memory_is_seen_by_both_streams():
     model, inputs = two_streams(), inputs_of()
-    outputs = [
-        model({**inputs_of(seed=s), "memory": model.init_memory(2)})["memory"] for s in (1, 2)
-    ]
+    empty = model.init_memory(2)
+    outputs = [model({**inputs_of(seed=s), "memory": empty})["memory"] for s in (1, 2)]
     outputs[1] = [[Segment(normal(2, 5, 16), kept.seen)] for [kept] in outputs[1]]
     one, two = (model({**inputs, "memory": past}) for past in outputs)
     assert np.abs(numpy_of(one["query"]) - numpy_of(two["query"])).max() > 1e-3

@@ -149,9 +149,8 @@ def test_the_scores_of_a_cls_that_ends_a_row_come_first():
     tokens = ids(3, 8)
     segments = np.array([[0, 0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0, 0], [0] * 8], "int32")
     tokens[1, 5:] = tokens[2] = 0
-    config = dataclasses.replace(
-        ENCODER, positions="transformer_xl", summary="last", num_segments=2
-    )
+    xlnet = {"positions": "transformer_xl", "summary": "last", "num_segments": 2}
+    config = dataclasses.replace(ENCODER, **xlnet)
     model = built(models.EncoderQuestionAnswering, config)
     given = {"token_ids": tokens, "segment_ids": segments}
     found = numpy_of(model(given))
@@ -175,9 +174,8 @@ def test_padding_changes_nothing(kind, options):
     np.testing.assert_allclose(one, same, atol=1e-5)
 
 
-WORDS = models.WordEncoderConfig(
-    lstm_dim=4, word_dim=4, filters=((2, 4),), max_characters=5, dropout=0.0
-)
+WORDS = {"lstm_dim": 4, "word_dim": 4, "filters": ((2, 4),), "max_characters": 5}
+WORDS = models.WordEncoderConfig(**WORDS, dropout=0.0)
 SWISH = dataclasses.replace(ENCODER, block="swish_rnn", dropout=0.0)
 # A model with an input for each mask, the shape of its ids, and the rank of a row's positions.
 MASKED = {

@@ -28,9 +28,8 @@ def masked_words(ids, seed):
 def test_all_sets_of_tokens_are_equally_likely():
     maskable = np.array([[False, True, True, False, True, True, True, False]] * 12_000)
     for count in (2, 3):
-        chosen = (
-            choose_tokens(tf.constant(maskable), tf.fill([12_000], count), (3, count)).numpy() > 0
-        )
+        chosen = choose_tokens(tf.constant(maskable), tf.fill([12_000], count), (3, count))
+        chosen = chosen.numpy() > 0
         assert not (chosen & ~maskable).any()
         sets = [tuple(np.flatnonzero(row)) for row in chosen]
         draws = [sets.count(one) for one in itertools.combinations((1, 2, 4, 5, 6), count)]

@@ -98,17 +98,12 @@ def test_every_partition_is_as_likely_on_100_000_draws():
 
 # The paper's table 3: "Thank you for inviting me to your party last week ." as 10, 11, ... 20.
 X, Y, Z, M = FIRST, FIRST + 1, FIRST + 2, FIRST
-WHOLE = [*range(10, 21)]
+WHOLE, LAST = [*range(10, 21)], [16, 17, 18]
 PAPER = [
     ("prefix_lm", [4, 5, 6, 7, 8, 9, 10], WHOLE[:4], WHOLE[4:]),
     ("mass_style", [2, 3, 8], [10, 11, M, M, 14, 15, 16, 17, M, 19, 20], WHOLE),
     ("iid_spans", [2, 3, 8], [10, 11, X, *WHOLE[4:8], Y, 19, 20], [X, 12, 13, Y, 18, Z]),
-    (
-        "iid_spans",
-        [2, 3, 4, 6, 7, 8],
-        [10, 11, X, 15, Y, 19, 20],
-        [X, 12, 13, 14, Y, 16, 17, 18, Z],
-    ),
+    ("iid_spans", [2, 3, 4, 6, 7, 8], [10, 11, X, 15, Y, 19, 20], [X, 12, 13, 14, Y, *LAST, Z]),
     ("iid_spans", [0, 10], [X, *WHOLE[1:10], Y], [X, 10, Y, 20]),  # the text begins hidden
     ("drop_tokens", [2, 3, 8], [10, 11, *WHOLE[4:8], 19, 20], [12, 13, 18]),
 ]
@@ -186,9 +181,8 @@ def test_bad_input_is_named():
 
 def test_lengths_follow_poissons_law_until_the_budget_is_spent():
     budget = 77  # of 256 words
-    lengths, drawn = denoising.draw_spans(
-        tf.fill([4_400], budget), tf.constant([1, 2]), 3.0, budget
-    )
+    budgets = tf.fill([4_400], budget)
+    lengths, drawn = denoising.draw_spans(budgets, tf.constant([1, 2]), 3.0, budget)
     lengths, drawn = lengths.numpy(), drawn.numpy()
     assert (lengths.sum(axis=1) == budget).all() and not lengths[~drawn].any()
     law = scipy.stats.poisson(3).pmf(np.arange(20))
@@ -252,14 +246,10 @@ def test_spans_are_of_whole_words_behind_one_mask_each():
 
 
 def test_every_order_of_sentences_is_as_likely():
-    text = np.array(
-        [[10, 11, toy.STOP, 12, toy.STOP, toy.STOP, 13, 14, 15, toy.STOP, 16, 0, 0]], "int32"
-    )
     sentences = [(10, 11, toy.STOP), (12, toy.STOP, toy.STOP), (13, 14, 15, toy.STOP), (16,)]
-    many = np.repeat(text, 100_000, axis=0)
-    out = denoising.shuffle_sentences(
-        tf.constant(many), tf.constant(many == toy.STOP), tf.constant([1, 1]), 0
-    )
+    text = np.array([[*itertools.chain(*sentences), 0, 0]], "int32")
+    many = tf.constant(np.repeat(text, 100_000, axis=0))
+    out = denoising.shuffle_sentences(many, many == toy.STOP, tf.constant([1, 1]), 0)
     found = collections.Counter(map(bytes, out.numpy()))
     orders = {
         np.array([*itertools.chain(*order), 0, 0], "int32").tobytes()
@@ -274,9 +264,7 @@ def test_rotation_begins_at_every_token_as_often():
     out = denoising.rotate(tf.constant(text), tf.constant([2, 1]), 0).numpy()
     assert not out[-1].any() and not out[:, 5:].any()
     first = out[:-1, 0]
-    np.testing.assert_array_equal(
-        (out[:-1, :5] - 10 - (first[:, None] - 10)) % 5, [range(5)] * 50_000
-    )
+    np.testing.assert_array_equal((out[:-1, :5] - first[:, None]) % 5, [range(5)] * 50_000)
     assert scipy.stats.chisquare(np.bincount(first)[10:]).pvalue > 1e-4
 
 

@@ -186,9 +186,8 @@ ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
 
 @pytest.fixture(scope="module")
 def network():
-    return built(
-        models.GeneratorDiscriminator, toy.tiny(), models.generator_config(toy.tiny(), 0.5)
-    )
+    small = models.generator_config(toy.tiny(), 0.5)
+    return built(models.GeneratorDiscriminator, toy.tiny(), small)
 
 
 def sampled(logits, draw):
@@ -308,9 +307,8 @@ def test_no_gradient_flows_through_the_samples(network):
 
 
 def permuted(ids, partial=6.0, seed=(0, 0)):
-    batch = permute_tokens(
-        {"token_ids": tf.constant(ids)}, tf.constant(seed), partial, toy.VOCABULARY
-    )
+    given = {"token_ids": tf.constant(ids)}
+    batch = permute_tokens(given, tf.constant(seed), partial, toy.VOCABULARY)
     return {name: tensor.numpy() for name, tensor in batch.items()}
 
 

@@ -115,9 +115,8 @@ def test_special_tokens_have_the_ids_of_the_vocabulary():
     original = theirs[original]
     original[1, 5] = special.mask
     vocabulary = toy.ToyVocabulary(special=special)
-    masked = toy.masked(
-        original, MaskingConfig(rate=1.0, mask=0.0, random=1.0), vocabulary=vocabulary
-    )
+    config = MaskingConfig(rate=1.0, mask=0.0, random=1.0)
+    masked = toy.masked(original, config, vocabulary=vocabulary)
     where = toy.masked_at(masked)
     np.testing.assert_array_equal(where, ~np.isin(original, special.ids))
     assert not np.isin(masked["token_ids"][where], special.ids).any()
@@ -206,10 +205,7 @@ def test_spans_say_what_is_around_them():
         for name in ("left_boundaries", "right_boundaries", "span_positions"):
             assert batch[name].dtype == np.int32 and not batch[name][row, count:].any()
         for place in range(count):
-            left, right = (
-                batch["left_boundaries"][row, place],
-                batch["right_boundaries"][row, place],
-            )
+            left, right = (batch[f"{side}_boundaries"][row, place] for side in ("left", "right"))
             assert where[row, left + 1 : right].all() and not where[row, [left, right]].any()
             assert (
                 batch["masked_positions"][row, place]

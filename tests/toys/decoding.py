@@ -70,11 +70,6 @@ class Toy:
             live = [(p, ids) for p, ids in following if ids[-1] != EOS][:beam_size]
         return [ids for _, ids in sorted(ended, reverse=True)]
 
-    def greedy(self, source: np.ndarray, limit: int) -> tuple:
-        barred = np.isin(np.arange(SIZE), (0, BOS, REAL_SIZE))
-        ids, _ = greedy(lambda ids: self.log_probs(source, ids)[-1], [], limit - 1, barred)
-        return tuple(ids) if EOS in ids else (*ids, EOS)
-
 
 def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tuple[list, float]:
     """Returns the greedy continuation of `start` and its log-probability.
@@ -123,10 +118,8 @@ def shaken(model, scale: float = 0.3, seed: int = 1):
 
 
 def language_model(vocab_size: int, **options) -> LanguageModel:
-    sizes = {"num_segments": 0, "max_length": 16}
-    return shaken(
-        LanguageModel(EncoderConfig(vocab_size, 16, 32, 2, 2, causal=True, **sizes, **options))
-    )
+    options |= {"num_segments": 0, "max_length": 16, "causal": True}
+    return shaken(LanguageModel(EncoderConfig(vocab_size, 16, 32, 2, 2, **options)))
 
 
 def trimmed(row) -> tuple:

@@ -81,11 +81,10 @@ MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
 def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
     """Writes the sentence-transformers files that add modules to the model in `directory`."""
+    folders = ("", "1_Pooling", "2_Normalize")
     modules = [
-        {"idx": i, "path": folder, "type": f"sentence_transformers.models.{kind}"}
-        for i, (folder, kind) in enumerate(
-            zip(("", "1_Pooling", "2_Normalize"), kinds, strict=False)
-        )
+        {"idx": i, "path": folders[i], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
     ]
     (directory / "modules.json").write_text(json.dumps(modules))
     (directory / "1_Pooling").mkdir(exist_ok=True)

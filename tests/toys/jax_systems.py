@@ -20,6 +20,9 @@ from macaron_tf.training import Diverged, TrainingConfig, train
 from macaron_tf.training.jax_model import build_jax_model
 from tests.toys.training import (
     CONFIG,
+    StopAt,
+    judge,
+    killed,
     toy_dataset,
     toy_network,
     toy_objective,
@@ -28,24 +31,11 @@ from tests.toys.training import (
 CONFIG = dataclasses.replace(CONFIG, keep_last=9)
 
 
-class StopAt(keras.callbacks.Callback):
-    """A callback that interrupts training after step 13 without saving, as kill -9 does."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.model.step == 13:
-            raise KeyboardInterrupt
-
-
 class Stop(keras.callbacks.Callback):
     """A callback that ends a `fit` after its first update."""
 
     def on_train_batch_end(self, batch, logs=None):
         self.model.stop_training = True
-
-
-def judge(model, step):
-    metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
-    return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
 
 
 def run(folder: pathlib.Path, dropout: float, **kwargs) -> None:
@@ -116,7 +106,7 @@ if __name__ == "__main__":
     run(folder / "from_tensorflow", dropout=0.0)
     run(folder / "whole", dropout=0.2)
     with contextlib.suppress(KeyboardInterrupt):
-        run(folder / "stopped", dropout=0.2, callbacks=[StopAt()])
+        run(folder / "stopped", dropout=0.2, callbacks=[StopAt(13, killed)])
     run(folder / "stopped", dropout=0.2)
     diverge(folder)
     for name, options in {

@@ -14,12 +14,8 @@ transformers = pytest.importorskip("transformers")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c", *"ijklmno"]
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
-SHAPES = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-}
+SHAPES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+SHAPES["num_attention_heads"] = 4
 OTHER_SHAPES = {
     "XLM": {"emb_dim": 32, "n_heads": 4, "n_layers": 3},
     "DistilBert": {"dim": 32, "hidden_dim": 64, "n_layers": 3, "n_heads": 4},

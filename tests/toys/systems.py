@@ -174,9 +174,8 @@ ELMO = models.ElmoConfig(
     char_dim=4,
     filters=((1, 3), (2, 4), (3, 6)),
 )
-TAGGER = models.WordTaggerConfig(
-    ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0, num_tags=4
-)
+TAGGER = {"max_characters": 8, "dropout": 0.0, "num_tags": 4}
+TAGGER = models.WordTaggerConfig(ELMO, 6, 5, 4, ((2, 3),), **TAGGER)
 
 
 def words(*shape: int, seed: int = 0) -> np.ndarray:
@@ -192,20 +191,17 @@ LANGUAGES = {
     "position_ids": np.tile(np.arange(LENGTH, dtype="int32") % 10, (ROWS, 1)),
 }
 PAIRS = {"segment_ids": SEGMENTS, "pair_label": np.array([0, 1, 1, 0], "int32")}
-NGRAMS, SPANS = (
-    objectives.MaskingConfig(choice="ngrams"),
-    objectives.MaskingConfig(choice="spans", fate="span"),
-)
+MASKED, CAUSAL = objectives.MaskedLanguageObjective(), objectives.CausalLanguageObjective()
+NGRAMS = objectives.MaskingConfig(choice="ngrams")
+SPANS = objectives.MaskingConfig(choice="spans", fate="span")
 ELECTRA = objectives.MaskingConfig(mask=1.0, random=0.0, round_up=True)
 PLAIN = {"num_segments": 0}
 GPT = {**PLAIN, "causal": True, "embedding_norm": False}
 SYSTEMS = {
-    "roberta": pretrained(
-        models.PretrainingEncoder, objectives.MaskedLanguageObjective(), changes=PLAIN
-    ),
+    "roberta": pretrained(models.PretrainingEncoder, MASKED, changes=PLAIN),
     "modern_bert": pretrained(
         models.PretrainingEncoder,
-        objectives.MaskedLanguageObjective(),
+        MASKED,
         changes={
             **PLAIN,
             **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "use_bias": False},
@@ -227,21 +223,18 @@ SYSTEMS = {
         PLAIN,
     ),
     "xlm": pretrained(
-        models.PretrainingEncoder,
-        objectives.MaskedLanguageObjective(),
-        changes={**PLAIN, "num_languages": 2},
-        **LANGUAGES,
+        models.PretrainingEncoder, MASKED, changes={**PLAIN, "num_languages": 2}, **LANGUAGES
     ),
     "xlm_causal": pretrained(
         models.LanguageModel,
-        objectives.CausalLanguageObjective(),
+        CAUSAL,
         changes={**PLAIN, "num_languages": 2, "causal": True},
         language_ids=np.tile(np.arange(ROWS, dtype="int32")[:, None] % 2, (1, LENGTH)),
     ),
-    "gpt": pretrained(models.LanguageModel, objectives.CausalLanguageObjective(), changes=GPT),
+    "gpt": pretrained(models.LanguageModel, CAUSAL, changes=GPT),
     "gpt2": pretrained(
         models.LanguageModel,
-        objectives.CausalLanguageObjective(),
+        CAUSAL,
         changes={**GPT, "norm": "pre", "scaled_outputs": True},
     ),
     "gpt_classification": fine_tuned(

@@ -33,11 +33,7 @@ NAMES, CITIES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")
 READ_FILLERS = ("the", "saw", "red", "cat", "in", "and", "old", "dog")
 READ_PIECES = ("##s", "?", ".", "who", "where")
 PAIR_HEADER = "sentence1\tsentence2\tlabel"
-HEADERS = {
-    "stsb": PAIR_HEADER,
-    "mrpc": PAIR_HEADER,
-    "triplets": "anchor\tpositive\tnegative",
-}
+HEADERS = {"stsb": PAIR_HEADER, "mrpc": PAIR_HEADER, "triplets": "anchor\tpositive\tnegative"}
 SHRUNK = {
     "max_length": 16,
     "model.hidden_dim": 32,
@@ -87,10 +83,8 @@ def toy_flags(
         settings: recipe settings, with "__" in place of a dot.
     """
     if task in HEADERS:
-        toy_source, changes = (
-            f"tsv:{folder}/{task}-{{split}}.tsv",
-            {"training.learning_rate": 0.005},
-        )
+        toy_source = f"tsv:{folder}/{task}-{{split}}.tsv"
+        changes = {"training.learning_rate": 0.005}
     elif task == "conll2003":
         toy_source, changes = f"conll:{folder}/{{split}}.txt", TAGGING_SETTINGS
     elif task in ("squad", "squad2"):
@@ -112,10 +106,8 @@ def recipe_of(task: str) -> str:
 def without(flags: list[str], *names: str) -> list[str]:
     """Removes the flags, and the `--set` settings, in `names` from a list of flags and values."""
     pairs = zip(flags[::2], flags[1::2], strict=True)
-    kept_pairs = [
-        (flag, value) for flag, value in pairs if not {flag, value.split("=")[0]} & {*names}
-    ]
-    return [argument for pair in kept_pairs for argument in pair]
+    kept = [pair for pair in pairs if not {pair[0], pair[1].split("=")[0]} & {*names}]
+    return [argument for pair in kept for argument in pair]
 
 
 def not_yet_trained(location: str, recipe: str = "finetune:sst2", *settings: str):
@@ -148,22 +140,19 @@ def write_untrained(run, seed: int = 1, metrics: dict | None = None):
     """
     keras.utils.set_random_seed(seed)
     network = run.build_network()
+    record = {"vocabulary": run.vocabulary.hash, "metrics": metrics or {}}
     checkpoints.CheckpointDirectory(run.path).save(
         1,
         lambda directory: network.save_weights(str(directory / checkpoints.WEIGHTS)),
-        {
-            "vocabulary": run.vocabulary.hash,
-            "metrics": metrics or {},
-            "weights": weight_table(network),
-        },
+        {**record, "weights": weight_table(network)},
     )
     run.write(network, "start")
     return network
 
 
-def assert_same_weights(one, other) -> None:
+def assert_same_weights(one, other, atol: float = 0.0) -> None:
     for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:

@@ -86,10 +86,8 @@ def merged_batch(indices) -> dict[str, np.ndarray]:
     def pad(ids):
         return np.pad(ids, ((0, 0), (0, length - ids.shape[1])))
 
-    return {
-        name: np.concatenate([pad(batch[name]) for batch in batches])
-        for name in ("source", "target")
-    }
+    names = ("source", "target")
+    return {name: np.concatenate([pad(batch[name]) for batch in batches]) for name in names}
 
 
 def flip_a_byte(path):

@@ -72,9 +72,8 @@ def real_vocabulary(real_pairs) -> SentencePieceVocabulary:
 @pytest.fixture(scope="session")
 def bert(shared_data) -> WordPieceVocabulary:
     """Returns the vocabulary of BERT's "uncased" models."""
-    return WordPieceVocabulary.from_file(
-        shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
-    )
+    file = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
+    return WordPieceVocabulary.from_file(file)
 
 
 TRAINING = [

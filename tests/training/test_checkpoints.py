@@ -121,9 +121,7 @@ def test_a_failed_upload_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     assert read_manifest(directory.latest())["vocabulary"] == "v"
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("h5")]
-)
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space"), RuntimeError("h5")])
 def test_a_full_disk_is_one_clear_sentence(anywhere, error):
     def write(path):
         (path / "a.bin").write_bytes(b"half")

@@ -13,6 +13,7 @@ from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import FirstStage
+from tests.harness import refuses
 from tests.toys.training import (
     SIGNATURE,
     merged_batch,
@@ -110,10 +111,8 @@ def test_clips_the_gradient_of_the_mean():
     model = toy_model(clip_norm=0.01, optimizer=keras.optimizers.SGD(1.0))
     before = weights_of(model)
     history = model.fit(toy_dataset(0, 1), verbose=0).history
-    change = np.sqrt(
-        sum(np.sum((a - b) ** 2) for a, b in zip(weights_of(model), before, strict=True))
-    )
-    assert change == pytest.approx(0.01, rel=1e-3)
+    change = [a - b for a, b in zip(weights_of(model), before, strict=True)]
+    assert np.sqrt(sum(np.sum(one**2) for one in change)) == pytest.approx(0.01, rel=1e-3)
     assert history["gradient_norm"][0] > 0.1
 
 
@@ -167,8 +166,7 @@ def test_an_update_with_a_nan_changes_nothing_and_is_counted():
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=look)
     history = model.fit(toy_dataset(0, 4), callbacks=[callback], verbose=0).history
-    for before, after in zip(seen[1], seen[2], strict=True):
-        np.testing.assert_array_equal(before, after)
+    np.testing.assert_equal(seen[1], seen[2])
     assert not np.array_equal(seen[2][0], seen[3][0])
     assert history["skipped"] == [1.0]
     assert np.isfinite(history["loss"][0])
@@ -196,8 +194,7 @@ def test_moving_average_follows_its_formula():
     with model.ema_weights():
         for e, w in zip(expected, weights_of(model), strict=True):
             np.testing.assert_allclose(e, w, atol=1e-6)
-    for last, w in zip(trail[-1], weights_of(model), strict=True):
-        np.testing.assert_array_equal(last, w)
+    np.testing.assert_equal(trail[-1], weights_of(model))
 
 
 def test_fits_arrays_and_single_batches():
@@ -349,14 +346,11 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
 
 @pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "freezes all weights")])
 def test_what_is_frozen_is_a_part_of_the_network(part, said):
-    with pytest.raises(UserError, match=said):
-        build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
+    refuses(said, build_fit_model, toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
 
 
 def test_a_first_stage_that_is_frozen_is_refused():
     network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
     stage = FirstStage(2, network.get_layer("embedding").weights)
-    with pytest.raises(
-        UserError, match="^training.frozen=.* freezes all weights of the first stage"
-    ):
+    with pytest.raises(UserError, match="^training.frozen=.* freezes all weights of the first"):
         build_fit_model(network, toy_objective, config, first_stage=stage)

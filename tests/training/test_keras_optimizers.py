@@ -141,22 +141,18 @@ def test_vectors_are_spared_from_decay_and_arguments_arrive():
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(2, 3)), rng.normal(size=3)]
     gradients = [np.zeros((1, *start.shape), "float32") for start in starts]
-    config = TrainingConfig(
-        optimizer="sgd(momentum=0.5)", weight_decay=0.1, decay_vectors=False, **PLAIN
-    )
+    decay = {"weight_decay": 0.1, "decay_vectors": False}
+    config = TrainingConfig(optimizer="sgd(momentum=0.5)", **decay, **PLAIN)
     (matrix, vector), optimizer = updated(config, starts, gradients)
     np.testing.assert_allclose(matrix, 0.99 * starts[0], rtol=1e-6)
     np.testing.assert_array_equal(vector, starts[1].astype("float32"))
     assert optimizer.momentum == 0.5
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "muon",
-        *(pytest.param(n, marks=pytest.mark.thorough) for n in ("schedule_free_adamw", "own")),
-    ],
-)
+SLOW = [pytest.param(n, marks=pytest.mark.thorough) for n in ("schedule_free_adamw", "own")]
+
+
+@pytest.mark.parametrize("name", ["muon", *SLOW])
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
     """A stopped run resumes bit-identically, with dropout, accumulation and clipping."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9

@@ -20,7 +20,7 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"packing": "sentence_pair"}, "'sentence_pair' does not fit corpus.pairs='none'"),
         (
             {"pairs": "sentence_order", "packing": "full_text"},
-            "'full_text' does not fit corpus.pairs='sentence_order'",
+            "'full_text' does not fit corpus.pai",
         ),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),

@@ -38,25 +38,13 @@ SENTENCES = ([2, 3], [1, 4, 1], [3])
 @pytest.mark.parametrize(
     ("documents", "across", "whole_sentences", "expected", "owners"),
     [
-        (
-            ([7], [0], [2], [6]),
-            False,
-            False,
-            "^abc| ^def| ^g|.. ^hi|. ^jkl| ^mno|",
-            [0, 0, 0, 2, 3, 3],
-        ),
-        (
-            ([4], [1], [3], [1], [1], [9]),
-            True,
-            False,
-            "^abcd|e| ^fgh|i|. ^j|klmn| ^opqrs|.",
-            [0, 2, 4, 5],
-        ),
-        (SENTENCES, True, True, "^abcde|f| ^ghijk|.. ^lmn|....", [0, 1, 2]),
-        (SENTENCES, False, True, "^abcde|. ^fghijk| ^lmn|...", [0, 1, 2]),
+        (([7], [0], [2], [6]), 0, 0, "^abc| ^def| ^g|.. ^hi|. ^jkl| ^mno|", [0, 0, 0, 2, 3, 3]),
+        (([4], [1], [3], [1], [1], [9]), 1, 0, "^abcd|e| ^fgh|i|. ^j|klmn| ^opqrs|.", [0, 2, 4, 5]),
+        (SENTENCES, 1, 1, "^abcde|f| ^ghijk|.. ^lmn|....", [0, 1, 2]),
+        (SENTENCES, 0, 1, "^abcde|. ^fghijk| ^lmn|...", [0, 1, 2]),
         # A sentence longer than a row is cut, and its rest goes before the next sentence.
-        (([2, 7, 1, 2],), False, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
-        (([2, 7, 1, 2],), True, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
+        (([2, 7, 1, 2],), 0, 1, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
+        (([2, 7, 1, 2],), 1, 1, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
     ],
     ids=["doc_text", "full_text", "full_sentences", "doc_sentences", "cut", "cut across"],
 )

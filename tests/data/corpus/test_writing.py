@@ -46,27 +46,6 @@ def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     ]
 
 
-@pytest.mark.parametrize(
-    ("packing", "count", "inner_seps"),
-    [
-        ("doc_text", 36, 0),
-        ("full_text", 36, 9),
-        ("doc_sentences", 48, 0),
-        ("full_sentences", 42, 6),
-    ],
-)
-def test_rows_of_each_packing(make, packing, count, inner_seps):
-    corpus = make(packing=packing, sequence_length=24)
-    rows = rows_of(corpus)
-    assert sorted(numbers_of(corpus, rows)) == list(range(600))
-    assert len(rows) == count and ((rows == 3).sum(axis=1) - 1).sum() == inner_seps
-    stop = corpus.vocabulary.pieces - 1
-    if packing.endswith("sentences"):
-        for row in rows:  # three sentences of 6 ids fit
-            last = np.flatnonzero(row == 3)[-1]
-            assert row[last - 1] == stop and (row == stop).sum() <= 3
-
-
 def test_next_sentences(make):
     corpus, labels = make(pairs="next_sentence"), []
     for row in each_row(corpus, "train"):
@@ -181,14 +160,6 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     ):
         sources = (CorpusSource(source, language=language),)
         refuses(message, make, tmp_path / str(number), sources=sources)
-
-
-def test_nothing_is_done_twice(make, out, monkeypatch):
-    corpus = make()
-    before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    monkeypatch.setattr(WordPieceVocabulary, "encode_rows", None)
-    assert make().fingerprint == corpus.fingerprint == PretrainingCorpus.open(out).fingerprint
-    assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -306,6 +277,7 @@ def test_damage_is_named(make, out):
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
         ("corpus.json", json.dumps({**index, "format": 99}).encode(), "corpus format 99, not"),
+        ("corpus.json", json.dumps({**index, "settings": {}}).encode(), r"corpus\.json is damaged"),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
     ):

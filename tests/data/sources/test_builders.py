@@ -117,18 +117,14 @@ def test_conll2003_ner(published, tmp_path, by_hand):
             (folder / name).write_text(NEWS)
     for split in ("train", "dev", "test"):
         found = read_tagged(get_task("conll2003"), split, tfds)
-        tags = {
-            tuple(w): labels.tolist() for w, labels in zip(found.words, found.labels, strict=True)
-        }
+        rows = zip(found.words, found.labels, strict=True)
+        tags = {tuple(words): labels.tolist() for words, labels in rows}
         assert tags == {("U.N.", "says"): [3, 0], ("Rome",): [5]}
 
 
 def test_features_and_splits_are_those_of_the_prepared_sets(published, tmp_path, tfds):
-    for name, split in (
-        ("multi30k/de-en", "train"),
-        ("iwslt14", "train"),
-        ("conll2003_ner", "dev"),
-    ):
+    sets = {"multi30k/de-en": "train", "iwslt14": "train", "conll2003_ner": "dev"}
+    for name, split in sets.items():
         found = open_set(name, split, Tfds(tmp_path / "sets", download=True))
         known = open_set(name, split, tfds)
         assert set(known.builder.info.splits) < set(found.builder.info.splits)

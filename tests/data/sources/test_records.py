@@ -97,9 +97,8 @@ def test_pairs_of_languages(folder):
         assert read_pairs(form, "train", "en", "de") == expected, form
     turned = read_pairs("datasets:set:translation.de,translation.en", "all", "en", "de")
     assert turned == [pair[::-1] for pair in expected]
-    parts = [
-        read_pairs("jsonl:flat.jsonl", HeldOut(0.3, 1, rest), "en", "de") for rest in (True, False)
-    ]
+    halves = HeldOut(0.3, 1, True), HeldOut(0.3, 1, False)
+    parts = [read_pairs("jsonl:flat.jsonl", half, "en", "de") for half in halves]
     assert sorted(parts[0] + parts[1]) == expected and parts[1]
     before = source_fingerprint("jsonl:flat.jsonl", "train", ("en", "de"))
     write_jsonl(folder / "flat.jsonl", PAIRS)

@@ -24,6 +24,7 @@ from tests.harness import refuses
 
 CLS, SEP, EXTRACT = 2, 3, 4
 A, B, C, D, E = range(5, 10)
+PAIRS = ["a b c", "a"], ["d e", "b"]
 
 
 def encoded(vocabulary, first, second, max_length, causal=False):
@@ -67,22 +68,10 @@ def as_text(rows, segments):
             ["^abcd|a| 00000011", "^a|abcd| 00011111", "^abc|ed| 00000111"],
         ),
         # Two separators, as in RoBERTa.
-        (
-            {"pair_separators": 2},
-            ["a b c", "a"],
-            ["d e", "b"],
-            8,
-            ["^ab||de| 00000111", "^a||b|.. 00001100"],
-        ),
+        ({"pair_separators": 2}, *PAIRS, 8, ["^ab||de| 00000111", "^a||b|.. 00001100"]),
         ({"pair_separators": 2}, ["a"], None, 8, ["^a| 000"]),
         # [CLS] ends a row, as in XLNet.
-        (
-            {"cls_last": True},
-            ["a b c", "a"],
-            ["d e", "b"],
-            7,
-            ["ab|de|^ 0001112", "a|b|^.. 0011200"],
-        ),
+        ({"cls_last": True}, *PAIRS, 7, ["ab|de|^ 0001112", "a|b|^.. 0011200"]),
         ({"cls_last": True}, ["a b c", ""], None, 4, ["ab|^ 0002", "|^.. 0200"]),
         # Start, delimiter and extract tokens of a causal model.
         ({"causal": True}, ["a b", "c"], None, 8, ["^ab! 0000", "^c!. 0000"]),
@@ -251,9 +240,8 @@ def test_windows_see_every_id():
     for stride in (1, 3, 8, 50):
         windows = windows_over(rows, rooms, stride)
         shown = iter(windows.ids.to_list())
-        for starts, length, room in zip(
-            windows.starts.to_list(), lengths, rooms.numpy(), strict=True
-        ):
+        found = windows.starts.to_list()
+        for starts, length, room in zip(found, lengths, rooms.numpy(), strict=True):
             step = min(stride, room)
             # The loop in the released code.
             expected, start = [], 0

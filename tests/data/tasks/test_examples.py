@@ -57,11 +57,7 @@ def test_a_task_of_ones_own():
     task = Task("spam", first=("body",), labels=("ham", "spam"), metrics=("f1",))
     assert task.num_classes == 2 and not task.regression and not task.submissions
     assert get_task("rte") is TASKS["rte"]
-    refuses(
-        "called 'sst-2': choose one of boolq,.* perhaps you meant 'sst2'",
-        get_task,
-        "sst-2",
-    )
+    refuses("called 'sst-2': .* perhaps you meant 'sst2'", get_task, "sst-2")
 
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
@@ -113,20 +109,13 @@ def test_scores_and_questions_with_several_answers(tfds):
 def test_tfds_errors(tfds, tmp_path):
     cola = TASKS["cola"]
     refuses("corresponds to no data", read_examples, cola, "train[:0]", tfds)
-    refuses(
-        "no TFDS dataset 'glue/cola' in .*--download", read_examples, cola, "train", Tfds(tmp_path)
-    )
+    refuses("no TFDS dataset 'glue/cola' in .*--d", read_examples, cola, "train", Tfds(tmp_path))
     with pytest.raises(UserError, match="no field 'sentence1', only the fields idx, label, s"):
         read_examples(TASKS["rte"], "train", tfds, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, but the task 'mrpc'"):
         read_examples(TASKS["mrpc"], "train", tfds, source="tfds:glue/rte")
     refuses("unknown source 'csv:x'", read_examples, cola, "train", source="csv:x")
-    refuses(
-        "unknown source '' of the task 'sentiment': give .* tsv:FILE",
-        read_examples,
-        SENTIMENT,
-        "train",
-    )
+    refuses("unknown source '' of the task 'sentiment': give", read_examples, SENTIMENT, "train")
 
 
 def test_secret_labels_are_none(tmp_path):
@@ -145,9 +134,7 @@ def test_secret_labels_are_none(tmp_path):
     examples = read([-1, -1], tmp_path / "secret")
     assert examples.labels is None and examples.first == ["", ""]
     assert examples.indices.tolist() == [7, 7]
-    with pytest.raises(
-        UserError, match="record .: '' in column 'label' is not one of the classes unacc"
-    ):
+    with pytest.raises(UserError, match="record .: '' in column 'label' is not one of the cl"):
         read([1, -1], tmp_path / "mixed")
 
 
@@ -240,9 +227,7 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
     tfds = pytest.importorskip("tensorflow_datasets")
     features = {name: tfds.features.Text() for name in ("premise", "hypothesis")}
     features["label"] = tfds.features.ClassLabel(names=TASKS["snli"].labels)
-    records = [
-        {"premise": f"p{label}", "hypothesis": f"h{label}", "label": label} for label in labels
-    ]
+    records = [{"premise": f"p{n}", "hypothesis": f"h{n}", "label": n} for n in labels]
     prepare(tmp_path, features, train=records)
     found = read_examples(TASKS["snli"], "train", Tfds(tmp_path), source="tfds:glue/toy")
     if kept is None:
@@ -288,10 +273,7 @@ def test_a_table_that_pandas_wrote(table, capsys):
     assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
-    assert (
-        "table.tsv, line 3: quotes surround a text, in 1 line of the file"
-        in capsys.readouterr().err
-    )
+    assert "table.tsv, line 3: quotes surround a text, in 1 line" in capsys.readouterr().err
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
@@ -300,9 +282,7 @@ def test_a_table_without_labels(table):
     assert read_examples(SENTIMENT, "test_a", source=source).labels is None
     whole = table("text\tlabl", "so good\tgood")
     assert read_examples(SENTIMENT, "all", source=whole).labels is None
-    with pytest.raises(
-        UserError, match="has no columns named 'label' .the columns are 'text', 'la"
-    ):
+    with pytest.raises(UserError, match="has no columns named 'label' .the columns are 'text',"):
         read_examples(SENTIMENT, "train", source=whole)
 
 

@@ -64,35 +64,15 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     ("task", "text", "words"),
     [
         (CLASSIFY, "", "own.tsv, line 1 has no named columns: give a table"),
-        (
-            CLASSIFY,
-            "text\tclass\na\tx\n",
-            "line 1 has no columns named 'label' .the columns are 'text', 'c",
-        ),
-        (
-            CLASSIFY,
-            "a\tb\tlabel\n1\t2\tx\n",
-            "which of the columns 'a', 'b', 'label' contains the text",
-        ),
+        (CLASSIFY, "text\tclass\na\tx\n", "no columns named 'label' .the columns are 'text', 'c"),
+        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "columns 'a', 'b', 'label' contains the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x', but two"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
-        (
-            CLASSIFY,
-            "text\tlabel\n" + "".join(f"a\t{n}\n" for n in range(60)),
-            "60 different labels",
-        ),
+        (CLASSIFY, "\na\t".join(["text\tlabel", *map(str, range(60))]), "60 different labels"),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
         (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag for 2 words:"),
-        (
-            CHOOSE,
-            "context\tchoice1\tlabel\na\tb\t1\n",
-            "line 1 needs columns choice1, choice2",
-        ),
-        (
-            CHOOSE,
-            "t\tchoice1\tchoice3\tlabel\n",
-            "line 1 needs columns choice1, choice2 and so on",
-        ),
+        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "line 1 needs columns choice1, choice2"),
+        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "needs columns choice1, choice2 and so on"),
     ],
 )
 def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
@@ -259,12 +239,7 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("caf\u00e9", "cafe\u0301"),
-        ("1", "1.0"),
-        ("pos", "Pos"),
-        ("yes", "y\u200bes"),
-    ],
+    [("caf\u00e9", "cafe\u0301"), ("1", "1.0"), ("pos", "Pos"), ("yes", "y\u200bes")],
 )
 def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
     _, task = filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{other}\nd\t{other}\n")
@@ -361,9 +336,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
 
 def test_scores_of_every_size_are_held_out_by_the_seed():
     scores = np.random.default_rng(0).normal(size=100)
-    held = [
-        TableSettings(held_out=0.2, seed=seed).held_out_mask(scores, "x") for seed in range(1, 21)
-    ]
+    held = [TableSettings(held_out=0.2, seed=n).held_out_mask(scores, "x") for n in range(1, 21)]
     ranks = np.argsort(np.argsort(scores))
     for mask in held:  # one example of each five neighbours
         np.testing.assert_array_equal(np.sort(ranks[mask]) // 5, np.arange(20))

@@ -42,7 +42,7 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
         encoded = [encode_examples(vocabulary, one, 12) for one in (examples, some)]
         batches = [ExampleBatches(one, 8) for one in encoded]
         texts = [list(column) for one in (examples, some) for column in one.texts]
-        given = [next(iter(one.dataset(seed=1, start_step=3))) for one in batches]
+        given = [next(one.dataset(1, 3).as_numpy_iterator()) for one in batches]
         return encoded, texts, given, [one.fingerprint() for one in batches]
 
     encoded, texts, batches, prints = found()
@@ -51,9 +51,7 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
     mapped = [isinstance(one[0].rows.ids.base, mmap.mmap) for one in (on_disk, encoded)]
     assert mapped == [True, False]
     assert texts == same_texts and prints == same_prints
-    for one, other in zip(batches, same_batches, strict=True):
-        for name, values in one.items():
-            np.testing.assert_array_equal(values, other[name])
+    np.testing.assert_equal(batches, same_batches)
     assert not list((tmp_path / "cache").iterdir())  # the cached files are already unlinked
 
 

@@ -13,6 +13,7 @@ from experiments.lab.elmo_tags import main as tag
 from macaron_tf.engines import certificate
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
+from tests.toys.tasks import validations
 
 COLOURS = ("red", "blue", "green")
 
@@ -153,10 +154,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     words[1] = str(tmp_path / "test")
     assert tag([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
     (row, _) = json.loads((tmp_path / "test" / "tagging.json").read_text())["rows"]
-    steps = [
-        json.loads(line) for line in (tmp_path / "test" / "without-ELMo-1" / "metrics.jsonl").open()
-    ]
-    judged = [line["f1"] for line in steps if line["kind"] == "validation"]
+    judged = [line["f1"] for line in validations(tmp_path / "test" / "without-ELMo-1")]
     assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
     assert tag([*words, "--split", "train"]) == 2
     assert "trains the taggers: give --split dev" in capsys.readouterr().err
@@ -185,18 +183,11 @@ def colour_tables(folder) -> dict[str, list[str]]:
         tags = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
         lines = [f"{n} O\n{colour} {tags[colour]}\n" for n, colour in rows]
         (folder / f"{split}.conll").write_text("\n".join(lines))
-        questions = [
-            {
-                "id": f"{number}",
-                "question": f"{n} ?",
-                "answers": [{"text": colour, "answer_start": 2}],
-            }
-            for number, (n, colour) in enumerate(rows)
-        ]
-        paragraphs = [
-            {"context": text, "qas": [question]}
-            for text, question in zip(texts, questions, strict=True)
-        ]
+        paragraphs = []
+        for number, (text, (n, colour)) in enumerate(zip(texts, rows, strict=True)):
+            question = {"id": f"{number}", "question": f"{n} ?"}
+            question["answers"] = [{"text": colour, "answer_start": 2}]
+            paragraphs.append({"context": text, "qas": [question]})
         document = json.dumps({"data": [{"paragraphs": paragraphs}]})
         (folder / f"{split}.json").write_text(document)
     return {
@@ -240,10 +231,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
             "the only document is held out",
         ),
-        (
-            ["neighbours", run, "cat", "--in", "a dog"],
-            "--in 'a dog' does not contain the word 'cat'",
-        ),
+        (["neighbours", run, "cat", "--in", "a dog"], "'a dog' does not contain the word 'cat'"),
     ):
         refused(main, words, message, tmp_path)
     own = ["--set", "words.max_characters=9"]

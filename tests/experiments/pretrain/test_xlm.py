@@ -85,10 +85,7 @@ def test_mlm_and_tlm_take_turns_update_by_update(translated):
     A dataset that starts at a later batch has the same batches and masks.
     """
     whole = batches(*translated, 0, 12)
-    for one, other in zip(whole[5:9], batches(*translated, 5, 4), strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    np.testing.assert_equal(batches(*translated, 5, 4), whole[5:9])
     for number, batch in enumerate(whole):
         languages, positions = batch["language_ids"], batch["position_ids"]
         assert (batch["masked_weights"] > 0).any()

@@ -42,10 +42,8 @@ def test_it_learns_and_writes_what_it_measured(number_run):
     validated = validations(number_run)
     assert [line["step"] for line in validated] == [150, 300]
     assert validated[-1]["bleu"] > 80
-    train = [line for line in lines if line["kind"] == "train"]
-    assert {"loss", "nll", "perplexity", "learning_rate", "gradient_norm", "tokens"} <= set(
-        train[0]
-    )
+    first = next(line for line in lines if line["kind"] == "train")
+    assert {"loss", "nll", "perplexity", "learning_rate", "gradient_norm", "tokens"} <= {*first}
     assert (number_run / "average" / "model.weights.h5").exists()
     assert list((number_run / "tensorboard").rglob("events*"))
 
@@ -105,9 +103,7 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
     refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
     keep = "data.normalization_rule=identity"
     fresh = ["train", "demo", tmp_path / "run", "--vocabulary", out]
-    refused(
-        main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was not trained"
-    )
+    refused(main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was not tr")
     assert not (tmp_path / "run").exists()
     ran(main, "vocabulary", "demo", tmp_path / "kept", *settings, "--set", keep)
     kept = PieceVocabulary.load(tmp_path / "kept")
@@ -120,10 +116,7 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
         (["data.source=tsv:/nowhere/{split}.tsv"], "/nowhere/validation.tsv"),
         (["data.source=text:TMP/two.en,TMP/one.de"], "two.en"),
         (["training.best_metric=foo"], "training.best_metric is 'foo'"),
-        (
-            ["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"],
-            "one batch needs 512 tokens, but",
-        ),
+        (["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"], "needs 512 tokens"),
     ],
 )
 def test_bad_settings_are_one_sentence_and_leave_nothing(
@@ -163,13 +156,9 @@ def test_checkpoints_of_text_without_spaces_are_told_apart(
     settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv")
     changes = [f"data.target_language={language}", "data.batching.max_tokens=64"]
     assert train(tmp_path / "run", [*settings, *changes, "data.vocabulary_size=36"]) == 2
-    output = capsys.readouterr()
-    assert re.search(r"'bleu': 100.0\d*, 'sacrebleu': 100.0\d*, .*'bleu': 0", output.err), (
-        output.err
-    )
-    assert output.err.count("BLEU uses metric.tokenize=char, because the text") == (
-        language == "th"
-    )
+    error = capsys.readouterr().err
+    assert re.search(r"'bleu': 100.0\d*, 'sacrebleu': 100.0\d*, .*'bleu': 0", error), error
+    assert error.count("BLEU uses metric.tokenize=char, because the te") == (language == "th")
 
 
 def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused):

@@ -1,6 +1,7 @@
 """Tests of unsupervised translation: two directions, noised text, resumption and errors."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -111,20 +112,15 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     def read(split, **other) -> TranslationData:
         return TranslationData.build(number_text, split, vocabulary, **other)
 
-    both, train, held_out = (
-        read("train", target_split="validation"),
-        read("train"),
-        read("validation"),
-    )
+    both = read("train", target_split="validation")
+    train, held_out = read("train"), read("validation")
     assert len(both) == len(held_out) < len(train)
     rows = Batch(np.arange(len(both)), 40)
     np.testing.assert_array_equal(both.gather(rows)["source"], train.gather(rows)["source"])
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
     _warn_unequal_lengths(made.data, None)
     warning = capsys.readouterr().err
-    assert (
-        warning.startswith("warning: ") and " line(s) of 'train' are not read, because " in warning
-    )
+    assert re.match(r"warning: .* line\(s\) of 'train' are not read, because ", warning)
     _warn_unequal_lengths(dataclasses.replace(made.data, target_split="train"), None)
     assert not capsys.readouterr().err
 
