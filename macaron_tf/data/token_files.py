@@ -138,6 +138,8 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
 
         missing = missing_chunks()
         first_two = list(itertools.islice(missing, 2))
+        if not (first_two or done):
+            first_two = [Chunk(0, 0, [])]  # the source has no pairs
         max_processes = -(-total // CHUNK_PAIRS) if total else processes
         processes = min(processes, max_processes) if len(first_two) > 1 else 1
         with Processes(processes, tokenize) as pool:
@@ -207,10 +209,11 @@ def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
         name: map_array(folder / name, np.dtype(dtype))
         for name, (dtype, *_) in record["arrays"].items()
     }
-    sides = (
-        TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
+    source = TokenRows(arrays["source_ids"], arrays["source_offsets"])
+    target = TokenRows(arrays["target_ids"], arrays["target_offsets"])
+    return TokenizedPairs(
+        source, target, arrays["indices"], record["removed"], record["fingerprint"]
     )
-    return TokenizedPairs(*sides, arrays["indices"], record["removed"], record["fingerprint"])
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:

@@ -241,9 +241,7 @@ class TranslationData(BucketBatches):
         draw: Draw | None = None,
     ):
         batching = batching or BatchingConfig()
-        self.tokens = tokens
-        self.pad_id = pad_id
-        self.batching = batching
+        self.tokens, self.pad_id = tokens, pad_id
         if not len(tokens.source):
             raise UserError(
                 f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check them"
@@ -302,8 +300,7 @@ class TranslationData(BucketBatches):
             count_texts(source, split, languages, tfds)  # downloads the dataset if it is missing
 
         def fingerprint() -> str:
-            prints = (source_fingerprint(source, name, languages, tfds) for name in splits)
-            return "".join(prints)
+            return "".join(source_fingerprint(source, name, languages, tfds) for name in splits)
 
         source_digest = fingerprint()
         # The hash of the vocabulary also covers its normalization.

@@ -2,16 +2,17 @@
 
 The pipeline writes the same files as `writing.prepare` without Beam. Workers read parts of the
 sources, tokenize the documents in chunks, and store the chunks in a scratch folder inside the
-folder of the corpus. A single worker groups the documents into blocks, and a single worker numbers
-the rows and files of the blocks. These steps read sizes and counts, but no documents.
+folder of the corpus. A single worker groups the documents into blocks, for which it reads sizes of
+documents, but no documents.
 """
 
 import array
 import dataclasses
 import functools
+import itertools
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -31,7 +32,7 @@ from macaron_tf.data.corpus.documents import (
     source_parts,
 )
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
-from macaron_tf.data.corpus.shards import CorpusState, Shard
+from macaron_tf.data.corpus.shards import CorpusState
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -39,7 +40,7 @@ from macaron_tf.plug_ins import find_sources
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order
-Shards = tuple[Shard, ...]
+Block = tuple[int, CorpusState]  # index of a packed block, and its counts and files so far
 
 _USER_ERROR = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
@@ -83,11 +84,11 @@ def write(
         if match is None:
             raise
         raise UserError(match[1]) from error
-    packed_blocks: list[_Block] = steps.load("blocks")
-    state = sum((block.state for block in packed_blocks), CorpusState())
+    packed_blocks: list[Block] = steps.load("blocks")
+    state = sum((state for _, state in packed_blocks), CorpusState())
     writer = writing.CorpusWriter(packer, out, settings, state)
-    for block in packed_blocks if config.paired else ():
-        for document in steps.load(f"held-out-{block.index}"):
+    for index, _ in packed_blocks if config.paired else ():
+        for document in steps.load(f"held-out-{index}"):
             writer.hold_out(document)
     writer.finish()
 
@@ -114,18 +115,8 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
         | "deal blocks" >> beam.Reshuffle()
         | "pack" >> beam.Map(steps.pack)
     )
-    divided = (
-        once
-        | "number rows" >> beam.FlatMap(steps.number_rows, beam.pvalue.AsList(packed))
-        | "deal rows" >> beam.Reshuffle()
-        | "hold out" >> beam.Map(steps.hold_out)
-    )
-    written = (
-        once
-        | "number files" >> beam.FlatMap(steps.number_files, beam.pvalue.AsList(divided))
-        | "deal files" >> beam.Reshuffle()
-        | "write" >> beam.Map(steps.write)
-    )
+    divided = packed | "hold out" >> beam.Map(steps.hold_out, beam.pvalue.AsList(packed))
+    written = divided | "write" >> beam.Map(steps.write, beam.pvalue.AsList(divided))
     once | "record" >> beam.Map(steps.record, beam.pvalue.AsList(written))
 
 
@@ -161,26 +152,6 @@ class _DocumentRef(NamedTuple):
     size: int
     repeated: bool = False
     held_out: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """Counts and files of a packed block. Each later step of the pipeline fills in more fields.
-
-    Attributes:
-        index: index of the block.
-        state: counts and files of the block. For segment pairs, `validation` stays empty. For
-            running text, it has one file.
-        before: sum of `state.counted` over all earlier blocks.
-        files: number of training files of the block.
-        first_file: index of the first training file of the block.
-    """
-
-    index: int
-    state: CorpusState
-    before: int = 0
-    files: int = 0
-    first_file: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +213,7 @@ class _Steps:
         )
         yield from enumerate(blocks(drawn, self.config))
 
-    def pack(self, numbered: tuple[int, list[_DocumentRef]]) -> _Block:
+    def pack(self, numbered: tuple[int, list[_DocumentRef]]) -> Block:
         index, refs = numbered
         chunks = {key: self.load(_chunk_name(key)) for key in {ref.key for ref in refs}}
         block: list[CorpusDocument] = [
@@ -256,52 +227,40 @@ class _Steps:
         if self.config.paired:
             held_out = [document for document in block if document.held_out]
             self.save(f"held-out-{index}", held_out)
-        return _Block(index, packed.state)
+        return index, packed.state
 
-    def number_rows(self, _, unordered: Iterable[_Block]) -> Iterator[_Block]:
-        rows_before = 0
-        for block in _in_order(unordered):
-            yield dataclasses.replace(block, before=rows_before)
-            rows_before += block.state.counted
+    def hold_out(self, block: Block, blocks: Sequence[Block]) -> Block:
+        """Chooses the validation rows of a block of running text, and writes them to a file.
 
-    def hold_out(self, block: _Block) -> _Block:
-        """Chooses the validation rows of a block.
-
-        The validation rows of running text are written to a file. A block of segment pairs has no
-        validation rows. Returns the block with `files` and `state.validation` set.
+        A block of segment pairs has no validation rows.
         """
-        packed: PackedBlock = self.load(f"packed-{block.index}")
-        training_records, validation_records = packed.divide(self.config, block.before, set())
-        state = block.state
-        if not self.config.paired:
-            part = writing.write_shard(self.out, "part", block.index, validation_records)
-            state = dataclasses.replace(state, validation=(part,))
-        return dataclasses.replace(block, files=len(training_records), state=state)
+        index, state = block
+        if self.config.paired:
+            return block
+        packed: PackedBlock = self.load(f"packed-{index}")
+        _, validation_records = packed.divide(self.config, _counted(index, blocks), set())
+        part = writing.write_shard(self.out, "part", index, validation_records)
+        return index, dataclasses.replace(state, validation=(part,))
 
-    def number_files(self, _, unordered: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Yields each block with `first_file` set, and the validation files of all earlier blocks.
+    def write(self, block: Block, blocks: Sequence[Block]) -> Block:
+        """Writes the training rows of a block to files."""
+        index, state = block
+        packed: PackedBlock = self.load(f"packed-{index}")
+        earlier = (other.validation for number, other in blocks if number < index)
+        files = itertools.chain.from_iterable(earlier) if packed.repeated.any() else ()
+        validation_records = set(writing.read_records(self.out, files))
+        counted = _counted(index, blocks)
+        training_records, _ = packed.divide(self.config, counted, validation_records)
+        train = writing.write_train(self.out, index, training_records)
+        return index, dataclasses.replace(state, train=train)
 
-        Unless documents may be repeated, no step needs the validation files, and the tuple of files
-        is empty.
-        """
-        first_file, earlier_files = 0, ()
-        for block in _in_order(unordered):
-            yield dataclasses.replace(block, first_file=first_file), earlier_files
-            first_file += block.files
-            earlier_files += block.state.validation if self.config.repeats else ()
+    def record(self, _, blocks: Sequence[Block]) -> None:
+        self.save("blocks", sorted(blocks, key=lambda block: block[0]))
 
-    def write(self, block_and_files: tuple[_Block, Shards]) -> _Block:
-        """Writes the training rows of a block to files, and sets the block's `state.train`."""
-        block, earlier_files = block_and_files
-        packed: PackedBlock = self.load(f"packed-{block.index}")
-        files_to_compare = earlier_files if packed.repeated.any() else ()
-        validation_records = set(writing.read_records(self.out, files_to_compare))
-        training_records, _ = packed.divide(self.config, block.before, validation_records)
-        train = writing.write_train(self.out, block.first_file, training_records)
-        return dataclasses.replace(block, state=dataclasses.replace(block.state, train=train))
 
-    def record(self, _, unordered: Iterable[_Block]) -> None:
-        self.save("blocks", _in_order(unordered))
+def _counted(index: int, blocks: Sequence[Block]) -> int:
+    """Returns the sum of `CorpusState.counted` over all blocks before the block `index`."""
+    return sum(state.counted for number, state in blocks if number < index)
 
 
 @functools.cache
@@ -314,10 +273,6 @@ def _document_refs(chunks: Sequence[_Chunk]) -> Iterator[_DocumentRef]:
     for chunk in chunks:
         for index, size in enumerate(chunk.sizes):
             yield _DocumentRef(chunk.key, index, size)
-
-
-def _in_order(unordered: Iterable[_Block]) -> list[_Block]:
-    return sorted(unordered, key=lambda block: block.index)
 
 
 def _chunk_name(key: Key) -> str:

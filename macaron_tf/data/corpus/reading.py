@@ -347,9 +347,8 @@ def language_batches(
             indices = draw_indices(tf.constant(index, tf.int64)).numpy()
             indices = indices[:offset] if index == chunk_index else indices
             counts += np.bincount(indices, minlength=len(files))
-    choices = (
-        tf.data.Dataset.range(chunk_index, tf.int64.max).map(draw_indices).unbatch().skip(offset)
-    )
+    chunks = tf.data.Dataset.range(chunk_index, tf.int64.max)
+    choices = chunks.map(draw_indices).unbatch().skip(offset)
     batches = [
         dataclasses.replace(
             corpus,

@@ -200,10 +200,11 @@ class CorpusWriter:
         training_records, validation_records = block.divide(
             config, state.counted, self._validation_records
         )
+        index = len(state.train if config.paired else state.validation)
         validation = ()
         if not config.paired:
-            validation = (write_shard(self.out, "part", len(state.validation), validation_records),)
-        train = write_train(self.out, len(state.train), training_records)
+            validation = (write_shard(self.out, "part", index, validation_records),)
+        train = write_train(self.out, index, training_records)
         self.state += dataclasses.replace(block.state, train=train, validation=validation)
         write_state(self.out, PROGRESS, self.settings, self.state)
 
@@ -231,18 +232,18 @@ class CorpusWriter:
 
 
 def write_train(
-    folder: epath.Path, first_file: int, records: dict[tuple[int, ...], list[bytes]]
+    folder: epath.Path, block: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[Shard, ...]:
     """Writes the training records of a block, with one file for each key of `records`.
 
     Args:
         folder: folder of the corpus.
-        first_file: index of the first file. Further files have consecutive indices.
+        block: index of the block.
         records: dict mapping language ids to records, which `PackedBlock.divide` returned.
     """
+    items = records.items()
     return tuple(
-        write_shard(folder, "train", index, file_records, languages)
-        for index, (languages, file_records) in enumerate(records.items(), first_file)
+        write_shard(folder, "train", block, found, languages) for languages, found in items
     )
 
 
@@ -254,7 +255,7 @@ def write_shard(
     languages: tuple[int, ...] = (),
 ) -> Shard:
     """Writes a file of a split, or of the validation records of a block ("part")."""
-    name = f"{kind}-{index:05d}.tfrecord"
+    name = f"{'-'.join([kind, f'{index:05d}', *map(str, languages)])}.tfrecord"
     with storage.atomic_output_path(folder / name) as temporary_path:
         with tf.io.TFRecordWriter(temporary_path) as writer:
             for record in records:

@@ -130,12 +130,8 @@ def read_examples(
         needs_labels = not may_be_unlabelled(split)
         rows = _table_rows(task, open_records(parsed, split, tfds), needs_labels)
     fields = (*task.first, *task.question, *task.second)
-    columns, labels, indices, unlabelled = (
-        [GrowingTexts() for _ in fields],
-        array.array("d"),
-        [],
-        "",
-    )
+    columns = [GrowingTexts() for _ in fields]
+    labels, indices, unlabelled = array.array("d"), [], ""
     for where, texts, label, index in rows:
         for column, text in zip(columns, texts, strict=True):
             column.append(text)
@@ -155,11 +151,8 @@ def read_examples(
         known = (itertools.compress(column, is_known) for column in columns)
         columns = [GrowingTexts(texts).finish() for texts in known]
     by_field = dict(zip(fields, columns, strict=True))
-    sides = (
-        task.first,
-        task.question,
-        *([(f,) for f in task.second] if choices else [task.second]),
-    )
+    seconds = [(field,) for field in task.second] if choices else [task.second]
+    sides = (task.first, task.question, *seconds)
     first, questions, *second = (_joined([by_field[field] for field in side]) for side in sides)
     dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
     answers = np.array(labels)[is_known].astype(dtype) if is_known.any() else None
@@ -241,11 +234,8 @@ def _in_language(record: Mapping[str, Any], field: str, language: str | None, wh
     """Returns the text of a field, in `language` if the field has several languages."""
     if field in record:
         return record[field]
-    texts = {
-        key.partition(".")[2]: text
-        for key, text in record.items()
-        if key[: len(field) + 1] == f"{field}."
-    }
+    start = f"{field}."
+    texts = {key[len(start) :]: text for key, text in record.items() if key.startswith(start)}
     if "translation" in texts:  # a list of language codes and a list of translations
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:
