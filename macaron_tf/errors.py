@@ -220,28 +220,18 @@ def sentence_of(error: BaseException, import_path: str = "") -> str | None:
 EXTRAS = {
     "ai_edge_litert": "lite",
     "apache_beam": "beam",
-    "huggingface_hub": "interop",
-    "importlib_resources": "tfds",
-    "jax": "jax",
-    "jaxlib": "jax",
+    **dict.fromkeys(("huggingface_hub", "safetensors"), "interop"),
+    **dict.fromkeys(("importlib_resources", "tensorflow_datasets"), "tfds"),
+    **dict.fromkeys(("jax", "jaxlib"), "jax"),
     "keras_hub": "keras-hub",
     "matplotlib": "studies",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
+    **dict.fromkeys(("onnx", "onnxruntime", "tf2onnx"), "onnx"),
     "openvino": "openvino",
-    "prometheus_client": "serving",
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn", "uvloop"), "serving"),
     "pyarrow": "tables",
-    "sacrebleu": "evaluate",
-    "safetensors": "interop",
-    "scipy": "evaluate",
-    "sklearn": "evaluate",
-    "starlette": "serving",
+    **dict.fromkeys(("sacrebleu", "scipy", "sklearn"), "evaluate"),
     "tensorboard": "train",
-    "tensorflow_datasets": "tfds",
-    "tf2onnx": "onnx",
     "tokenizers": "vocabularies",
-    "uvicorn": "serving",
-    "uvloop": "serving",
 }
 
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
@@ -348,14 +338,9 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
     if unreachable:
         reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
         return f"requests do not reach the bucket ({reason})", f"check the network and {retry}"
-    if code in ("401", "403"):
-        return (
-            f"the bucket returned HTTP {code}",
-            "check that your credentials may read and write the bucket",
-        )
-    if code == "404":
-        return "the bucket returned HTTP 404", "check that the bucket and the path exist"
-    return f"the bucket returned HTTP {code} to repeated requests", f"{retry} later"
+    rights = "check that your credentials may read and write the bucket"
+    mend = {"401": rights, "403": rights, "404": "check that the bucket and the path exist"}
+    return f"the bucket returned HTTP {code}", mend.get(code, f"{retry} later")
 
 
 def store_sentence(error: Exception) -> str | None:

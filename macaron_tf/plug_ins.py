@@ -83,17 +83,12 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
     candidates = vars_of(module, base)
     if not attribute and len(candidates) == 1:
         [attribute] = candidates
-    expected = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
-    if attribute not in vars(module):
-        noun = "classes" if base else "functions"
-        problem = f"defines {'several' if candidates else 'no'} suitable {noun}"
-        problem = f"does not define {attribute!r}" if attribute else problem
-        names = " or ".join(f"{name}:{candidate}" for candidate in candidates)
-        define = "" if names else f"define {expected} in {name} and "
-        raise UserError(f"{name} {problem}: {define}write {names or f'{name}:NAME'}")
-    value = vars(module)[attribute]
+    value = vars(module).get(attribute)
     if not _is_suitable(value, base):
-        raise UserError(f"{import_path} is not {expected}: give {expected}")
+        expected = f"subclass of {base.__module__}.{base.__name__}" if base else "function"
+        names = " or ".join(f"{name}:{candidate}" for candidate in candidates)
+        mend = f"write {names}" if names else f"define one in {name} and write {name}:NAME"
+        raise UserError(f"{import_path} names no {expected}: {mend}")
     if base is None:
         _functions.add(value)
     return value

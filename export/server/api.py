@@ -111,9 +111,7 @@ class Api:
         return HTMLResponse(_PAGE)
 
     async def _example(self, request: Request) -> Response:
-        servable = self._versions.acquire()
-        self._versions.release(servable)
-        return JSONResponse({"model": self._config.name, "body": servable.example})
+        return JSONResponse({"model": self._config.name, "body": self._versions.get().example})
 
     async def _health(self, request: Request) -> Response:
         ready = self._versions.current is not None
@@ -135,8 +133,7 @@ class Api:
         return JSONResponse({"model_version_status": states})
 
     async def _metadata(self, request: Request) -> Response:
-        servable = self._versions.acquire(request.path_params.get("version"))
-        self._versions.release(servable)
+        servable = self._versions.get(request.path_params.get("version"))
         signatures = {
             name: json_format.MessageToDict(definition, **_FIELDS)
             for name, definition in servable.signature_defs.items()
@@ -149,21 +146,13 @@ class Api:
     async def _predict(self, request: Request) -> Response:
         with self._measured():
             async with self._body(request) as body:
-                servable = self._versions.acquire(request.path_params.get("version"))
-                try:
-                    read = functools.partial(self._read, body, servable)
-                    request_read = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
-                    signature, inputs, rows, row_format = request_read
-                    work = self._batcher.submit(servable, signature, inputs, rows)
-                except BaseException:
-                    self._versions.release(servable)
-                    raise
-
-            def release(work: asyncio.Future) -> None:
-                self._versions.release(servable)
-                work.exception()  # if the request is late, nobody else reads the exception
-
-            work.add_done_callback(release)
+                servable = self._versions.get(request.path_params.get("version"))
+                read = functools.partial(self._read, body, servable)
+                request_read = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
+                signature, inputs, rows, row_format = request_read
+                work = self._batcher.submit(servable, signature, inputs, rows)
+            # If the request is late, nobody else reads the exception.
+            work.add_done_callback(asyncio.Future.exception)
             del body, read, request_read, inputs  # frees memory while the request waits
             try:
                 seconds = self._config.request_timeout
@@ -179,8 +168,7 @@ class Api:
     async def _stream(self, request: Request) -> Response:
         """Answers a request with one row by server-sent events, each with a part of the text."""
         async with self._body(request) as body:
-            servable = self._versions.acquire(request.path_params.get("version"))
-            self._versions.release(servable)  # a stream does not use what `close` frees
+            servable = self._versions.get(request.path_params.get("version"))
             _, inputs, rows, _ = await asyncio.to_thread(self._read, body, servable)
         if rows != 1:
             raise ServingError(400, f"a stream has one row, not {rows}: send one row")

@@ -137,7 +137,3 @@ class Servable:
         inputs = typical_inputs(signature.inputs, self._texts[0])
         row = {name: as_json(name, array)[0] for name, array in inputs.items()}
         return {"instances": [row if len(row) > 1 else next(iter(row.values()))]}
-
-    def close(self) -> None:
-        """Frees the model. No thread may be running `run`."""
-        self._model.close()

@@ -6,6 +6,7 @@ import os
 import pathlib
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from export.server.errors import ServingError, from_exception
@@ -63,33 +64,26 @@ class Versions:
         self._base_path = base_path
         self._poll_seconds = poll_seconds
         self._load_version = load
-        self._lock = threading.Lock()  # of `current` and `_requests`
-        self._requests: dict[Servable, int] = {}  # number of requests in flight
         self._states: dict[int, tuple[str, str]] = {}  # TensorFlow Serving's state, error message
         self._fingerprints: dict[int, list] = {}
         # Files of a version that did not load, and the time of the next attempt.
         self._failures: dict[int, tuple[list, float]] = {}
         self._stopped = threading.Event()
 
-    def acquire(self, version: int | None = None) -> Servable:
-        """Returns the loaded version, which stays loaded until `release` is called.
+    def get(self, version: int | None = None) -> Servable:
+        """Returns the loaded version, which stays loaded as long as a request refers to it.
 
         Args:
             version: number of the requested version; `None` means the newest loaded version.
         """
-        with self._lock:
-            if self.current is None:
-                raise ServingError(503, "the model is not loaded yet: try again later")
-            if version not in (None, self.current.version):
-                newest = self.current.version
-                raise ServingError(404, f"version {version} is not served, only version {newest}")
-            self._requests[self.current] += 1
-            return self.current
-
-    def release(self, servable: Servable) -> None:
-        """Releases a version that `acquire` returned."""
-        with self._lock:
-            self._requests[servable] -= 1
+        current = self.current  # the thread that watches may replace it
+        if current is None:
+            raise ServingError(503, "the model is not loaded yet: try again later")
+        if version not in (None, current.version):
+            raise ServingError(
+                404, f"version {version} is not served, only version {current.version}"
+            )
+        return current
 
     def states(self, version: int | None = None) -> list[tuple[int, str, str]]:
         """Returns number, state and error message of the versions, newest first.
@@ -123,7 +117,7 @@ class Versions:
                 _LOG.exception("the search for new versions failed; the server will try again")
 
     def poll(self) -> None:
-        """Scans the folder once, switches to the newest version that loads, and frees others.
+        """Scans the folder once, and switches to the newest version that loads.
 
         If no version loads, or if the folder cannot be read, the loaded version is kept.
         """
@@ -140,12 +134,6 @@ class Versions:
                 break
             if self._is_due(version, folders[version]) and self._load(version, folders[version]):
                 break
-        for servable, requests in [*self._requests.items()]:
-            if servable is not self.current and not requests:
-                del self._requests[servable]
-                servable.close()
-                if servable.version != self.current.version:  # the same number may be loaded again
-                    self._states[servable.version] = ("END", "")
 
     def _is_due(self, version: int, path: str) -> bool:
         """Returns whether to load a version now.
@@ -175,13 +163,17 @@ class Versions:
             return False
         self._failures.pop(version, None)
         self._states[version] = ("AVAILABLE", "")
-        with self._lock:
-            if self.current and self.current.version != version:
-                self._states[self.current.version] = ("UNLOADING", "")
-            self._requests[servable] = 0
-            self.current = servable
+        if self.current and self.current.version != version:
+            self._states[self.current.version] = ("UNLOADING", "")
+        # The last request that refers to the version before frees it.
+        weakref.finalize(servable, self._end, version)
+        self.current = servable
         _LOG.info("version %d serves after %.1f s", version, time.monotonic() - start)
         return True
+
+    def _end(self, version: int) -> None:
+        if self.current.version != version:  # the same number may be loaded again
+            self._states[version] = ("END", "")
 
 
 def _fingerprint(path: str) -> list[tuple[str, int, int]]:

@@ -204,13 +204,8 @@ def count(spec: str, text: str, default=None, minimum=1, below=None, **options) 
     """
     value_type, name = type(minimum), spec.partition(" ")[0]
     is_whole = value_type is int
-    if below is None:
-        interval = f"from {minimum:g} to {'2147483647' if is_whole else '3.4e38'}"
-        below = 2**31 if is_whole else 3.4e38
-    elif is_whole:
-        interval = f"from {minimum} to {below - 1}"
-    else:
-        interval = f"of at least {minimum:g} and below {below}"
+    below = below or (2**31 if is_whole else 3.4e38)
+    last = f"to {below - 1}" if is_whole else f"to below {below:g}"
 
     def parse(value: str) -> float:
         with contextlib.suppress(ValueError):
@@ -218,7 +213,7 @@ def count(spec: str, text: str, default=None, minimum=1, below=None, **options) 
             if is_number and minimum <= value_type(value) < below:
                 return value_type(value)
         noun = "whole number" if is_whole else "number"
-        raise UserError(f"{name} {value[:40]} is not valid: give a {noun} {interval}")
+        raise UserError(f"{name} {value[:40]} is not valid: give a {noun} from {minimum:g} {last}")
 
     return argument(spec, text, type=parse, default=default, **options)
 

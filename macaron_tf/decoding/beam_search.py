@@ -160,7 +160,6 @@ def beam_search(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
-    end_ids: Sequence[int] = (),
     special: Special = SPECIAL,
 ) -> dict[str, tf.Tensor]:
     """Finds the n best outputs for each sentence by beam search.
@@ -195,8 +194,6 @@ def beam_search(
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS, at positions from 0. The capacity of a cache
             of fixed size must include the prefix.
-        end_ids: ids of the tokens that end an output; none means EOS. A hypothesis ends with the
-            most probable of them, and the result has EOS in its place.
         special: ids of PAD, BOS and EOS.
 
     Returns:
@@ -207,8 +204,6 @@ def beam_search(
         and length are -inf, -inf and 0.
     """
     beams, pad = config.beam_size, special.pad
-    end_ids = tuple(end_ids) or (special.end,)
-    hidden_ids = (pad, special.begin, *end_ids)  # which no output contains before its end
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     limits = tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1)
     positions = tf.range(max_length)
@@ -220,7 +215,7 @@ def beam_search(
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
         is_current = positions == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
-            logits, state.live_log_probs, vocabulary_size, end_ids, hidden_ids
+            logits, state.live_log_probs, vocabulary_size, special
         )
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
@@ -368,8 +363,7 @@ def _continuations(
     logits: tf.Tensor,
     log_probs: tf.Tensor,
     vocabulary_size: int | None,
-    end_ids: Sequence[int],
-    hidden_ids: Sequence[int],
+    special: Special,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
@@ -380,16 +374,16 @@ def _continuations(
     Args:
         logits: `(B, K, V)`.
         log_probs: `(B, K)`, log P of the live hypotheses.
-        vocabulary_size, end_ids: see `beam_search`.
-        hidden_ids: ids of PAD, BOS and the ends, which are no continuations.
+        vocabulary_size, special: see `beam_search`.
 
     Returns:
         Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
         parent hypotheses, their last tokens, and log P of each live hypothesis followed by EOS.
     """
     beams, size = logits.shape[1:]
+    hidden_ids = (special.pad, special.begin, special.end)  # in no output before its end
     real_size = size if vocabulary_size is None else vocabulary_size
-    # At least K candidates remain after removing PAD, BOS, ends and ids that cannot be produced.
+    # At least K candidates remain after removing PAD, BOS, EOS and ids that cannot be produced.
     count = min(size, beams + len(hidden_ids) + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
@@ -404,8 +398,7 @@ def _continuations(
     # (B, K, C) -> (B, K * C)
     scores, best_indices = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)
     tokens = tf.gather(tf.reshape(ids, [-1, beams * count]), best_indices, batch_dims=1)
-    end_logits = tf.reduce_max(tf.gather(logits, end_ids, axis=-1), axis=-1)
-    return scores, best_indices // count, tokens, end_logits + base[:, :, 0]
+    return scores, best_indices // count, tokens, logits[:, :, special.end] + base[:, :, 0]
 
 
 # Group widths W that `top_k` tries. V is usually a multiple of 8.

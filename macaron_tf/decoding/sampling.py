@@ -470,7 +470,6 @@ def sample(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
-    end_ids: Sequence[int] = (),
     special: Special = SPECIAL,
 ) -> dict[str, tf.Tensor]:
     """Samples K = `config.num_samples` outputs for each sentence.
@@ -490,8 +489,6 @@ def sample(
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS.
-        end_ids: ids of the tokens that end an output, in whose place the result has EOS; none means
-            EOS.
         special: ids of PAD, BOS and EOS.
 
     Returns:
@@ -499,7 +496,6 @@ def sample(
         float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32, with
         EOS.
     """
-    end_ids = tuple(end_ids) or (special.end,)
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
     seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
@@ -519,13 +515,11 @@ def sample(
 
     rules = Rules(
         config,
-        end_ids,
+        special.end,
         is_suppressed,
         min_tokens=config.min_length,
         forces_end=True,
         uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
         pad=special.pad,
     )
-    result = generate(step_fn, context, cache, prompts, rules, max_length)
-    is_end = tf.reduce_any(result["ids"][..., None] == tf.constant(end_ids), axis=-1)
-    return {**result, "ids": tf.where(is_end, special.end, result["ids"])}
+    return generate(step_fn, context, cache, prompts, rules, max_length)

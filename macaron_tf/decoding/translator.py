@@ -24,7 +24,6 @@ def translate_ids(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
     seed: tf.Tensor | int | None = None,
-    end_ids: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Translates a batch of source ids by beam search or sampling.
 
@@ -39,8 +38,6 @@ def translate_ids(
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
         seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
             it.
-        end_ids: ids of the tokens that end an output, in whose place the result has EOS; none means
-            EOS.
 
     Returns:
         The dict that `beam_search` or `sample` returns.
@@ -52,8 +49,8 @@ def translate_ids(
     capacity = max_length + len(prefix) if isinstance(max_length, int) else None
     context, cache = model.init_decode(source, beams, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
-    options: dict[str, Any] = {"limits": limits, "prefix": prefix}
-    options |= {"vocabulary_size": vocabulary_size, "end_ids": end_ids, "special": special}
+    options: dict[str, Any] = {"limits": limits, "prefix": prefix, "special": special}
+    options["vocabulary_size"] = vocabulary_size
     arguments = (model.decode_step, context, cache, batch_size, config, max_length)
     if is_sampling:
         return sample(*arguments, seed=seed, **options)

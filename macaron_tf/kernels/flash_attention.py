@@ -165,23 +165,13 @@ def _positions(block, size: int):
     return block * size + jnp.arange(size, dtype=jnp.int32)
 
 
-def _forward(
-    parameters: Parameters,
-    blocks: Blocks,
-    query,
-    key,
-    value,
-    key_mask,
-    seed,
-    head_index,
-    output,
-    logs,
-):
+def _forward(parameters: Parameters, blocks: Blocks, *arrays):
     """Computes attention for one block of queries, as a Pallas kernel.
 
     The kernel writes the outputs `(Q, d)` and, for the gradient, the log2 of the softmax
     denominators, `(Q,)`.
     """
+    query, key, value, key_mask, seed, head_index, output, logs = arrays
     block_index, query_block = pl.program_id(0), query[...]
     dropout_key = _dropout_key(seed, head_index)
     queries = _positions(block_index, blocks.outer)
@@ -242,21 +232,9 @@ def _weights(
     return dropped_weights, weights * (score_gradient - delta[:, None]) * parameters.scale
 
 
-def _backward_queries(
-    parameters: Parameters,
-    blocks: Blocks,
-    query,
-    key,
-    value,
-    key_mask,
-    seed,
-    head_index,
-    logs,
-    delta,
-    cotangent,
-    result,
-):
+def _backward_queries(parameters: Parameters, blocks: Blocks, *arrays):
     """Computes the gradient with respect to one block of queries `(Q, d)`, as a Pallas kernel."""
+    query, key, value, key_mask, seed, head_index, logs, delta, cotangent, result = arrays
     block_index, query_block = pl.program_id(0), query[...]
     dropout_key = _dropout_key(seed, head_index)
     queries = _positions(block_index, blocks.outer)
@@ -282,25 +260,12 @@ def _backward_queries(
     result[...] = total.astype(result.dtype)
 
 
-def _backward_keys(
-    parameters: Parameters,
-    blocks: Blocks,
-    query,
-    key,
-    value,
-    key_mask,
-    seed,
-    head_index,
-    logs,
-    delta,
-    cotangent,
-    key_gradient,
-    value_gradient,
-):
+def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
     """Computes the gradients with respect to one block of keys and values, as a Pallas kernel.
 
     The kernel writes the contributions of one query head, `(K, d)` each.
     """
+    query, key, value, key_mask, seed, head_index, logs, delta, cotangent, *results = arrays
     block_index, key_block, value_block = pl.program_id(0), key[...], value[...]
     dropout_key = _dropout_key(seed, head_index)
     keys = _positions(block_index, blocks.outer)
@@ -325,9 +290,8 @@ def _backward_keys(
         block_index * blocks.outer, blocks.outer, blocks.inner, count
     )
     zeros = jnp.zeros(key_block.shape, jnp.float32)
-    for result, total in zip(
-        (key_gradient, value_gradient), lax.fori_loop(*bounds, step, (zeros, zeros)), strict=True
-    ):
+    totals = lax.fori_loop(*bounds, step, (zeros, zeros))
+    for result, total in zip(results, totals, strict=True):
         result[...] = total.astype(result.dtype)
 
 
@@ -481,18 +445,12 @@ def flash_attention(
     head_index = jnp.arange(rows * heads, dtype=jnp.uint32).reshape(rows, heads)
     attention = functools.partial(_attention, parameters)
     if distribution := keras.distribution.distribution():
-        sharded, replicated = PartitionSpec("data", None, "model"), PartitionSpec()
+        sharded, mask = PartitionSpec("data", None, "model"), PartitionSpec("data")
+        heads = PartitionSpec("data", "model")
         attention = jax.shard_map(
             attention,
             mesh=distribution.device_mesh.backend_mesh,
-            in_specs=(
-                sharded,
-                sharded,
-                sharded,
-                PartitionSpec("data"),
-                replicated,
-                PartitionSpec("data", "model"),
-            ),
+            in_specs=(sharded, sharded, sharded, mask, PartitionSpec(), heads),
             out_specs=sharded,
             check_vma=False,  # the check does not support Pallas kernels
         )

@@ -55,13 +55,8 @@ class SpatialGating(Recording, keras.layers.Layer):
 
     def build(self, z_shape, addition_shape=None):
         half = check_divisible("input_channels", z_shape[-1], "number_of_halves", 2)
-        self.norm = self.part(
-            normalization,
-            (*z_shape[:-1], half),
-            epsilon=self.epsilon,
-            affine=self.affine,
-            name="norm",
-        )
+        options = {"epsilon": self.epsilon, "affine": self.affine, "name": "norm"}
+        self.norm = self.part(normalization, (*z_shape[:-1], half), **options)
         length, bound = self.max_length, 1e-3 / self.max_length
         self.kernel = self.add_weight(
             name="kernel",
@@ -169,16 +164,9 @@ class GatedMLP(Mixer):
         options = {"activation": self.activation, "axes": ("embed", "mlp"), "parts": 2}
         self.inner = self.dense_part("inner", input_shape, self.feed_forward_dim, **options)
         self.drop = Dropout(self.activation_dropout)
-        self.gating = self.part(
-            SpatialGating,
-            (*outer_shape, self.feed_forward_dim),
-            self.max_length,
-            self.causal,
-            self.toeplitz,
-            self.epsilon,
-            self.affine,
-            name="gating",
-        )
+        inner_shape = (*outer_shape, self.feed_forward_dim)
+        arguments = (self.max_length, self.causal, self.toeplitz, self.epsilon, self.affine)
+        self.gating = self.part(SpatialGating, inner_shape, *arguments, name="gating")
         self.tiny_attention = None
         if self.tiny_attention_dim is not None:
             rotary = {"rotary_base": self.rotary_base} if self.rotary_base else {}

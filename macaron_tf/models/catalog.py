@@ -39,7 +39,12 @@ def _family(name: str, sizes: tuple[str, ...] = (*_CPU_SIZES, *_PAPER_SIZES), **
         sizes: keys of `_SIZES`.
         changes: fields to replace in the configurations from `_SIZES`.
     """
-    return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
+    configs = {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
+    if not changes.get("gated"):
+        return configs
+    # A gated feed-forward layer has three matrices of two thirds of the width.
+    width = {name: config.feed_forward_dim * 2 // 3 for name, config in configs.items()}
+    return {n: dataclasses.replace(c, feed_forward_dim=width[n]) for n, c in configs.items()}
 
 
 # GPT (Radford et al. 2018, section 4.1) has 40,000 merges, 478 characters and 512 positions. GPT-2
@@ -84,7 +89,6 @@ _LLAMA: dict[str, Any] = {
     **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
     **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
 }
-_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # number of key and value heads
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     **_family("gpt", _CPU_SIZES, **_GPT),
     **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
@@ -99,15 +103,8 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
         )
         for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
     },
-    **{
-        f"llama_{size}": dataclasses.replace(
-            _SIZES[size],
-            feed_forward_dim=_SIZES[size].feed_forward_dim * 2 // 3,
-            num_kv_heads=heads,
-            **_LLAMA,
-        )
-        for size, heads in _LLAMA_HEADS.items()
-    },
+    **_family("llama", _CPU_SIZES, num_kv_heads=2, **_LLAMA),
+    **_family("llama", ("base",), num_kv_heads=4, **_LLAMA),
     "llama_7b": EncoderConfig(
         32_000, 4096, 11_008, 32, 32, tied=False, **{**_LLAMA, "epsilon": 1e-6}
     ),
@@ -126,27 +123,15 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
 # code, and does not appear in table 7.
 _RELATIVE: dict[str, Any] = {"positions": "transformer_xl", "embedding_norm": False}
 _XL = {
-    **_RELATIVE,
-    "causal": True,
-    "num_segments": 0,
-    "shared_position_biases": True,
-    "activation": "relu",
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.1,
-    "epsilon": 1e-5,
+    **{**_RELATIVE, "causal": True, "num_segments": 0, "shared_position_biases": True},
+    **{"activation": "relu", "epsilon": 1e-5, "attention_dropout": 0.0, "activation_dropout": 0.1},
 }
 _XLNET = {**_RELATIVE, "activation_dropout": 0.1}
 MEMORY_MODELS: dict[str, EncoderConfig] = {
     **_family("transformer_xl", _CPU_SIZES, **_XL),
     "transformer_xl_base": EncoderConfig(
-        267_736,
-        410,
-        2_100,
-        10,
-        16,
-        embedding_scale=True,
-        adaptive_cutoffs=(20_000, 40_000, 200_000),
-        **_XL,
+        *(267_736, 410, 2_100, 10, 16),
+        **{**_XL, "embedding_scale": True, "adaptive_cutoffs": (20_000, 40_000, 200_000)},
     ),
     **_family("xlnet", _CPU_SIZES, **_XLNET),
     **_family("xlnet", _PAPER_SIZES, vocab_size=32_000, **_XLNET),
@@ -189,14 +174,7 @@ ENCODERS: dict[str, EncoderConfig] = {
     **_family("macaron_bert", block="macaron", norm="pre"),
     **_family("roberta", _CPU_SIZES, **_ROBERTA),
     **_family("roberta", _PAPER_SIZES, vocab_size=50_272, **_ROBERTA),
-    **{
-        f"modern_bert_{size}": dataclasses.replace(
-            _SIZES[size],
-            **{**_MODERN, "attention_windows": (0, 32, 32)},
-            feed_forward_dim=_SIZES[size].feed_forward_dim * 2 // 3,
-        )
-        for size in _CPU_SIZES
-    },
+    **_family("modern_bert", _CPU_SIZES, **{**_MODERN, "attention_windows": (0, 32, 32)}),
     "modern_bert_base": EncoderConfig(50_368, 768, 1152, 12, 22, **_MODERN),
     "modern_bert_large": EncoderConfig(50_368, 1024, 2624, 16, 28, **_MODERN),
     **_family("span_bert", **_NO_SEGMENTS),
@@ -223,45 +201,22 @@ ENCODERS: dict[str, EncoderConfig] = {
 # sentinels and padding, there are 32,128 ids. T5 1.1 (released notes) has gated GELU, an untied
 # output matrix, and no dropout in pre-training. BART (Lewis et al. 2020, section 2.2) has GPT-2's
 # tokens. The 50,265 ids are padded to a multiple of 8.
-_T5 = EncoderDecoderConfig(
-    32_128,
-    512,
-    2048,
-    8,
-    6,
-    6,
-    block="transformer",
-    activation_dropout=0.1,
-    epsilon=1e-6,
-    positions="none",
-    relative_bias="shared",
-    norm_type="rms",
-    use_bias=False,
-    head_dim=64,
-    scaled=False,
-    embedding_scale=False,
-    scaled_logits=True,
-    initializer="lecun_normal",
-)
+_T5_OPTIONS: dict[str, Any] = {
+    **{"block": "transformer", "norm_type": "rms", "epsilon": 1e-6, "activation_dropout": 0.1},
+    **{"positions": "none", "relative_bias": "shared", "use_bias": False, "head_dim": 64},
+    **{"scaled": False, "embedding_scale": False, "scaled_logits": True},
+    "initializer": "lecun_normal",
+}
+_T5 = EncoderDecoderConfig(32_128, 512, 2048, 8, 6, 6, **_T5_OPTIONS)
 _T5_1_1 = dataclasses.replace(
     _T5, activation="gelu_tanh", gated=True, tied=False, scaled_logits=False
 )
-_BART = EncoderDecoderConfig(
-    50_272,
-    768,
-    3072,
-    12,
-    6,
-    6,
-    block="transformer",
-    activation_dropout=0.0,
-    activation="gelu",
-    norm="post",
-    positions="learned",
-    embedding_norm=True,
-    embedding_scale=False,
-    initializer_range=0.02,
-)
+_BART_OPTIONS: dict[str, Any] = {
+    **{"block": "transformer", "norm": "post", "activation": "gelu", "activation_dropout": 0.0},
+    **{"positions": "learned", "embedding_norm": True, "embedding_scale": False},
+    "initializer_range": 0.02,
+}
+_BART = EncoderDecoderConfig(50_272, 768, 3072, 12, 6, 6, **_BART_OPTIONS)
 
 
 def _resized(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
@@ -418,12 +373,8 @@ def config(name: str, /, **overrides) -> Config:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
     fields = {field.name for field in dataclasses.fields(CONFIGS[name])}
-    unknown = sorted(set(overrides) - fields)
-    if unknown:
-        raise ValueError(
-            f"model {name!r} has no option {unknown[0]!r}: give one of {', '.join(sorted(fields))}"
-            f"{nearest(unknown[0], fields)}"
-        )
+    for option in overrides.keys() - fields:
+        raise ValueError(f"model {name!r} has no option {option!r}{nearest(option, fields)}")
     return dataclasses.replace(CONFIGS[name], **overrides)
 
 

@@ -75,14 +75,11 @@ class EncoderDecoder(Model):
         # sqrt(D).
         embedding_stddev = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
         embedding_initializer = keras.initializers.RandomNormal(stddev=embedding_stddev)
+        if config.initializer_range is not None:
+            embedding_initializer = initializer.clone()
+        options = {"scale": config.embedding_scale, "initializer": embedding_initializer}
         self.embedding = TiedEmbedding(
-            config.vocab_size,
-            config.hidden_dim,
-            scale=config.embedding_scale,
-            initializer=embedding_initializer
-            if config.initializer_range is None
-            else initializer.clone(),
-            name="embedding",
+            config.vocab_size, config.hidden_dim, **options, name="embedding"
         )
         self.source_embeddings, self.target_embeddings = (
             EncoderEmbeddings(
@@ -103,22 +100,10 @@ class EncoderDecoder(Model):
         )
         # T5's code initializes relative biases with standard deviation D^-1/2.
         bias_range = config.initializer_range or config.hidden_dim**-0.5
-        self.encoder = Stack(
-            config,
-            config.num_encoder_layers,
-            kernel_initializer=initializer,
-            bias_range=bias_range,
-            name="encoder",
-        )
-        self.decoder = Stack(
-            config,
-            config.num_decoder_layers,
-            causal=True,
-            cross_attention=True,
-            kernel_initializer=initializer,
-            bias_range=bias_range,
-            name="decoder",
-        )
+        options = {"kernel_initializer": initializer, "bias_range": bias_range}
+        self.encoder = Stack(config, config.num_encoder_layers, **options, name="encoder")
+        options |= {"causal": True, "cross_attention": True}
+        self.decoder = Stack(config, config.num_decoder_layers, **options, name="decoder")
         self.output_projection = None
         if not config.tied:
             self.output_projection = Dense(

@@ -394,35 +394,20 @@ class SpanCorruptionObjective(CorruptionObjective):
                 # token. The added first column makes this sentinel.
                 starts_hidden = hidden[:, :1]
                 first = tf.constant(sentinels[0], text.dtype)
-                first_column = tf.where(starts_hidden, first, special.pad)
-                inverted = (
-                    tf.concat([first_column, text], 1),
-                    tf.concat([starts_hidden, visible], 1),
-                )
+                wide_text = tf.concat([tf.where(starts_hidden, first, special.pad), text], 1)
+                wide_visible = tf.concat([starts_hidden, visible], 1)
                 return (
                     with_sentinels(text, hidden, sentinels, source_length, special),
-                    with_sentinels(*inverted, sentinels, target_length, special),
+                    with_sentinels(wide_text, wide_visible, sentinels, target_length, special),
                 )
             if kind in ("drop_tokens", "prefix_lm"):
-                return tuple(
-                    add_eos(
-                        pack_left(text, keep, new_length, special.pad),
-                        has_hidden,
-                        new_length,
-                        special,
-                    )
-                    for keep, new_length in ((visible, source_length), (hidden, target_length))
-                )
-            source, target = add_noise(text, hidden, noise_seed), text
-            return tuple(
-                add_eos(
-                    tf.where(has_hidden[:, None], ids, special.pad),
-                    has_hidden,
-                    source_length,
-                    special,
-                )
-                for ids in (source, target)
-            )
+                source = pack_left(text, visible, source_length, special.pad)
+                target = pack_left(text, hidden, target_length, special.pad)
+            else:
+                pair = add_noise(text, hidden, noise_seed), text
+                source, target = (tf.where(has_hidden[:, None], x, special.pad) for x in pair)
+            sides = ((source, source_length), (target, target_length))
+            return tuple(add_eos(ids, has_hidden, length, special) for ids, length in sides)
 
         return corrupt
 

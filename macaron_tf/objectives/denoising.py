@@ -296,10 +296,8 @@ class DenoisingObjective(CorruptionObjective):
 
         def corrupt(text, seed):
             rows = tf.shape(text)[0]
-            seeds = draws.split(seed, 6)
-            shuffle_seed, rotation_seed, decision_seed, mask_seed, deletion_seed, infill_seed = (
-                seeds
-            )
+            shuffle_seed, rotation_seed, decision_seed, *seeds = draws.split(seed, 6)
+            mask_seed, deletion_seed, infill_seed = seeds
             decisions = draws.uniform(decision_seed, rows, 2)  # (B, 2)
             noised = text
             if noise.shuffling:

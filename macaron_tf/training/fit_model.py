@@ -9,6 +9,7 @@ import tensorflow as tf
 from macaron_tf.distribution import distributed, spread_seeds
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.keras_optimizers import check_optimizer
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
 from macaron_tf.training.updates import (
@@ -72,8 +73,8 @@ class FitModel(TrainedModel, keras.Model):
         **kwargs,
     ):
         super().__init__(network, objective, config, **kwargs)
-        self.updates = Updates(network, objective, self.config, first_stage)
-        self.skipped_in_a_row = self.updates.skipped_in_a_row
+        self.updates = Updates(self, first_stage)
+        self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
         self.per_worker_data = False
         self._steps_per_epoch: int | None = None
 
@@ -95,16 +96,10 @@ class FitModel(TrainedModel, keras.Model):
             run_eagerly: whether to run without graphs, for debugging.
         """
         optimizer = keras.optimizers.get(optimizer)
-        clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
-        if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
-            raise ValueError(
-                "the optimizer clips, accumulates or averages, which FitModel does itself: set "
-                "clip_norm, accumulation_steps or ema_decay in FitModel's config instead"
-            )
+        check_optimizer(optimizer.name, optimizer)
         super().compile(optimizer, jit_compile=jit_compile is True, run_eagerly=run_eagerly)
         # `Updates` has already summed the gradients over the replicas. Keras would sum them again.
         self.optimizer._all_reduce_sum_gradients = list
-        self.updates.optimizer = self.optimizer
 
     @property
     def metrics(self):
@@ -123,7 +118,6 @@ class FitModel(TrainedModel, keras.Model):
         if len(self.trainable_variables) > len(self.network.trainable_variables):
             raise ValueError("the objective has trainable weights: move the weights to the network")
         super().prepare()
-        self.updates.ema = self.ema
         if not was_built:
             spread_seeds(self.strategy, self.seed_states)
 

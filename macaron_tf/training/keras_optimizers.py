@@ -8,6 +8,7 @@ from keras import ops
 
 from macaron_tf.errors import UserError
 from macaron_tf.plug_ins import clear_errors, find, is_import_path
+from macaron_tf.settings import SettingError
 from macaron_tf.variables import spec_of
 
 # Attributes of Keras optimizers that must not be set, with the training settings that replace them.
@@ -148,7 +149,12 @@ def make_keras_optimizer(
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
+    check_optimizer(name, optimizer)
+    return optimizer
+
+
+def check_optimizer(name: str, optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises a SettingError if an optimizer does what `FitModel` and `JaxModel` do."""
     for argument, setting in _CONFLICTS.items():
         if getattr(optimizer, argument):
-            raise UserError(f"optimizer {name} sets {argument} itself: set training.{setting}")
-    return optimizer
+            raise SettingError(f"optimizer {name} sets {argument} itself: set training.{setting}")

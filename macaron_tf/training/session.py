@@ -310,24 +310,19 @@ class TrainingSession(keras.callbacks.Callback):
         Returns:
             Metrics of this step; an empty dict if this session has no validation of this step.
         """
-        if self.validate is not None:
-            self._validate()
-        return self._metrics if self.state.validated_at == self.model.step else {}
-
-    def _validate(self) -> None:
         several, step = self.workers.several, self.model.step
-        is_interrupted = not several and self.interruptions.received is not None
-        if self.state.validated_at == step or self.interrupted or is_interrupted:
-            return
-        result = None
-        for callback in self.callbacks:
-            callback.on_test_begin()
-        breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
-        # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
-        with Progress("validating"), self._untimed(), self.model.ema_weights(), breaking:
-            result = dict(self.validate(self.model, step))
-        if result is not None:
-            self._record_validation(step, result)
+        stopping = self.interrupted or (not several and self.interruptions.received is not None)
+        if self.validate is not None and self.state.validated_at != step and not stopping:
+            result = None
+            for callback in self.callbacks:
+                callback.on_test_begin()
+            breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
+            # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
+            with Progress("validating"), self._untimed(), self.model.ema_weights(), breaking:
+                result = dict(self.validate(self.model, step))
+            if result is not None:
+                self._record_validation(step, result)
+        return self._metrics if self.state.validated_at == step else {}
 
     def _record_validation(self, step: int, result: dict) -> None:
         samples = result.pop("samples", [])
@@ -359,22 +354,6 @@ class TrainingSession(keras.callbacks.Callback):
             yield
         finally:
             self._away_seconds += time.monotonic() - began
-
-
-class _ValidationLogs(keras.callbacks.Callback):
-    """Callback that validates, and adds the metrics to the epoch's logs, such as `val_loss`.
-
-    Keras passes the same dict of logs to all callbacks in order, so later callbacks can read the
-    metrics.
-    """
-
-    def __init__(self, session: TrainingSession):
-        super().__init__()
-        self._session = session
-
-    def on_epoch_end(self, epoch, logs=None):
-        metrics = self._session.validate_round()
-        logs.update({f"val_{name}": value for name, value in metrics.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -497,6 +476,11 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     save_every = config.save_every_steps or config.max_steps
     model.stops = (config.log_every, config.validate_every, save_every, config.max_steps)
     model.steps_to_skip = step % config.validate_every
+
+    def validate(epoch, logs):
+        # Keras passes the same dict to all callbacks in order, so later callbacks read `val_loss`.
+        logs.update({f"val_{name}": value for name, value in session.validate_round().items()})
+
     try:
         with Progress("compiling the first update") as session.compiling:
             model.fit(
@@ -504,7 +488,11 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
                 initial_epoch=step // config.validate_every,
                 epochs=-(-config.max_steps // config.validate_every),
                 steps_per_epoch=config.validate_every,
-                callbacks=[_ValidationLogs(session), *callbacks, session],
+                callbacks=[
+                    keras.callbacks.LambdaCallback(on_epoch_end=validate),
+                    *callbacks,
+                    session,
+                ],
                 verbose=0,
             )
     finally:

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,8 +12,6 @@ from keras import ops
 
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizer import ExponentialMovingAverage
 
 # Names of the values that each update appends to the objective's sums.
 UPDATES = "updates"  # 1 if the optimizer made a step
@@ -165,32 +164,21 @@ class Updates:
     """Computations that `FitModel` runs inside TensorFlow graphs.
 
     Args:
-        network, objective, config, first_stage: see `FitModel`.
+        model: the `FitModel`.
+        first_stage: see `FitModel`.
 
     Attributes:
         names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
             step sets the names.
         traces: dict mapping `"train"` or `"test"` to the number of times the step was traced.
-        skipped_in_a_row: int64 variable that counts consecutive skipped updates.
     """
 
-    def __init__(
-        self,
-        network: keras.Model,
-        objective: Objective,
-        config: TrainingConfig,
-        first_stage: FirstStage | None,
-    ):
-        self.network = network
-        self.objective = objective
-        self.config = config
+    def __init__(self, model: Any, first_stage: FirstStage | None):
+        self.model = model
         self.strategy = tf.distribute.get_strategy()
-        self.optimizer: keras.optimizers.Optimizer | None = None
-        self.ema: ExponentialMovingAverage | None = None
         self.first_stage = first_stage
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
-        self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._updated_variables: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
@@ -198,7 +186,7 @@ class Updates:
         self.traces["test"] += 1
 
         def step(batch) -> tf.Tensor:
-            sums = sums_of(self.objective, self.network, batch, training=False)
+            sums = sums_of(self.model.objective, self.model.network, batch, training=False)
             self.names["test"], packed = pack(sums)
             return packed
 
@@ -214,9 +202,9 @@ class Updates:
         return self._run_on_share(self._sums_and_gradients, batch)
 
     def _sums_and_gradients(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        variables = self.network.trainable_variables
+        variables = self.model.network.trainable_variables
         with tf.GradientTape() as tape:
-            sums = sums_of(self.objective, self.network, batch, training=True)
+            sums = sums_of(self.model.objective, self.model.network, batch, training=True)
         self.names["train"], packed = pack(sums)
         gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
@@ -269,7 +257,7 @@ class Updates:
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
         # A TPU runs the whole update as one program, whose batches have static shapes.
-        batches = [iterator.get_next() for _ in range(self.config.accumulation_steps)]
+        batches = [iterator.get_next() for _ in range(self.model.config.accumulation_steps)]
         return self._first(
             self._run(lambda *batches: self.update_of(micro_step, batches), *batches)
         )
@@ -318,7 +306,7 @@ class Updates:
             sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
             return index + 1, sums, gradients
 
-        if self.config.accumulation_steps > 1:
+        if self.model.config.accumulation_steps > 1:
             # The loop must read the iterator after every replica's first micro-step. Grappler drops
             # the control edge from the first read, and a lowered loop does not wait for all of its
             # inputs. The loop's counter therefore depends on the sums, through `never`, which is
@@ -326,7 +314,7 @@ class Updates:
             first_sums = tf.stack([replica_sums[0] for replica_sums in self._local_results(sums)])
             never = tf.reduce_any(tf.math.is_nan(first_sums) & tf.math.is_inf(first_sums))
             _, sums, gradients = tf.while_loop(
-                lambda index, *_: index < self.config.accumulation_steps,
+                lambda index, *_: index < self.model.config.accumulation_steps,
                 body,
                 (1 + tf.cast(never, tf.int32), sums, gradients),
                 parallel_iterations=1,
@@ -344,7 +332,9 @@ class Updates:
             norm.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
-        learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+        learning_rate = tf.cast(
+            tf.convert_to_tensor(self.model.optimizer.learning_rate), tf.float32
+        )
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
         counted, norm = self._first(sums), self._first(norm)
@@ -357,12 +347,14 @@ class Updates:
             return tf.constant(0, tf.int64)
 
         def staged_step():
-            is_first_stage = self._first(self.first_stage.contains_step(self.optimizer.iterations))
+            is_first_stage = self._first(
+                self.first_stage.contains_step(self.model.optimizer.iterations)
+            )
             return tf.cond(is_first_stage, lambda: step(is_first_stage=True), step)
 
         make_step = staged_step if self.first_stage else step
-        in_a_row = tf.cond(healthy, make_step, lambda: self.skipped_in_a_row + 1)
-        self.skipped_in_a_row.assign(in_a_row)
+        in_a_row = tf.cond(healthy, make_step, lambda: self.model.skipped_in_a_row + 1)
+        self.model.skipped_in_a_row.assign(in_a_row)
         is_applied = tf.cast(healthy, tf.float32)
         # (K,) and five scalars -> (K + 5,)
         counted = tf.where(healthy, tf.concat([counted, [norm]], axis=0), 0.0)
@@ -384,7 +376,9 @@ class Updates:
             return index + 1, update[skipped_index], values.write(index, update)
 
         done, _, values = tf.while_loop(
-            lambda index, skipped, _: (index < count) & (skipped < self.config.max_skipped_updates),
+            lambda index, skipped, _: (
+                (index < count) & (skipped < self.model.config.max_skipped_updates)
+            ),
             body,
             (tf.constant(0), tf.constant(0.0), tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,
@@ -416,12 +410,12 @@ class Updates:
         weight = sums[self.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
-            step_count = self.optimizer.iterations
+            step_count = self.model.optimizer.iterations
             gradients = self.first_stage.mask_gradients(
                 gradients, self._updated_variables, step_count
             )
         norm = tf.linalg.global_norm(gradients) * factor
-        if (max_norm := self.config.clip_norm) is not None:
+        if (max_norm := self.model.config.clip_norm) is not None:
             factor *= max_norm / tf.maximum(norm, max_norm)
         return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
 
@@ -430,9 +424,9 @@ class Updates:
         if is_first_stage:  # weight decay would change the values of untrained variables
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
-        self.optimizer.apply(list(gradients), list(variables))
-        if self.ema:
-            self.ema.update(self.optimizer.iterations)
+        self.model.optimizer.apply(list(gradients), list(variables))
+        if self.model.ema:
+            self.model.ema.update(self.model.optimizer.iterations)
 
     @property
     def _is_in_replica(self) -> bool:

@@ -41,33 +41,6 @@ def check(toy, sources, found, expected, penalty) -> None:
         np.testing.assert_allclose(found["scores"][b], scores, rtol=1e-4)
 
 
-class SecondEnd(Toy):
-    """A scorer that gives EOS the larger logit of EOS and of the last real word."""
-
-    def decode_step(self, tokens, index, context, cache):
-        logits, cache = super().decode_step(tokens, index, context, cache)
-        ends = tf.sort(tf.stack([logits[..., REAL_SIZE - 1], logits[..., EOS]], -1))
-        parts = [logits[..., :EOS], ends[..., 1:], logits[..., EOS + 1 : REAL_SIZE - 1]]
-        return tf.concat([*parts, ends[..., :1], logits[..., REAL_SIZE:]], -1), cache
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_outputs_end_with_any_of_several_ends(beams):
-    """A second end gives the outputs of a model whose EOS has the larger logit of both ends."""
-    config = BeamSearchConfig(beam_size=beams, n_best=beams)
-    for seed in range(4):
-        results = []
-        for toy, size, ends in (
-            (Toy(seed), REAL_SIZE, (EOS, REAL_SIZE - 1)),
-            (SecondEnd(seed), REAL_SIZE - 1, (EOS,)),
-        ):
-            context, cache = {"rows": toy.sources(8)}, toy.empty_cache(8, beams)
-            options = {"vocabulary_size": size, "end_ids": ends}
-            results.append(beam_search(toy.decode_step, context, cache, 8, config, 9, **options))
-        for name in results[0]:
-            np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-5)
-
-
 @pytest.mark.parametrize(("name", "alpha"), [("gnmt", 0.6), ("fairseq", 1.0), ("none", 0.6)])
 def test_large_beam_finds_the_best_of_all(name, alpha):
     limit = 5  # 1 + 3 + 9 + 27 + 81 = 121 outputs

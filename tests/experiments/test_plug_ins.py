@@ -219,7 +219,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
         ("def f(:", "./own.py", "own.py raised SyntaxError: .*own.py, line 1"),
         (RECIPES + "def two(): pass", "./own.py", "write ./own.py:mine or ./own.py:two"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
-        ("def f(): return 1", "own:g", "own does not define 'g': write own:f"),
+        ("def f(): return 1", "own:g", "own:g names no function: write own:f"),
     ],
 )
 def test_a_recipe_that_cannot_be_had_is_a_sentence(text, name, message, outside, capsys):

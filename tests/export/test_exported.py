@@ -296,7 +296,6 @@ def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypot
             best = number_hypotheses[NUMBERS.index(line)][0].text
             assert answer["translations"][0, 0] == best.encode()
     assert len(calls) == 4  # all, the good, and each of the bad
-    servable.close()
 
 
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):

@@ -19,7 +19,6 @@ def test_each_signature_gets_a_made_up_row(model_folder, monkeypatch):
     monkeypatch.setattr(Servable, "run", run)
     servable = Servable(str(model_folder / "1"), 1)
     servable.warm_up()
-    servable.close()
     assert ("serving_default", {"text": [b"A dog is running."]}) in runs
     assert ("scalar", {"x": 0.0}) in runs
     assert len(runs) == 6

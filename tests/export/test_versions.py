@@ -166,13 +166,9 @@ class FakeServable:
             if file.read() == "broken":
                 raise ValueError("truncated file")
         self.version = version
-        self.closed = False
 
     def warm_up(self):
         pass
-
-    def close(self):
-        self.closed = True
 
 
 def publish(base, version, content="good"):
@@ -218,17 +214,16 @@ def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_p
     assert manager.current.version == 2
     assert states(manager) == {2: "AVAILABLE", 1: "END"}
     with pytest.raises(ServingError, match="version 1 is not served, only version 2"):
-        manager.acquire(1)
+        manager.get(1)
 
 
-def test_an_old_version_is_closed_after_its_last_request(manager, tmp_path):
-    servable = manager.acquire()
+def test_an_old_version_ends_after_its_last_request(manager, tmp_path):
+    servable = manager.get()
     publish(tmp_path, 2)
     settle(manager)
-    assert states(manager) == {2: "AVAILABLE", 1: "UNLOADING"} and not servable.closed
-    manager.release(servable)
-    manager.poll()
-    assert states(manager)[1] == "END" and servable.closed
+    assert states(manager) == {2: "AVAILABLE", 1: "UNLOADING"}
+    del servable
+    assert states(manager)[1] == "END"
 
 
 def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(manager, tmp_path):

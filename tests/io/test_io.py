@@ -281,8 +281,8 @@ ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP respo
     ("error", "sentence"),
     [
         (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
-         "cannot access gs://b/run/x.json, because the bucket returned HTTP 503 to repeated "
-         "requests: run the same command again later"),
+         "cannot access gs://b/run/x.json, because the bucket returned HTTP 503: "
+         "run the same command again later"),
         (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
          "cannot access a bucket, because the bucket returned HTTP 403: check that your "
          "credentials may read and write the bucket"),

@@ -109,7 +109,7 @@ def test_refusals(tracker_file):
     def parsed(*calls, profile=None):
         Callbacks.parse(calls, profile).make("run")
 
-    refuses("is not a subclass of keras", parsed, f"{tracker_file}:Other")
+    refuses("names no subclass of keras", parsed, f"{tracker_file}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
     refuses("give every argument with its name", parsed, f"{tracker_file}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{tracker_file}:Tracker(often=3)")
