@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search
 from macaron_tf.decoding.beam_search import top_k
-from tests.toys.decoding import EOS, REAL_SIZE, Toy, searched, trimmed
+from tests.toys.decoding import REAL_SIZE, Toy, searched, trimmed
 
 PENALTIES = {
     "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,
