@@ -111,7 +111,7 @@ def test_refusals(tracker_file):
 
     refuses("names no subclass of keras", parsed, f"{tracker_file}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
-    refuses("give every argument with its name", parsed, f"{tracker_file}:Tracker(3)")
+    refuses("is not NAME or NAME", parsed, f"{tracker_file}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{tracker_file}:Tracker(often=3)")
     for text in ("3", "0:2", "4:3", "a:b", "1:2:3"):
-        refuses(f"--profile {text} is not a range of updates", parsed, profile=text)
+        refuses(f"--profile {text} is no range", parsed, profile=text)

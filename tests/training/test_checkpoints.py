@@ -209,4 +209,4 @@ def test_refuses_a_later_format(directory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", 2)
         directory.save(10, write_two_files)
-    refuses("newer than 1", read_manifest, directory.of_step(10))
+    refuses("a newer format than 1", read_manifest, directory.of_step(10))
