@@ -195,12 +195,15 @@ BLOCK = "model.block=stranger."
     ("change", "message"),
     [
         ("model.block=nowhere.parts:X", "nowhere.parts cannot be imported, .* 'nowhere': run"),
-        (f"{BLOCK}parts:Nothing", "define 'Nothing': write stranger.parts:Closed or strang"),
-        (f"{BLOCK}parts:Other", "parts:Other is not a subclass of .*Block: give a subclass"),
+        (
+            f"{BLOCK}parts:Nothing",
+            "parts:Nothing names no subclass of .*Block: write .*parts:Closed",
+        ),
+        (f"{BLOCK}parts:Other", "parts:Other names no subclass of .*Block: write"),
         (f"{BLOCK}needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
         (f"{BLOCK}broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
         (f"{BLOCK}parts:Raises", "line 21 raised ValueError: .*two lines"),
-        (f"{BLOCK}parts:Plain", "of Plain is a Dense, not a Mixer"),
+        (f"{BLOCK}parts:Plain", "Plain's .* are mixed by <Dense .*, no Mixer"),
         ("objective=stranger.parts:Untaught", "is 'masks', but must be one of masked_language"),
     ],
 )
