@@ -233,7 +233,8 @@ def test_each_direction_answers_for_its_neighbour():
     model, given = elmo(), sentences()
     sums = floats(BidirectionalLanguageObjective()(model, given, training=False))
     answers = given["words"].numpy()
-    forward, backward = map(model.logits, model.hidden_states(given["characters"]))
+    hidden = model.hidden_states(given["characters"])
+    forward, backward = (numpy_of(model.logits(direction)) for direction in hidden)
     expected, correct = {"forward": 0.0, "backward": 0.0}, 0
     for row in range(3):
         for place in range(6):
