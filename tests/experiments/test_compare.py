@@ -566,7 +566,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["demo"], "'demo' is the only arm: give a second arm"),
         (["demo", "demo:a=b"], "two arms are called demo: write NAME=demo"),
         (["demo", "b=bert_tiny"], "recipes of different kinds, translation and pretraining"),
-        (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
+        (["elmo_tiny", "b=elmo_tiny"], "recipes of kind 'elmo' cannot be compared"),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but bert_tiny is"),

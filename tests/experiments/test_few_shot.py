@@ -147,4 +147,4 @@ def test_classes_are_asked_by_their_words(
         refused(main, [language_run, *common, *more], words, tmp_path)
     template = Template(TEMPLATES["rte"].text, ("a", "o " * 99))
     monkeypatch.setitem(TEMPLATES, "rte", template)
-    refused(main, [language_run, *common, *rte], "--task rte: answer 2 has", tmp_path)
+    refused(main, [language_run, *common, *rte], "--task rte: answer 2 must have 1 to ", tmp_path)
