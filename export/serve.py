@@ -27,9 +27,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     path_argument(
         "base_path OUT", "folder of an exported model, with a subfolder for each version"
     )(parser)
-    parser.add_argument(
-        "--name", help="name of the model in URLs (default: the name of the folder OUT)"
-    )
+    parser.add_argument("--name", help="name of the model in URLs (default: the name of OUT)")
     for setting in describe(ServerConfig)[2:]:
         parser.add_argument(
             f"--{setting.name.replace('_', '-')}",
@@ -58,11 +56,8 @@ def run(config: ServerConfig, stop: threading.Event) -> bool:
     gc.freeze()
     server = ModelServer(config)
     server.start()
-    example = server.example()
-    print(
-        f"ready: {config.name} version {server.versions.current.version} on {server.url}",
-        flush=True,
-    )
+    example, version = server.example(), server.versions.current.version
+    print(f"ready: {config.name} version {version} on {server.url}", flush=True)
     if example:
         print(f"try:   {example}", flush=True)
     stop.wait()

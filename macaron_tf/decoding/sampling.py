@@ -306,9 +306,8 @@ def first_state(
             return chunk_end, prefill_fn(prompts.ids[:, index:chunk_end], index, context, cache)
 
         def for_all_samples(prefilled, empty):
-            repeated = tf.repeat(
-                prefilled, tf.shape(empty)[1], axis=1
-            )  # (B, 1, ...) -> (B, K, ...)
+            # (B, 1, ...) -> (B, K, ...)
+            repeated = tf.repeat(prefilled, tf.shape(empty)[1], axis=1)
             # tf.while_loop requires the static shape, which tf.repeat loses.
             return tf.ensure_shape(repeated, loop_shapes(empty))
 

@@ -37,9 +37,8 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     padded_ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_FORBIDDEN)
     length = tf.shape(starts)[1]
     # scores[:, d, i] is the score of the span from i to i + d; A = max_answer.
-    scores = tf.stack(
-        [starts + padded_ends[:, d : d + length] for d in range(max_answer)], axis=1
-    )  # (M, A, L)
+    parts = [starts + padded_ends[:, d : d + length] for d in range(max_answer)]
+    scores = tf.stack(parts, axis=1)  # (M, A, L)
     flat = tf.reshape(scores, (-1, max_answer * length))  # (M, A L)
     best = tf.argmax(flat, axis=1)  # (M,)
     num_columns = tf.cast(length, tf.int64)

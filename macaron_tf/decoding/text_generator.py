@@ -184,11 +184,10 @@ class TextGenerator:
         Returns:
             `(B, None)` ragged int32.
         """
-        ids = tf.cast(
-            self.vocabulary.encode(as_prompts(texts, self.line_ends)), tf.int32
-        )  # (B, None)
+        ids = self.vocabulary.encode(as_prompts(texts, self.line_ends))  # (B, None)
         prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
-        return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
+        prefixes = tf.repeat(prefix, tf.shape(texts)[0], axis=0)
+        return tf.concat([prefixes, tf.cast(ids, tf.int32)], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Returns whether the model can continue a row of `length` ids.

@@ -59,10 +59,8 @@ def lost_on_jax(error: Exception) -> bool:
     """Returns whether an error means that another process in a collective operation has died."""
     import jax
 
-    error_types = (
-        ValueError,
-        jax.errors.JaxRuntimeError,
-    )  # XLA raises ValueError when arrays are read
+    # XLA raises ValueError when arrays are read.
+    error_types = (ValueError, jax.errors.JaxRuntimeError)
     return isinstance(error, error_types) and _LOST_PROCESS.match(str(error)) is not None
 
 

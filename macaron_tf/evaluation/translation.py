@@ -376,9 +376,8 @@ def paired_bootstrap(
     system_a, system_b, references = (
         tokenize_lines(lines, metric) for lines in (system_a, system_b, references)
     )
-    counts = np.stack(
-        [_sentence_counts(lines, references) for lines in (system_a, system_b)]
-    )  # (2, N, 10)
+    sides = [_sentence_counts(lines, references) for lines in (system_a, system_b)]
+    counts = np.stack(sides)  # (2, N, 10)
     bleu_a, bleu_b = _bleu(counts.sum(axis=1)).tolist()
     rng = np.random.default_rng(seed)
     chunk_scores = []

@@ -116,40 +116,34 @@ class Parameters:
         bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
         return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
-    def key_block_range(self, first, size: int, block: int, count: int):
+    def key_block_range(self, index, blocks: Blocks, count: int):
         """Returns the range of key blocks that are visible from a block of queries.
 
         Args:
-            first: position of the first query.
-            size: number of queries.
-            block: number of keys per block.
+            index: index of the block of queries.
+            blocks: block sizes, with `blocks.inner` keys per block.
             count: number of key blocks.
 
         Returns:
             Index of the first key block, and index after the last key block.
         """
-        return _block_range(first, size, block, count, *self.reach)
+        return _block_range(index, blocks, count, *self.reach)
 
-    def query_block_range(self, first, size: int, block: int, count: int):
-        """Returns the range of query blocks from which a block of keys is visible.
+    def query_block_range(self, index, blocks: Blocks, count: int):
+        """Returns the range of query blocks from which block `index` of keys is visible.
 
-        Args:
-            first: position of the first key.
-            size: number of keys.
-            block: number of queries per block.
-            count: number of query blocks.
-
-        Returns:
-            Index of the first query block, and index after the last query block.
+        The arguments and the result are those of `key_block_range`, with the sides exchanged.
         """
-        return _block_range(first, size, block, count, *reversed(self.reach))
+        return _block_range(index, blocks, count, *reversed(self.reach))
 
 
-def _block_range(first, size: int, block: int, count: int, before: int | None, after: int | None):
-    """Returns the range of blocks with positions in [first - before, first + size + after).
+def _block_range(index, blocks: Blocks, count: int, before: int | None, after: int | None):
+    """Returns the range of inner blocks with positions in [first - before, first + size + after).
 
-    There are `count` blocks of `block` positions. `None` for `before` or `after` means no limit.
+    Outer block `index` has `size` positions from `first` on. There are `count` inner blocks. `None`
+    for `before` or `after` means no limit.
     """
+    first, size, block = index * blocks.outer, blocks.outer, blocks.inner
     start = 0 if before is None else lax.div(lax.max(first - before, 0), block)
     if after is None:
         return start, count
@@ -196,9 +190,7 @@ def _forward(parameters: Parameters, blocks: Blocks, *arrays):
     zeros = jnp.zeros((blocks.outer,), jnp.float32)
     start = (zeros, zeros + PADDING_SCORE, jnp.zeros(query_block.shape, jnp.float32))
     count = key.shape[0] // blocks.inner
-    bounds = parameters.key_block_range(
-        block_index * blocks.outer, blocks.outer, blocks.inner, count
-    )
+    bounds = parameters.key_block_range(block_index, blocks, count)
     total, maximum, mean = lax.fori_loop(*bounds, step, start)
     output[...] = (mean / total[:, None]).astype(output.dtype)
     logs[...] = maximum + jnp.log2(total)
@@ -253,9 +245,7 @@ def _backward_queries(parameters: Parameters, blocks: Blocks, *arrays):
         )
 
     count = key.shape[0] // blocks.inner
-    bounds = parameters.key_block_range(
-        block_index * blocks.outer, blocks.outer, blocks.inner, count
-    )
+    bounds = parameters.key_block_range(block_index, blocks, count)
     total = lax.fori_loop(*bounds, step, jnp.zeros(query_block.shape, jnp.float32))
     result[...] = total.astype(result.dtype)
 
@@ -286,9 +276,7 @@ def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
         )
 
     count = query.shape[0] // blocks.inner
-    bounds = parameters.query_block_range(
-        block_index * blocks.outer, blocks.outer, blocks.inner, count
-    )
+    bounds = parameters.query_block_range(block_index, blocks, count)
     zeros = jnp.zeros(key_block.shape, jnp.float32)
     totals = lax.fori_loop(*bounds, step, (zeros, zeros))
     for result, total in zip(results, totals, strict=True):
@@ -431,9 +419,8 @@ def flash_attention(
     """
     (rows, length, heads, _), num_keys = query.shape, key.shape[1]
     parameters = Parameters(scale, causal, window, rate, num_keys, heads // key.shape[2])
-    block_multiple = max(
-        FORWARD_BLOCKS.outer, BACKWARD_QUERIES_BLOCKS.outer, BACKWARD_KEYS_BLOCKS.outer
-    )
+    all_blocks = (FORWARD_BLOCKS, BACKWARD_QUERIES_BLOCKS, BACKWARD_KEYS_BLOCKS)
+    block_multiple = max(blocks.outer for blocks in all_blocks)
 
     def pad_length(array):
         padding = -array.shape[1] % block_multiple

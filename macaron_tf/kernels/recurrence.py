@@ -251,9 +251,8 @@ def _loop(step, start, inputs: list, reverse: bool = False):
 
 
 def _scan_on_jax(step, start, inputs: list, reverse: bool = False, unroll: int = 1):
-    return ops.scan(lambda c, x: (step(c, x),) * 2, start, inputs, reverse=reverse, unroll=unroll)[
-        1
-    ]
+    options = {"reverse": reverse, "unroll": unroll}
+    return ops.scan(lambda c, x: (step(c, x),) * 2, start, inputs, **options)[1]
 
 
 def _unroll() -> int:

@@ -115,12 +115,8 @@ def swish_gate(
     """
     check_choice("gate", gate, GATES)
     x = ops.convert_to_tensor(x)
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    if (
-        step_size >= 1
-        and 0 not in x.shape
-        and select_implementation(implementation, dtype) == "native"
-    ):
+    name = select_implementation(implementation, keras.backend.standardize_dtype(x.dtype))
+    if name == "native" and step_size >= 1 and 0 not in x.shape:
         from macaron_tf.kernels import native
 
         return native.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)

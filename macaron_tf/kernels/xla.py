@@ -206,9 +206,8 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
                     # The last step receives no gradient from a later step.
                     g = read(dc_rows, step) + tf.where(step + 1 < steps, passed, 0.0)
                     rows.append(g)
-                    if (
-                        2 * j == UNROLL
-                    ):  # Two fusions of two steps cost less than one fusion of four.
+                    # Two fusions of two steps cost less than one fusion of four.
+                    if 2 * j == UNROLL:
                         g = xla.optimization_barrier(g)[0]
                 return g, rows[::-1]
 

@@ -312,11 +312,8 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             )
         for name, count in (("segments", self.num_segments), ("languages", self.num_languages)):
             if count:
-                table_initializer = initializer.clone()
-                table = self.add_weight(
-                    shape=(count, width), initializer=table_initializer, name=name
-                )
-                setattr(self, name, table)
+                options = {"shape": (count, width), "initializer": initializer.clone()}
+                setattr(self, name, self.add_weight(name=name, **options))
         if self.norm:
             self.layer_norm = self.part(
                 normalization, shape, self.norm_type, self.epsilon, self.affine, name="norm"

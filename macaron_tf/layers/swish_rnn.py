@@ -67,19 +67,14 @@ class SwishRNN(Mixer):
         options = {"use_bias": False, "axes": ("embed", "mlp"), "parts": 2}
         self.inner = self.dense_part("inner", input_shape, 2 * self.inner_dim, **options)
         inner_shape = (*input_shape[:-1], self.inner_dim)
-        outer_initializer = (self.output_initializer or self.kernel_initializer).clone()
+        initializer = (self.output_initializer or self.kernel_initializer).clone()
         axes = ("mlp", "embed")
-        self.outer = self.dense_part(
-            "outer", inner_shape, input_shape[-1], outer_initializer, axes=axes
-        )
+        self.outer = self.dense_part("outer", inner_shape, input_shape[-1], initializer, axes=axes)
         vector_options = {"shape": (self.inner_dim,), "axes": ("mlp",)}
         # Autocast is off because the recurrence is computed in float32.
-        self.alpha = self.add_weight(
-            name="alpha", initializer="ones", autocast=False, **vector_options
-        )
-        self.beta = self.add_weight(
-            name="beta", initializer="zeros", autocast=False, **vector_options
-        )
+        float32_options = {**vector_options, "autocast": False}
+        self.alpha = self.add_weight(name="alpha", initializer="ones", **float32_options)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **float32_options)
         self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector_options)
         self.gate_bias = self.add_weight(name="gate_bias", initializer="zeros", **vector_options)
         self.drop = Dropout(self.activation_dropout)

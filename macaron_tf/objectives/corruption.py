@@ -382,9 +382,8 @@ class SpanCorruptionObjective(CorruptionObjective):
             return tf.where(hidden, masked, text)
 
         def corrupt(text, seed):
-            hidden_seed, noise_seed = (
-                (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
-            )
+            seeds = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
+            hidden_seed, noise_seed = seeds
             hidden = hidden_tokens(text, hidden_seed, self.config, special.pad)
             # A row without hidden tokens gets an empty source and an empty target.
             has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)

@@ -83,10 +83,8 @@ class ReplacedTokenObjective(PretrainingObjective):
 
         def with_draws(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = masked(batch, seed)
-            rows, columns = (
-                tf.shape(batch["masked_positions"])[0],
-                batch["masked_positions"].shape[1],
-            )
+            positions = batch["masked_positions"]
+            rows, columns = tf.shape(positions)[0], positions.shape[1]
             real = tf.reduce_sum(tf.cast(batch["token_ids"] != vocabulary.special.pad, tf.float32))
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {

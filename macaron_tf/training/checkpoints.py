@@ -560,9 +560,7 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                 return None
 
             if external := file.visititems_links(add):  # the mean would be written to that file
-                raise UserError(
-                    f"{source} keeps {external} in another file: give a full checkpoint"
-                )
+                raise UserError(f"{source} keeps {external} in another file: give a full copy")
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():
             mean[name][...] = (total / len(sources)).astype(mean[name].dtype)

@@ -86,7 +86,9 @@ class Interruptions:
         return self
 
     def __exit__(self, *error) -> None:
-        self._restore()
+        for signal_number, handler in self._previous.items():
+            signal.signal(signal_number, handler)
+        self._previous = {}
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
@@ -104,17 +106,12 @@ class Interruptions:
 
     def _handle(self, signal_number, frame) -> None:
         if self._is_repeated(signal_number):
-            self._restore()
+            self.__exit__()
             signal.raise_signal(signal_number)
         elif self.received is None:
             self.received = signal_number
             if self._raises:
                 raise _StoppedByHand
-
-    def _restore(self) -> None:
-        for signal_number, handler in self._previous.items():
-            signal.signal(signal_number, handler)
-        self._previous = {}
 
 
 class TrainingSession(keras.callbacks.Callback):

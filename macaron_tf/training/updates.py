@@ -332,9 +332,8 @@ class Updates:
             norm.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
-        learning_rate = tf.cast(
-            tf.convert_to_tensor(self.model.optimizer.learning_rate), tf.float32
-        )
+        optimizer = self.model.optimizer
+        learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
         counted, norm = self._first(sums), self._first(norm)
@@ -347,9 +346,7 @@ class Updates:
             return tf.constant(0, tf.int64)
 
         def staged_step():
-            is_first_stage = self._first(
-                self.first_stage.contains_step(self.model.optimizer.iterations)
-            )
+            is_first_stage = self._first(self.first_stage.contains_step(optimizer.iterations))
             return tf.cond(is_first_stage, lambda: step(is_first_stage=True), step)
 
         make_step = staged_step if self.first_stage else step
@@ -410,10 +407,8 @@ class Updates:
         weight = sums[self.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
-            step_count = self.model.optimizer.iterations
-            gradients = self.first_stage.mask_gradients(
-                gradients, self._updated_variables, step_count
-            )
+            steps = self.model.optimizer.iterations
+            gradients = self.first_stage.mask_gradients(gradients, self._updated_variables, steps)
         norm = tf.linalg.global_norm(gradients) * factor
         if (max_norm := self.model.config.clip_norm) is not None:
             factor *= max_norm / tf.maximum(norm, max_norm)
