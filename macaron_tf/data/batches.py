@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar
@@ -69,11 +70,9 @@ class Batches(abc.ABC):
         The cardinality is infinite if `repeat` is True, and otherwise the number of batches.
         """
         remaining_steps = self.steps_per_epoch - start_step % self.steps_per_epoch
-        return _generator_dataset(
-            lambda: self.batches(seed, start_step, repeat),
-            self.element_spec,
-            tf.data.INFINITE_CARDINALITY if repeat else remaining_steps,
-        )
+        steps = tf.data.INFINITE_CARDINALITY if repeat else remaining_steps
+        make_batches = functools.partial(self.batches, seed, start_step, repeat)
+        return _generator_dataset(make_batches, self.element_spec, steps)
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns a dataset that has every example once, in the order of `plan(None)`."""
@@ -254,9 +253,11 @@ class BucketBatches(Batches):
         self._count = count
         self.rows_per_example = sum(len(part) for part in rows) // count
         self.real_tokens = sum(part.size for part in rows)
-        lengths = self.row_lengths
-        self.buckets = make_buckets(lengths)
-        self.steps_per_epoch, self._padded_tokens = self.buckets.totals(lengths)
+        row_lengths = self.row_lengths
+        self.buckets = make_buckets(row_lengths)
+        # All padded lengths L and all batch shapes (B, L) that can occur, in ascending order of L.
+        self.lengths, self.shapes = self.buckets.lengths, self.buckets.shapes
+        self.steps_per_epoch, self._padded_tokens = self.buckets.totals(row_lengths)
 
     def __len__(self) -> int:
         return self._count
@@ -273,15 +274,6 @@ class BucketBatches(Batches):
             lengths = part.lengths.reshape(self._count, -1).max(axis=1)  # (N, R) -> (N,)
             np.maximum(max_lengths, lengths.astype(np.int32, copy=False), out=max_lengths)
         return max_lengths
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return self.buckets.lengths
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """All batch shapes `(B, L)` that can occur, in ascending order of L."""
-        return self.buckets.shapes
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:

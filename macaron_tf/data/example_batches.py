@@ -93,12 +93,9 @@ class ExampleBatches(BucketBatches):
             max_rows = 1 << len(row_lengths).bit_length()
             return Buckets.of_rows(lengths, min(batch_size, max_rows))
 
-        super().__init__(
-            [encoded.rows],
-            len(encoded.rows.lengths) // encoded.rows_per_example,
-            make_buckets,
-            other_arrays=[encoded.boundaries, labels, encoded.characters],
-        )
+        count = len(encoded.rows) // encoded.rows_per_example
+        other_arrays = [encoded.boundaries, labels, encoded.characters]
+        super().__init__([encoded.rows], count, make_buckets, other_arrays=other_arrays)
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         if self.encoded.needs_labels and self.encoded.labels is None:

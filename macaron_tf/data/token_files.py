@@ -166,7 +166,7 @@ def _append(folder: pathlib.Path, tokens: TokenizedPairs, record: dict, digests:
                 file.write(array.data)
             digests[name].update(array.data)
             count = before.get(name, (0, 0))[1] + len(array)
-            before[name] = [str(array.dtype), count, digests[name].hexdigest()]
+            before[name] = [array.dtype.str, count, digests[name].hexdigest()]
     for reason, count in tokens.removed.items():
         record["removed"][reason] = record["removed"].get(reason, 0) + count
     record["chunks"] += 1
@@ -179,9 +179,13 @@ def _save_record(folder: pathlib.Path, record: dict) -> None:
 
 
 def _read_record(folder: pathlib.Path) -> dict[str, Any] | None:
-    fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str}
-    with contextlib.suppress(UserError):
-        return storage.read_json(folder / _RECORD, **fields)
+    """Reads the record, or returns `None` if it is missing or damaged."""
+    path, fields = folder / _RECORD, {"chunks": int, "arrays": dict, "removed": dict}
+    with contextlib.suppress(UserError), storage.refuse_damage(path, "remove it"):
+        record = storage.read_json(path, **fields, fingerprint=str)
+        for name, (dtype, count, digest) in record["arrays"].items():
+            record["arrays"][name] = [np.dtype(dtype).str, int(count), str(digest)]
+        return record
     return None
 
 

@@ -246,17 +246,13 @@ class TranslationData(BucketBatches):
             raise UserError(
                 f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check them"
             )
-        super().__init__(
-            [tokens.source, tokens.target],
-            len(tokens.source),
-            lambda row_lengths: Buckets(
-                choose_lengths(row_lengths, batching.shapes, batching.length_multiple),
-                batching.max_tokens,
-                batching.row_multiple,
-            ),
-            indices=tokens.indices,
-            draw=draw,
-        )
+
+        def make_buckets(row_lengths: np.ndarray) -> Buckets:
+            lengths = choose_lengths(row_lengths, batching.shapes, batching.length_multiple)
+            return Buckets(lengths, batching.max_tokens, batching.row_multiple)
+
+        rows, options = [tokens.source, tokens.target], {"indices": tokens.indices, "draw": draw}
+        super().__init__(rows, len(tokens.source), make_buckets, **options)
 
     @classmethod
     def build(

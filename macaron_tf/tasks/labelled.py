@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.records import saved_splits
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
@@ -208,7 +207,7 @@ class LabelledTask(OnePass):
         validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
-        saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
+        saved = parsed.saved_splits
         has_named_splits = saved or parsed.kind == "tfds"
         if has_named_splits and self.task.own and {*splits} <= {"train", "validation"}:
             source_splits = saved or open_set(parsed.location, "train", tfds).builder.info.splits

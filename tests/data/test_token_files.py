@@ -1,5 +1,6 @@
 """Tests of a tokenized corpus on disk: damaged or half-written files are never read."""
 
+import json
 import mmap
 
 import numpy as np
@@ -51,6 +52,17 @@ def test_no_row_at_all(write, chunks):
 
 
 NAMES = ["source_ids", "source_offsets", "target_ids", "target_offsets", "indices", "tokens.json"]
+
+
+@pytest.mark.parametrize("damage", [["<u9", 9, ""], ["<u2", 9, "0" * 64], 3])
+def test_damage_of_the_record_is_noticed(write, tmp_path, damage):
+    write(ROWS)
+    path = tmp_path / "tokens" / "tokens.json"
+    record = json.loads(path.read_text())
+    record["arrays"]["source_ids"] = damage
+    path.write_text(json.dumps(record))
+    assert open_tokens(tmp_path / "tokens") is None
+    assert lists(write(ROWS).source) == ROWS
 
 
 @pytest.mark.parametrize("name", NAMES)

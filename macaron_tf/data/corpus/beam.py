@@ -216,12 +216,10 @@ class _Steps:
     def pack(self, numbered: tuple[int, list[_DocumentRef]]) -> Block:
         index, refs = numbered
         chunks = {key: self.load(_chunk_name(key)) for key in {ref.key for ref in refs}}
-        block: list[CorpusDocument] = [
-            dataclasses.replace(
-                chunks[ref.key][ref.index], repeated=ref.repeated, held_out=ref.held_out
-            )
-            for ref in refs
-        ]
+        block: list[CorpusDocument] = []
+        for ref in refs:
+            marks = {"repeated": ref.repeated, "held_out": ref.held_out}
+            block.append(dataclasses.replace(chunks[ref.key][ref.index], **marks))
         packed = _packer(self.config, self.out).pack((index, block))
         self.save(f"packed-{index}", packed)
         if self.config.paired:

@@ -362,13 +362,10 @@ class Packer:
             raise UserError(
                 f"{pairs} pairs need {min_documents} or more documents with text for each split"
             )
-        rows = pack_pairs(
-            [document.sentences for document in documents],
-            self.config.sequence_length,
-            np.random.default_rng([self.config.seed, *seeds]),
-            pairs,
-            single_sentences=self.config.row_packing == "sentence_pair",
-        )
+        sentences = [document.sentences for document in documents]
+        length, rng = self.config.sequence_length, np.random.default_rng([self.config.seed, *seeds])
+        single = self.config.row_packing == "sentence_pair"
+        rows = pack_pairs(sentences, length, rng, pairs, single_sentences=single)
         return self._make_block(documents, rows, count)
 
     def _make_block(
@@ -379,10 +376,6 @@ class Packer:
         repeated = np.array([document.repeated for document in documents], bool)
         languages = np.array([document.languages for document in documents], int)
         languages = languages.reshape(-1, 2)[rows.owners]
-        return PackedBlock(
-            count,
-            int((rows.token_ids != special.pad).sum()),
-            self.record_format.encode(rows, languages),
-            repeated[rows.owners],
-            languages,
-        )
+        tokens = int((rows.token_ids != special.pad).sum())
+        records = self.record_format.encode(rows, languages)
+        return PackedBlock(count, tokens, records, repeated[rows.owners], languages)

@@ -95,12 +95,9 @@ class PretrainingCorpus:
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the vocabulary, the format and the files in `shards`."""
-        record = [
-            FORMAT,
-            self.vocabulary.hash,
-            dataclasses.asdict(self.record_format),
-            {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS},
-        ]
+        digests = {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS}
+        layout = dataclasses.asdict(self.record_format)
+        record = [FORMAT, self.vocabulary.hash, layout, digests]
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
@@ -349,13 +346,10 @@ def language_batches(
             counts += np.bincount(indices, minlength=len(files))
     chunks = tf.data.Dataset.range(chunk_index, tf.int64.max)
     choices = chunks.map(draw_indices).unbatch().skip(offset)
-    batches = [
-        dataclasses.replace(
-            corpus,
-            shards={**corpus.shards, "train": tuple(shards)},
-            shuffled_rows=max(1, corpus.shuffled_rows // len(files)),
-        ).dataset("train", batch_size, seed, int(count), numbered=numbered)
-        for shards, count in zip(files.values(), counts, strict=True)
-    ]
+    batches, shuffled_rows = [], max(1, corpus.shuffled_rows // len(files))
+    for language_shards, count in zip(files.values(), counts, strict=True):
+        shards = {**corpus.shards, "train": tuple(language_shards)}
+        part = dataclasses.replace(corpus, shards=shards, shuffled_rows=shuffled_rows)
+        batches.append(part.dataset("train", batch_size, seed, int(count), numbered=numbered))
     chosen = tf.data.Dataset.choose_from_datasets(batches, choices)
     return prefetch(chosen, tf.data.INFINITE_CARDINALITY)

@@ -245,8 +245,8 @@ class CorpusState:
 
     def __add__(self, block: "CorpusState") -> "CorpusState":
         """Returns the state after a further block, whose counts and files `block` has."""
-        fields = (field.name for field in dataclasses.fields(self))
-        return CorpusState(*(getattr(self, name) + getattr(block, name) for name in fields))
+        added = vars(block)
+        return CorpusState(**{name: value + added[name] for name, value in vars(self).items()})
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:

@@ -147,9 +147,8 @@ class Source:
         A file without `{split}` in its name, or a folder of a saved `Dataset`, has a single split,
         which is called "train" or "all".
         """
-        if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location:
-            return True
-        return self.saved_splits is not None
+        named = self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location
+        return named or bool(self.saved_splits)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -179,17 +178,14 @@ class Source:
         return ",".join(self.fields)
 
     @property
-    def saved_splits(self) -> epath.Path | None:
-        """Path of the file in which Hugging Face's `DatasetDict` saved its split names.
-
-        `None` means that there is no such file, for example because the source has another type.
-        """
+    def saved_splits(self) -> tuple[str, ...]:
+        """Split names of a saved `DatasetDict` of Hugging Face; other sources have none."""
         if self.kind != "datasets":
-            return None
-        from macaron_tf.io.paths import as_path  # imports TensorFlow
+            return ()
+        from macaron_tf.io.paths import as_path, read_json  # imports TensorFlow
 
         path = as_path(self.without_fields.location).expanduser() / "dataset_dict.json"
-        return path if path.exists() else None
+        return tuple(read_json(path, splits=list)["splits"]) if path.exists() else ()
 
     def path(self, split: str | HeldOut) -> epath.Path:
         """Returns the path of a split's file, in which the split name replaces `{split}`.

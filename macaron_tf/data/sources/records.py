@@ -317,17 +317,10 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
     return {name: tuple(items[name]["names"]) for name in labels}
 
 
-def saved_splits(source: Source) -> tuple[str, ...]:
-    """Returns the split names in a `datasets:` folder, or () for a dataset without splits."""
-    if source.saved_splits is None:
-        return ()
-    return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
-
-
 def saved_files(source: Source, split: str) -> list[epath.Path]:
     """Returns the data files of a split in a `datasets:` folder."""
     folder = source.path(split)
-    if splits := saved_splits(source):
+    if splits := source.saved_splits:
         if split not in splits:
             raise UserError(f"{folder} has no split {split!r}: give one of {', '.join(splits)}")
         folder = folder / split

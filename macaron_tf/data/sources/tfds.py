@@ -115,8 +115,7 @@ class PreparedSplit(NamedTuple):
     def texts(self, fields: Sequence[str], chunk_records: int = _CHUNK_RECORDS) -> Iterator[Any]:
         """Yields a tuple of the texts in `fields` for each record."""
         for chunk in self.chunks(fields, chunk_records):
-            columns = (chunk[field].numpy() for field in fields)
-            yield from zip(*map(decode_texts, columns), strict=True)
+            yield from zip(*(_to_python(chunk[field], ()) for field in fields), strict=True)
 
     def chunks(
         self, fields: Iterable[str], chunk_records: int = _CHUNK_RECORDS
@@ -386,7 +385,3 @@ def _to_python(column: tf.Tensor | tf.RaggedTensor, classes: Sequence[str]) -> l
 
     is_ragged = isinstance(column, tf.RaggedTensor)
     return convert(column.to_list() if is_ragged else column.numpy().tolist())
-
-
-def decode_texts(texts: Sequence[bytes]) -> list[str]:
-    return [text.decode("utf-8", "replace") for text in texts]

@@ -158,8 +158,8 @@ _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_ent
 _MNLI = ("entailment", "neutral", "contradiction")
 _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
 _TWO_GENRES = ("validation_matched", "validation_mismatched")
-_TRUE_OR_FALSE = {"suite": "super_glue", "labels": ("False", "True")}
-_PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
+_BOOLEAN = {"suite": "super_glue", "labels": ("False", "True")}
+_ALIKE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
 _SPANS = {"first": ("question",), "second": ("context",), "kind": "spans"}
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
@@ -175,14 +175,9 @@ _TASKS = (
         more_metrics=("accuracy",),
     ),
     _glue("sst2", "SST-2.tsv", "sentence", labels=("negative", "positive")),
-    _glue("mrpc", "MRPC.tsv", labels=("not_equivalent", "equivalent"), **_PARAPHRASE),
+    _glue("mrpc", "MRPC.tsv", labels=("not_equivalent", "equivalent"), **_ALIKE),
     _glue(
-        "qqp",
-        "QQP.tsv",
-        "question1",
-        "question2",
-        labels=("not_duplicate", "duplicate"),
-        **_PARAPHRASE,
+        "qqp", "QQP.tsv", "question1", "question2", labels=("not_duplicate", "duplicate"), **_ALIKE
     ),
     _glue(
         "stsb", "STS-B.tsv", metrics=("pearson", "spearman"), score_range=(0.0, 5.0), symmetric=True
@@ -210,12 +205,7 @@ _TASKS = (
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
     _glue(
-        "boolq",
-        "BoolQ.jsonl",
-        "passage",
-        "question",
-        **_TRUE_OR_FALSE,
-        server_labels=("false", "true"),
+        "boolq", "BoolQ.jsonl", "passage", "question", **_BOOLEAN, server_labels=("false", "true")
     ),
     _glue(
         "multirc",
@@ -223,7 +213,7 @@ _TASKS = (
         "paragraph",
         "question",
         "answer",
-        **_TRUE_OR_FALSE,
+        **_BOOLEAN,
         metrics=("f1a", "em"),
         more_metrics=("accuracy",),
     ),

@@ -355,15 +355,8 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
-    return EncodedSentences(
-        rows,
-        None,
-        sets.labels,
-        max_length,
-        truncated_count,
-        rows_per_example=len(sets.texts),
-        pad_id=vocabulary.special.pad,
-    )
+    options = {"rows_per_example": len(sets.texts), "pad_id": vocabulary.special.pad}
+    return EncodedSentences(rows, None, sets.labels, max_length, truncated_count, **options)
 
 
 class Windows(NamedTuple):

@@ -257,8 +257,7 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     if quoted:
         print(
             f"warning: {first_quoted}: quotes surround a text, in {quoted:,} "
-            f"{plural('line', quoted)} of the file; the quotes are part of the text, because the "
-            "name of the file does not end in .csv",
+            f"{plural('line', quoted)}, and are part of it, because the file is no .csv",
             file=sys.stderr,
         )
 
@@ -322,8 +321,7 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
         if (earlier := looks.setdefault(normalize_label(label), label)) != label:
             print(
                 f"warning: {where}: the label {label!a} looks like the label {earlier!a} in "
-                f"{where_by_label[earlier]}, but is a different class; if both mean the same "
-                "class, correct one of them",
+                f"{where_by_label[earlier]}, but is a different class",
                 file=sys.stderr,
             )
 

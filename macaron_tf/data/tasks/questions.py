@@ -149,10 +149,8 @@ def _file_rows(path) -> Iterator[_Row]:
                     raise UserError(f"{where}: the question is empty: add a text, or remove it")
                 if "answers" in record:
                     answers = [
-                        Answer(
-                            _text(answer, "text", where), _field(answer, "answer_start", int, where)
-                        )
-                        for answer in _field(record, "answers", list, where)
+                        Answer(_text(one, "text", where), _field(one, "answer_start", int, where))
+                        for one in _field(record, "answers", list, where)
                     ]
                 yield row._replace(answers=answers)
 
