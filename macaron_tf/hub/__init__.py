@@ -1,10 +1,10 @@
 """Conversion of other libraries' models to macaron_tf, and export to Hugging Face's format.
 
 `families` has a file for each family of models, with its names, settings, weights and heads.
-`encoders`, `language_models` and `encoder_decoders` read the three kinds of families, and
-`write_encoders` and so on write them. `config` reads settings; `arrays` reads weights, and assigns
-them by a mapping of weight names; `heads` converts the heads of fine-tuned models; `tokenizers`
-reads and writes vocabularies; `keras_models` and `keras_hub` are for KerasHub and Model Garden.
+`encoders`, `language_models` and `encoder_decoders` read and write the three kinds of families.
+`config` reads settings; `arrays` reads weights, and assigns them by a mapping of weight names;
+`writing` writes them; `heads` converts the heads of fine-tuned models; `tokenizers` reads and
+writes vocabularies; `keras_models` and `keras_hub` are for KerasHub and Model Garden.
 
 Every reader raises a UserError if a required file is missing, if a file is damaged, or if
 macaron_tf has no counterpart for the model's layers or settings. The message names the file,

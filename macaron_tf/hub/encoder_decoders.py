@@ -1,21 +1,30 @@
-"""Rules for the encoder-decoders of another library, and the reader of their folders."""
+"""Rules for the encoder-decoders of another library: the reader and the writer of their folders."""
 
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
+import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Table, assign_weights, check_pieces, padded_rows, read_state
-from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple
+from macaron_tf.hub.arrays import Raw, Table, assign_weights, check_pieces, padded_rows, read_state
+from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, ModelFolder, build_model, missing_head
+from macaron_tf.hub.tokenizers.decoders import pad_with_start, sequence_tokenizer
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
+from macaron_tf.layers.positions import SinusoidalPositions
+from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from macaron_tf.variables import spec_of
 
+_MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # Dict mapping a stack to its embeddings.
 STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
@@ -38,6 +47,9 @@ class SequenceFamily(Family):
         saves_positions: whether a folder contains the sinusoidal positions.
     """
 
+    networks = (EncoderDecoder,)
+    config_class = EncoderDecoderConfig
+    converted_settings: tuple[str, ...] = ("tied", "logits_bias", "position_layout")
     objective: str | None = None
     class_name: str
     read_tokenizer: Callable[[pathlib.Path], PieceVocabulary] | None = None
@@ -68,6 +80,171 @@ class SequenceFamily(Family):
             forced = id_tuple(generation.get("forced_bos_token_id"))
             ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
         return dataclasses.replace(model, generation=generation, ends=ends)
+
+    def missing_part(self, model: Pretrained) -> str:
+        if self.output_kernel:  # T5
+            return "logits_bias=True" if model.config.logits_bias else ""
+        return "" if model.config.tied else "tied=False"
+
+    def write(self, model: Pretrained) -> HuggingFaceFolder:
+        """Converts an encoder-decoder to the files of a Hugging Face model.
+
+        In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's
+        positions, sines and cosines alternate by default. The channels of all layers are then
+        permuted, which changes no logit. MarianMT's decoder starts with the padding token, whose
+        embedding must be zero; see `_shift_start_to_zero`.
+        """
+        model.require_head()
+        config = model.config
+        rows, special = kept_rows(model), model.special
+        answer_start = _answer_start(model)
+        pad_id = special.pad
+        is_own = special.rows is None and self.starts_with_padding
+        # Only these tokenizers can add MarianMT's padding after all pieces.
+        pad_last = (
+            is_own
+            and self.appends_padding
+            and isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None)
+        )
+        if pad_last:
+            rows = np.append(rows, special.begin)
+            answer_start = (len(rows) - 1,)
+        if is_own:  # the decoders of MarianMT and Pegasus start with padding
+            pad_id = answer_start[0]
+        token_ids = {
+            "pad_token_id": pad_id,
+            "bos_token_id": special.begin,
+            "eos_token_id": special.end,
+            "unk_token_id": special.unk,
+            "decoder_start_token_id": answer_start[0],
+            # BART's decoder starts with </s>, and its first output is forced to be <s>.
+            "forced_bos_token_id": answer_start[1] if answer_start[1:] else None,
+            "forced_eos_token_id": None,
+        }
+        fields = {
+            **self.written_fields(config, self.class_name, len(rows)),
+            **token_ids,
+            "is_encoder_decoder": True,
+        }
+        fields = {
+            name: value for name, value in fields.items() if value is not None or name in token_ids
+        }
+        default = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
+        default |= {
+            "suppress_tokens": _suppressed_ids(model, {special.pad, pad_id, answer_start[0]}),
+            "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
+        }
+        files = {"generation_config.json": json_bytes(model.generation or default)}
+        state = self._state(model, rows)
+        if pad_last:
+            _shift_start_to_zero(state, config)
+        tokenizer = {}
+        if model.vocabulary:
+            options = model.answers or model.ends
+            sentinels = special.sentinels or range(model.vocabulary.pieces, len(rows))
+            tokenizer = sequence_tokenizer(
+                model.vocabulary,
+                config.longest,
+                starts=bool(options.get("starts") or options.get("source_start")),
+                sentinels=sentinels if model.sentinels else (),
+                pad_last=pad_last,
+            )
+            if is_own and not pad_last:
+                tokenizer = pad_with_start(tokenizer)
+            if self.starts_with_padding and "spiece.model" in tokenizer:
+                # MarianMT's tokenizer reads two files, for source and target.
+                model_file = tokenizer.pop("spiece.model")
+                tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
+        return HuggingFaceFolder(
+            config=fields,
+            state=state,
+            tokenizer=tokenizer,
+            pipeline="translation" if model.decoding else "text2text-generation",
+            files=files,
+        )
+
+    def _state(self, model: Pretrained, rows: np.ndarray) -> dict[str, np.ndarray]:
+        network, config = model.network, model.config
+        table = {
+            **self.table,
+            **(self.gated_table if config.gated else {}),
+            "embedding/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
+            "output_projection/kernel": Raw(
+                self.output_kernel, inverse=lambda kernel: kernel.T[rows]
+            ),
+            "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
+        }
+        if "position_offset" in self.fixed_settings:
+            offset = self.fixed_settings["position_offset"] - config.position_offset
+            padding = ((offset, 0), (0, 0))
+            for stack, embeddings in STACKS.items():
+                table[f"{embeddings}/positions/table"] = Raw(
+                    f"{stack}.embed_positions.weight", inverse=lambda rows: np.pad(rows, padding)
+                )
+        state, width = {}, config.hidden_dim
+        if self.saves_positions:
+            zeros = np.zeros((1, config.max_length, width), "float32")
+            sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
+            names = (f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+            state |= dict.fromkeys(names, sinusoids)
+        order = np.r_[0:width:2, 1:width:2]  # sines, then cosines
+
+        def sines_first(variable: keras.Variable, array: np.ndarray) -> np.ndarray:
+            if config.positions != "sinusoidal" or config.position_layout == "concatenated":
+                return array
+            axes = spec_of(variable).axes
+            norm = axes == (None,) and len(array) == width
+            for axis, name in enumerate(axes):
+                if name == "embed" or norm:
+                    array = np.take(array, order, axis)
+            return array
+
+        state |= layer_state(network, table, convert=sines_first)
+        heads = (self.output_kernel, "final_logits_bias")
+        return {n if n in heads else self.prefix + n: array for n, array in state.items()}
+
+
+def _answer_start(model: Pretrained) -> tuple[int, ...]:
+    """Returns the ids that the decoder reads before an answer."""
+    special, options = model.special, model.answers or model.ends
+    if options.get("starts"):
+        return special.end, special.begin
+    return tuple(options.get("answer_start", ())) or (special.begin,)
+
+
+def _shift_start_to_zero(state: dict[str, np.ndarray], config: EncoderDecoderConfig) -> None:
+    """Shifts all token embeddings in `state` so that the last token's embedding is zero.
+
+    CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
+    vector c from all inputs of the encoder and the decoder. The biases of the first self-attention
+    restore c: the biases of queries, keys and values increase by W c, and the output bias increases
+    by c, because the residual connection lost c too. All logits of a position change by the same
+    number, so the probabilities stay equal.
+    """
+    table = state["model.shared.weight"].astype("float64")
+    shift = table[-1]  # (D,)
+    state["model.shared.weight"] = (table - shift).astype("float32")
+    shift = shift * np.sqrt(config.hidden_dim)  # the model scales embeddings by sqrt(D)
+    for side in ("encoder", "decoder"):
+        prefix = f"model.{side}.layers.0.self_attn."
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            addition = shift if part == "out_proj" else state[f"{prefix}{part}.weight"] @ shift
+            name = f"{prefix}{part}.bias"
+            state[name] = (state[name] + addition).astype("float32")
+
+
+def _suppressed_ids(model: Pretrained, ids: set[int]) -> list[int]:
+    """Returns the ids of the tokens that generation must never produce.
+
+    A translation model, or a model without a vocabulary, suppresses `ids` and BOS. Any other model
+    suppresses all special tokens except EOS. The first token that BART's decoder generates is never
+    suppressed.
+    """
+    special = model.special
+    ids = ids | {special.begin}
+    if model.vocabulary and (model.objective or model.answers):
+        ids |= {*special.ids}
+    return sorted(ids - {special.end, *_answer_start(model)[1:]})
 
 
 def _special(config: ForeignConfig, rows: int) -> Special:

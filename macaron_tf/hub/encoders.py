@@ -1,11 +1,13 @@
-"""Rules for the encoders of another library, and the reader of their folders.
+"""Rules for the encoders of another library: the reader and the writer of their folders.
 
 `keras_models` also uses `import_encoder`, for encoders from KerasHub and Model Garden.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import (
@@ -19,15 +21,37 @@ from macaron_tf.hub.arrays import (
     read_state,
 )
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
-from macaron_tf.hub.heads import ReadHead, find_head
+from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
+from macaron_tf.hub.heads import (
+    HEAD_ACTIVATIONS,
+    ReadHead,
+    find_head,
+    head_fields,
+    head_state,
+    pooler_activation,
+)
+from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
+from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
+from macaron_tf.models.tasks import (
+    EncoderClassifier,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
+    SiameseEncoder,
+)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
+
+TASKS = (EncoderClassifier, EncoderMultipleChoice, EncoderTokenClassifier, EncoderQuestionAnswering)
+_HEADLESS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,13 +71,12 @@ class EncoderFamily(Family):
         bias: possible names of the masked language head's bias.
         head_options: constructor arguments of the masked language head that differ from the
             encoder's settings, such as `activation`.
-        vocabulary_class: class of the vocabularies of released models. An encoder with such a
-            vocabulary is written as this family rather than as another.
         padding_id: id of the padding token if `config.json` lacks the field `pad_token_id`.
         positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
             table, as in RoBERTa.
     """
 
+    networks = (*_HEADLESS, *TASKS)
     catalog: str = "bert_base"
     heads: Table = dataclasses.field(default_factory=dict)
     masked_class_suffix: str = "ForMaskedLM"
@@ -61,13 +84,8 @@ class EncoderFamily(Family):
     segments: str | None = None
     bias: tuple[str, ...] = ()
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    vocabulary_class: type[PieceVocabulary] | None = None
     padding_id: int = 0
     positions_from_padding: bool = False
-
-    def is_tried(self, model: Pretrained) -> bool:
-        """Returns whether `model` may be written as this family."""
-        return True
 
     def languages(self, config: ForeignConfig) -> tuple[str, ...]:
         """Returns the languages of the language embeddings, in the order of their ids."""
@@ -110,6 +128,172 @@ class EncoderFamily(Family):
         model_languages = languages if settings.get("num_languages") else ()
         missing = "" if head or not has_task else missing_head(config, encoder.unread)
         return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)
+
+    def is_tried(self, model: Pretrained) -> bool:
+        # XLNet, which alone has these positions, is a kind of family of its own.
+        return super().is_tried(model) and model.config.positions != "transformer_xl"
+
+    def missing_part(self, model: Pretrained) -> str:
+        network, network_class = model.network, type(model.network)
+        if isinstance(network, TASKS) and network_class not in self.tasks:
+            # Hugging Face's head is one linear layer.
+            name = network_class.__name__
+            return f"the head of {name}, which has two layers with an activation between,"
+        if isinstance(network, EncoderClassifier | EncoderMultipleChoice):
+            head, activation = self.tasks[network_class], pooler_activation(network)
+            supported = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
+            if activation not in supported:
+                return f"pooler_activation={activation!r}"
+        if _replaced_token_head(model) and "replaced_token/dense" not in self.heads:
+            return "a replaced token detection head"
+        if not _has_masked_head(model):
+            return ""
+        config = model.config
+        # The options that affect the head's logits.
+        defaults = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
+        ours, theirs = {**defaults, **network.head_options}, {**defaults, **self.head_options}
+        return ", ".join(
+            f"the masked language head's {name}={ours[name]!r}"
+            for name in defaults
+            if ours[name] != theirs[name]
+        )
+
+    def write(self, model: Pretrained) -> HuggingFaceFolder:
+        """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
+
+        ELECTRA's generator is left out, and so are a sentence-pair head and a span-boundary head if
+        the Hugging Face model lacks such a head.
+        """
+        network, config, head = model.network, model.config, self._written_head(model)
+        rows, is_bare, tokenizer = kept_rows(model), head.class_suffix == "Model", {}
+        if model.vocabulary:
+            has_segments = config.num_segments > 1
+            tokenizer = tokenizer_files(
+                model.vocabulary, max_length=config.longest, has_segments=has_segments
+            )
+        pooled = network if isinstance(network, SiameseEncoder) else model
+        files = {}
+        if pooled.pooling and is_bare:
+            length = model.max_length or config.longest
+            files = sentence_files(pooled.pooling, pooled.normalize, config.hidden_dim, length)
+        return HuggingFaceFolder(
+            config=self._written_config(model, head, len(rows)),
+            state=self._state(model, head, rows, "" if is_bare else self.prefix),
+            tokenizer=tokenizer,
+            pipeline="sentence-similarity" if files else head.pipeline,
+            library="sentence-transformers" if files else "transformers",
+            files=files,
+            notes=tuple(self._notes(model, head)),
+        )
+
+    def _written_head(self, model: Pretrained) -> TaskHead:
+        """Returns the Hugging Face model class for a network, with or without a head."""
+        has_masked_head = _has_masked_head(model)
+        if isinstance(model.network, TASKS):
+            return self.tasks[type(model.network)]
+        if _replaced_token_head(model):
+            return TaskHead("ForPreTraining", "", {})
+        if has_masked_head and model.network.sentence_pair and "sentence_pair/dense" in self.heads:
+            return TaskHead("ForPreTraining", "fill-mask", {}, has_pooler=True)
+        if has_masked_head:
+            return TaskHead(self.masked_class_suffix, "fill-mask", {})
+        has_pooler = "pooler/dense" in self.table
+        return TaskHead("Model", "feature-extraction", {}, has_pooler=has_pooler)
+
+    def _notes(self, model: Pretrained, head: TaskHead) -> Iterator[str]:
+        network = model.network
+        if isinstance(network, GeneratorDiscriminator):
+            yield "the generator is left out, because ELECTRA's encoder is the discriminator"
+        if _has_masked_head(model):
+            if network.sentence_pair and not head.has_pooler:
+                yield f"the sentence-pair head is left out, because {self.name} has no such head"
+            if network.span_boundary:
+                yield f"the span-boundary head is left out, because {self.name} has no such head"
+        if head.has_pooler and _pooler(model) is None:
+            name = self.name
+            yield f"the pooler is untrained, because {name} has a pooler and this encoder has none"
+
+    def _written_config(self, model: Pretrained, head: TaskHead, rows: int) -> dict[str, Any]:
+        special = model.special
+        fields = self.written_fields(model.config, self.class_prefix + head.class_suffix, rows)
+        if self.segments:
+            # Hugging Face's models have at least one segment. An encoder without segments gets a
+            # single segment embedding of zeros.
+            fields["type_vocab_size"] = max(model.config.num_segments, 1)
+        if self.positions_from_padding:
+            fields["max_position_embeddings"] += special.pad + 1
+        fields["pad_token_id"] = special.pad
+        if model.vocabulary and special.rows is None:
+            fields |= {"bos_token_id": special.begin, "eos_token_id": special.end}
+        fields |= self.model_fields(model)
+        if isinstance(model.network, TASKS):
+            fields |= head_fields(model, self, type(model.network))
+        return fields
+
+    def _state(
+        self, model: Pretrained, head: TaskHead, rows: np.ndarray, prefix: str
+    ) -> dict[str, np.ndarray]:
+        network, config = model.network, model.config
+        offset = model.special.pad + 1 if self.positions_from_padding else 0
+
+        def positions(array: np.ndarray) -> np.ndarray:
+            if offset == config.position_offset:
+                return array
+            return np.pad(array[config.position_offset :], ((offset, 0), (0, 0)))
+
+        table = {
+            "tokens/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
+            "embeddings/positions/table": Raw(self.positions, inverse=positions),
+            "masked_language/bias": Raw(self.bias[0], inverse=lambda bias: bias[rows]),
+            **self.table,
+        }
+        if self.segments:
+            table["embeddings/segments"] = Raw(self.segments)
+        state = layer_state(model.encoder, table, prefix)
+        if self.segments and not config.num_segments:
+            state[prefix + self.segments] = np.zeros((1, config.embedding_width), "float32")
+        if isinstance(network, TASKS):
+            state |= head_state(model, head.table)
+        if head.has_pooler:
+            state |= layer_state(_pooler(model) or _new_pooler(config), self.table, prefix)
+        layers = []
+        if replaced_token_head := _replaced_token_head(model):
+            layers = [replaced_token_head]
+        elif _has_masked_head(model):
+            layers = [
+                network.masked_language,
+                *([network.sentence_pair] if head.has_pooler else []),
+            ]
+        for layer in layers:
+            state |= layer_state(layer, {**table, **self.heads})
+        return state
+
+
+def _has_masked_head(model: Pretrained) -> bool:
+    """Returns whether the network has a trained masked language head."""
+    is_trained = model.has_masked_language or bool(model.recipe)
+    return isinstance(model.network, PretrainingEncoder) and is_trained
+
+
+def _replaced_token_head(model: Pretrained) -> ReplacedTokenHead | None:
+    """Returns the head for replaced token detection, as in ELECTRA."""
+    network = model.network
+    is_pair = isinstance(network, GeneratorDiscriminator)
+    return network.replaced_token if is_pair else model.replaced_token
+
+
+def _pooler(model: Pretrained) -> Pooler | None:
+    return model.network.pooler or model.pooler
+
+
+def _new_pooler(config: EncoderConfig) -> Pooler:
+    pooler = Pooler(config.initializer_range, name="pooler")
+    pooler.build((None, None, config.hidden_dim))
+    kernel = pooler.dense.kernel
+    # The seed is fixed, so that two exports of a model are equal.
+    values = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
+    kernel.assign(values.astype("float32"))
+    return pooler
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:

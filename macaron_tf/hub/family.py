@@ -4,20 +4,40 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, TorchArrays
-from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig, shortest_period
+from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.models.config import StackConfig
+from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
+from macaron_tf.models.tasks import (
+    EncoderClassifier,
+    EncoderMultipleChoice,
+    EncoderQuestionAnswering,
+    EncoderTokenClassifier,
+)
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.text import TokenizerJsonVocabulary
+from macaron_tf.settings import hints_of
+from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
+# Settings that do not change the outputs of a trained model.
+_WITHOUT_EFFECT = (
+    *WEIGHTLESS_FIELDS,
+    "vocab_size",
+    "position_offset",
+    "pad_id",
+    "begin_id",
+    "end_id",
+    "initializer_range",
+    "initializer",
+    "scaled_outputs",
+)
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
 
@@ -43,6 +63,28 @@ class TaskHead:
     has_pooler: bool = False
     activation: str = "tanh"
     activation_field: str = ""
+
+
+def pooled_heads(table: Table, **options) -> dict[type, TaskHead]:
+    """Heads of the classes for whole texts and multiple choice, by macaron_tf's model class."""
+    classes = {
+        EncoderClassifier: ("ForSequenceClassification", "text-classification"),
+        EncoderMultipleChoice: ("ForMultipleChoice", "multiple-choice"),
+    }
+    return {key: TaskHead(*names, table, **options) for key, names in classes.items()}
+
+
+def token_heads(
+    tagger: str = "classifier",
+    reader: str = "qa_outputs",
+    reader_class: str = "ForQuestionAnswering",
+) -> dict[type, TaskHead]:
+    """Linear heads of the classes for tagging and question answering, with the given names."""
+    tags, spans = {"head/dense": tagger}, {"head/dense": reader}
+    return {
+        EncoderTokenClassifier: TaskHead("ForTokenClassification", "token-classification", tags),
+        EncoderQuestionAnswering: TaskHead(reader_class, "question-answering", spans),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +113,8 @@ class Family(abc.ABC):
     A field is a setting in the other library's configuration file.
 
     Attributes:
+        networks, config_class: classes of the networks that are written as this kind of family, and
+            of their configuration.
         model_type: the field `model_type` of the other library's configuration file.
         name: name of the model type in error messages.
         catalog: name of a model of the same type in macaron_tf's catalog.
@@ -100,11 +144,16 @@ class Family(abc.ABC):
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: name of the field that sets the dropout rate of a task head.
+        vocabulary_class: class of the vocabularies of released models. A model with such a
+            vocabulary is written as this family rather than as another.
+        converted_settings: settings that `write` itself converts.
         code: function that returns a dict mapping file name to contents. An exported folder
             includes these Python files, so that transformers can load the folder with
             `trust_remote_code=True`.
     """
 
+    networks: ClassVar[tuple[type, ...]]
+    config_class: ClassVar[type[StackConfig]] = EncoderConfig
     model_type: str = ""
     name: str
     catalog: str
@@ -124,11 +173,31 @@ class Family(abc.ABC):
     class_prefix: str = ""
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     head_dropout: str = "classifier_dropout"
+    vocabulary_class: type[PieceVocabulary] | None = None
+    converted_settings: tuple[str, ...] = ()
     code: Callable[[], dict[str, bytes]] = dict
 
     @abc.abstractmethod
     def read(self, folder: ModelFolder) -> Pretrained:
         """Reads a model with its heads from a Hugging Face folder."""
+
+    @abc.abstractmethod
+    def write(self, model: Pretrained) -> HuggingFaceFolder:
+        """Converts a model that the family can express to the files of a Hugging Face model.
+
+        Raises:
+            UserError: Hugging Face's tokenizers have no counterpart for the vocabulary.
+        """
+
+    def is_tried(self, model: Pretrained) -> bool:
+        """Returns whether `model` may be written as this family."""
+        return isinstance(model.network, self.networks) and isinstance(
+            model.config, self.config_class
+        )
+
+    def missing_part(self, model: Pretrained) -> str:
+        """Describes a part of `model`, such as a head, that the family lacks; "" if it has all."""
+        return ""
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
         """Converts the other library's settings to a dict of macaron_tf settings.
@@ -141,6 +210,50 @@ class Family(abc.ABC):
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):
             derived = self.derive_settings(config)
         return {**self.fixed_settings, **config.settings(self.settings), **derived}
+
+    def fields(self, config: StackConfig) -> dict[str, Any]:
+        """Converts a configuration to fields of `config.json` (the inverse of `read_settings`).
+
+        The result omits the field of a setting whose value the family does not support.
+        `unsupported_settings` then reports the setting.
+        """
+        fields = dict(self.required_fields)
+        for setting, (field, _, *choices) in self.settings.items():
+            value = getattr(config, setting)
+            if choices:
+                names = (name for name, ours in choices[0].items() if ours == value)
+                value = next(names, None)
+            if value is not None:
+                fields[field] = value
+        return {**fields, **self.derive_fields(config)}
+
+    def written_fields(self, config: StackConfig, class_name: str, rows: int) -> dict[str, Any]:
+        """Returns `fields` with those that a folder has besides, for `rows` embedding rows."""
+        return {
+            **self.fields(config),
+            "model_type": self.model_type,
+            "architectures": [class_name],
+            "vocab_size": rows,
+            "dtype": "float32",
+        }
+
+    def unsupported_settings(self, config: StackConfig) -> dict[str, Any]:
+        """Returns a dict mapping each setting that the family cannot express to its value.
+
+        The method converts the configuration to the family's settings and back, and compares the
+        result with the original. If the family does not support the value of a required field, the
+        dict contains only the setting of this field.
+        """
+        config = _normalized(config)
+        fields = self.fields(config)
+        for setting, (field, default, *_) in self.settings.items():
+            if default is None and field not in fields:  # not among the family's choices
+                return {setting: getattr(config, setting)}
+        settings = self.read_settings(ForeignConfig(fields, self.name))
+        restored = type(config)(vocab_size=config.vocab_size, **settings)
+        differing = differing_fields(config, _normalized(restored))
+        ignored = (*_WITHOUT_EFFECT, *self.converted_settings)
+        return {name: value for name, value in differing.items() if name not in ignored}
 
     def arrays(self, state: Mapping[str, np.ndarray]) -> TorchArrays:
         """Returns the weights in `state`, which maps PyTorch name to array, without their prefix.
@@ -187,6 +300,39 @@ class Family(abc.ABC):
                     "give another model"
                 )
         return tuple(unread)
+
+
+def _normalized(config: StackConfig) -> StackConfig:
+    """Normalizes a configuration, so that two configurations of equivalent models are equal.
+
+    A setting that has no effect gets its default value. For example, `rnn_gate` is reset if the
+    model has no SwishRNN. An explicit size that equals the default becomes `None`, for example
+    `head_dim=64` with `hidden_dim=768` and 12 heads. A list of equal blocks becomes a single block,
+    and a periodic list of attention windows becomes its shortest period.
+    """
+    defaults = {
+        "head_dim": config.hidden_dim // config.num_heads,
+        "embedding_dim": config.hidden_dim,
+    }
+    defaults["num_kv_heads"] = config.num_heads
+    optional = [name for name in defaults if name in hints_of(type(config))]
+    changes = {name: None for name in optional if getattr(config, name) == defaults[name]}
+    if config.longest is None:
+        changes["max_length"] = type(config).max_length
+    if "num_layers" in hints_of(type(config)):
+        windows = shortest_period([config.layer(index)[2] for index in range(config.num_layers)])
+        changes["attention_windows"] = windows
+        if not any(windows) or config.local_rotary_base == config.rotary_base:
+            changes["local_rotary_base"] = None
+    if len({*config.blocks}) == 1:
+        changes["block"] = config.blocks[0]
+    if "swish_rnn" not in config.blocks:
+        config_class = type(config)
+        changes |= {
+            "rnn_gate": config_class.rnn_gate,
+            "rnn_step_sizes": config_class.rnn_step_sizes,
+        }
+    return dataclasses.replace(config, **changes)
 
 
 def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:

@@ -1,35 +1,25 @@
 """Export in Hugging Face's format, for `save_pretrained(DIR, format="hugging-face")`."""
 
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from etils import epath
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.families.xlnet import XLNET, two_stream_folder
-from macaron_tf.hub.write_encoder_decoders import sequence_folder
-from macaron_tf.hub.write_encoders import ENCODERS, encoder_folder
-from macaron_tf.hub.write_language_models import LANGUAGE_MODELS, language_folder
+from macaron_tf.hub.families import FAMILIES
+from macaron_tf.hub.families.macaron import MACARON_LANGUAGE
+from macaron_tf.hub.family import Family
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
-from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.model_card import CardFacts, python_block
-from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space
 
-# Network classes, their configuration class, and the function that builds their folder.
-_FOLDERS = (
-    (ENCODERS, EncoderConfig, encoder_folder),
-    (LANGUAGE_MODELS, EncoderConfig, language_folder),
-    (TwoStreamModel, EncoderConfig, two_stream_folder),
-    (EncoderDecoder, EncoderDecoderConfig, sequence_folder),
-)
-
+_INSTEAD = "save the model in macaron_tf's own format, or export a SavedModel by `macaron export`"
 _GENERATE = """inputs = tokenizer("A text", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
 _GENERATORS = ("text-generation", "translation", "text2text-generation")
@@ -41,25 +31,52 @@ command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these wei
 def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a model to the files of a Hugging Face model.
 
+    The model is written as the first family that can express it. Families whose released models
+    have the same kind of vocabulary come first.
+
     Raises:
         UserError: the weights are quantized, or transformers has no counterpart for the vocabulary
             or for a part or setting of the model.
     """
     model.require_floats()
-    if (
-        type(model.network) in XLNET.tasks
-        and model.config.positions == XLNET.fixed_settings["positions"]
-    ):
-        return two_stream_folder(model)
-    for network_classes, config_class, make_folder in _FOLDERS:
-        if isinstance(model.network, network_classes) and isinstance(model.config, config_class):
-            return make_folder(model)
-    description = type(model.network).__name__
-    if isinstance(model.network, Model):  # other Keras networks have no configuration
-        description += f" with {type(model.config).__name__}"
+    families = [
+        family for family in (*FAMILIES.values(), MACARON_LANGUAGE) if family.is_tried(model)
+    ]
+    if not families:
+        description = type(model.network).__name__
+        if isinstance(model.network, Model):  # other Keras networks have no configuration
+            description += f" with {type(model.config).__name__}"
+        raise UserError(
+            f"{description} has no counterpart in Hugging Face's transformers: {_INSTEAD}"
+        )
+    kind = type(model.vocabulary)
+    families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
+    family = _find_family(families, model)
+    folder = family.write(model)
+    notes = [*folder.notes]
+    if model.vocabulary is None:
+        notes.append("the tokenizer is missing, because the model has no vocabulary")
+    files = {**folder.files, **family.code()}
+    return dataclasses.replace(folder, files=files, notes=tuple(notes))
+
+
+def _find_family(families: Sequence[Family], model: Pretrained) -> Family:
+    """Returns the first family that can express a whole model.
+
+    Raises:
+        UserError: no family can. The message names a part or setting that the nearest family lacks.
+    """
+    lacking = []  # number of settings that a family lacks, one of them or a part, and its name
+    for family in families:
+        settings = family.unsupported_settings(model.config)
+        reasons = [f"{name}={value!r}" for name, value in settings.items()]
+        reasons = reasons or [family.missing_part(model)]
+        if reasons == [""]:
+            return family
+        lacking.append((len(settings), reasons[0], family.name))
+    _, reason, name = min(lacking, key=lambda item: item[0])
     raise UserError(
-        f"{description} has no counterpart in Hugging Face's transformers: save the model in "
-        "macaron_tf's own format, or export a SavedModel by `macaron export`"
+        f"{reason} has no counterpart in Hugging Face's {name}, the nearest family: {_INSTEAD}"
     )
 
 

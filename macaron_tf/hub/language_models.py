@@ -1,4 +1,4 @@
-"""Rules for the language models of another library, and the reader of their folders.
+"""Rules for the language models of another library: the reader and the writer of their folders.
 
 Transformer-XL is not supported, because transformers no longer contains Transformer-XL.
 """
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
@@ -20,11 +21,14 @@ from macaron_tf.hub.arrays import (
     padded_rows,
     read_state,
 )
-from macaron_tf.hub.config import ends_of, id_tuple
+from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
-from macaron_tf.hub.heads import ReadHead, find_head
+from macaron_tf.hub.heads import ReadHead, find_head, head_fields, unstandardized_weights
+from macaron_tf.hub.tokenizers.decoders import language_tokenizer
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
+from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
@@ -54,6 +58,8 @@ class LanguageFamily(Family):
         bias: name of the output layer's bias. Most models have none.
     """
 
+    networks = (LanguageModel, CausalClassifier)
+    converted_settings: tuple[str, ...] = ("output_bias",)
     starts: bool = True
     tokenizer: Literal["required", "optional", "tried"] = "required"
     last_norm: str
@@ -97,6 +103,122 @@ class LanguageFamily(Family):
             note = f"note: the model is read without its tokenizer, because {error}"
             print(note, file=sys.stderr)
             return None, False
+
+    def missing_part(self, model: Pretrained) -> str:
+        if isinstance(model.network, CausalClassifier):
+            if CausalClassifier not in self.tasks:
+                return "a classifier's head"
+            return "symmetric=True" if model.network.symmetric else ""  # reads pairs in both orders
+        rows = kept_rows(model)
+        is_predicted = rows != model.special.begin  # [CLS] is never predicted
+        has_bias = np.any(_output_bias(model, rows)[is_predicted])
+        return "an output bias" if has_bias and not self.bias else ""
+
+    def write(self, model: Pretrained) -> HuggingFaceFolder:
+        """Converts a language model or its classifier to the files of a Hugging Face model.
+
+        The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
+        classifier has no bias. Instead, the bias of the last norm increases by the shortest vector
+        that the kernel maps to the classifier's bias.
+        """
+        model.require_head()
+        network, config, special = model.network, model.config, model.special
+        rows, is_framed, notes = kept_rows(model), _is_framed(model), []
+        bias = _output_bias(model, rows)  # left out if all of it is 0
+        if is_framed:  # the classifier reads special tokens, even if the checkpoint lacked them
+            rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
+        token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
+        if not model.starts and special.rows is None:
+            del token_ids["bos"]
+        if isinstance(network, CausalClassifier) and special.pad >= len(rows):
+            token_ids["pad"] = special.end  # the classifier reads the last other token
+        token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
+        tokens = Raw(self.tokens[0], inverse=lambda table: table[rows])
+        table = {**self.table, "tokens/table": tokens}
+        state = layer_state(network.encoder, table, self.prefix, self.transpose_kernels)
+        suffix, pipeline, fields, files = self.language_class, "text-generation", {}, {}
+        if isinstance(network, CausalClassifier):
+            self._fold_head(model, state)
+            head = self.tasks[CausalClassifier]
+            suffix, pipeline = head.class_suffix, head.pipeline
+            fields = head_fields(model, self, CausalClassifier)
+            if is_framed:
+                notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
+        else:
+            head = network.language_head
+            if head.projection:
+                state |= layer_state(head.projection, self.table)
+            if head.output_table:
+                output_table = head.output_table.matrix("float32")
+                state[self.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
+            if self.bias and bias.any():
+                notes.append("the output bias needs our PyTorch file: GPT-2 and Llama have none")
+                state[self.bias] = bias
+            default = {**token_ids, **_suppressed_tokens(model, rows)}
+            files = {"generation_config.json": json_bytes(model.generation or default)}
+        if self.bias:
+            fields["output_bias"] = bool(bias.any())
+        tokenizer = {}
+        if vocabulary := model.vocabulary:
+            tokenizer = language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
+        return HuggingFaceFolder(
+            config={
+                **self.written_fields(config, self.class_prefix + suffix, len(rows)),
+                **token_ids,
+                **fields,
+            },
+            state=state,
+            tokenizer=tokenizer,
+            pipeline=pipeline,
+            files=files,
+            notes=tuple(notes),
+        )
+
+    def _fold_head(self, model: Pretrained, state: dict[str, np.ndarray]) -> None:
+        """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
+
+        A norm has no bias in Llama. The bias of a norm cannot express the head's bias if the scores
+        of the classes are linearly dependent.
+        """
+        kernel, bias = (value.astype("float64") for value in unstandardized_weights(model))
+        norm = self.last_norm.format(model.config.num_layers - 1)
+        name = f"{self.prefix}{norm}.bias"
+        has_offset = name in state
+        offset = np.linalg.pinv(kernel.T) @ bias if has_offset else np.zeros(len(kernel))
+        if not np.allclose(offset @ kernel, bias, atol=1e-6):
+            raise UserError(
+                f"the head has a bias, which Hugging Face's {self.name} has no place for: "
+                "save the model in macaron_tf's own format"
+            )
+        state["score.weight"] = kernel.T.astype("float32")
+        if has_offset:
+            state[name] = (state[name] + offset).astype("float32")
+
+
+def _is_framed(model: Pretrained) -> bool:
+    """Returns whether a model is a classifier that reads special tokens around each text."""
+    special = model.labelled.get("limits", {}).get("special", True)
+    return isinstance(model.network, CausalClassifier) and special
+
+
+def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
+    """Returns a dict with the generation setting `suppress_tokens`.
+
+    The setting suppresses all special tokens except [SEP]. The dict is empty if the Hugging Face
+    vocabulary has no such tokens. Without a vocabulary, PAD and [CLS] count as special tokens.
+    """
+    special = model.special
+    ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
+    ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
+    return {"suppress_tokens": ids} if ids else {}
+
+
+def _output_bias(model: Pretrained, rows: np.ndarray) -> np.ndarray:
+    """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
+    network = model.network
+    if isinstance(network, CausalClassifier) or network.language_head.bias is None:
+        return np.zeros(len(rows), "float32")
+    return keras.ops.convert_to_numpy(network.language_head.bias)[rows]
 
 
 def import_language_model(

@@ -8,7 +8,7 @@ import numpy as np
 
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoder_decoders import SequenceFamily, import_model
-from macaron_tf.hub.families import FAMILIES, families_of
+from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary
@@ -71,6 +71,6 @@ def import_encoder_decoder(
             a layer or setting of the model.
     """
     fields = ForeignConfig(config, "the model's configuration")
-    families = {family.model_type: family for family in families_of(SequenceFamily)}
+    families = {n: family for n, family in FAMILIES.items() if isinstance(family, SequenceFamily)}
     model_type = fields.choice("model_type", {name: name for name in families})
     return import_model(state, families[model_type], fields)

@@ -1,7 +1,5 @@
 """Families of models in Hugging Face's format, one file each: names, settings, weights, heads."""
 
-from typing import TypeVar
-
 from macaron_tf.hub.families.albert import ALBERT
 from macaron_tf.hub.families.bart import BART
 from macaron_tf.hub.families.bert import BERT
@@ -25,9 +23,3 @@ _OTHERS = (GPT, GPT2, LLAMA, QWEN3, OLMO2, XLNET, T5, BART, MARIAN, PEGASUS)
 # Dict mapping Hugging Face's `model_type` to the family. A model is written as the first family
 # that has all its parts and settings.
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*_ENCODERS, *_OTHERS)}
-_AnyFamily = TypeVar("_AnyFamily", bound=Family)
-
-
-def families_of(kind: type[_AnyFamily]) -> list[_AnyFamily]:
-    """Returns the families of a kind, such as `EncoderFamily`, in the order of `FAMILIES`."""
-    return [family for family in FAMILIES.values() if isinstance(family, kind)]

@@ -3,34 +3,9 @@
 from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily, head_table
-from macaron_tf.hub.family import TaskHead
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
+from macaron_tf.hub.family import pooled_heads, token_heads
 from macaron_tf.text import WordPieceVocabulary
 
-REQUIRED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
-SETTINGS = {
-    "hidden_dim": ("hidden_size", 768),
-    "feed_forward_dim": ("intermediate_size", 3072),
-    "num_heads": ("num_attention_heads", 12),
-    "num_layers": ("num_hidden_layers", 12),
-    "max_length": ("max_position_embeddings", 512),
-    "num_segments": ("type_vocab_size", 2),
-    "dropout": ("hidden_dropout_prob", 0.1),
-    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
-    "epsilon": ("layer_norm_eps", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
-    "activation": ("hidden_act", "gelu", ACTIVATIONS),
-}
 LAYERS = transformer_layer(
     "encoder.layer.{}.",
     [*(f"attention.self.{part}" for part in ("query", "key", "value")), "attention.output.dense"],
@@ -39,8 +14,6 @@ LAYERS = transformer_layer(
     "output.LayerNorm",
 )
 LINEAR = {"head/dense": "classifier"}
-TAGGER = TaskHead("ForTokenClassification", "token-classification", LINEAR)
-READER = TaskHead("ForQuestionAnswering", "question-answering", {"head/dense": "qa_outputs"})
 BERT = EncoderFamily(
     model_type="bert",
     name="BERT",
@@ -58,22 +31,30 @@ BERT = EncoderFamily(
         **head_table("cls.predictions.transform."),
         "sentence_pair/dense": "cls.seq_relationship",
     },
-    tasks={
-        EncoderClassifier: TaskHead(
-            "ForSequenceClassification", "text-classification", LINEAR, has_pooler=True
-        ),
-        EncoderMultipleChoice: TaskHead(
-            "ForMultipleChoice", "multiple-choice", LINEAR, has_pooler=True
-        ),
-        EncoderTokenClassifier: TAGGER,
-        EncoderQuestionAnswering: READER,
-    },
+    tasks={**pooled_heads(LINEAR, has_pooler=True), **token_heads()},
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     positions="embeddings.position_embeddings.weight",
     segments="embeddings.token_type_embeddings.weight",
     output_kernel="cls.predictions.decoder.weight",
-    settings=SETTINGS,
-    required_fields=REQUIRED,
+    settings={
+        "hidden_dim": ("hidden_size", 768),
+        "feed_forward_dim": ("intermediate_size", 3072),
+        "num_heads": ("num_attention_heads", 12),
+        "num_layers": ("num_hidden_layers", 12),
+        "max_length": ("max_position_embeddings", 512),
+        "num_segments": ("type_vocab_size", 2),
+        "dropout": ("hidden_dropout_prob", 0.1),
+        "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+        "epsilon": ("layer_norm_eps", 1e-12),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("hidden_act", "gelu", ACTIVATIONS),
+    },
+    required_fields={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
     # Of multilingual and Chinese models.
     without_effect=(
         *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_type"),

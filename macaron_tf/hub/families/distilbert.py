@@ -1,17 +1,10 @@
 """DistilBERT: BERT without segments and without a pooler."""
 
-import dataclasses
-
 from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.families.bert import BERT, LINEAR, READER, TAGGER
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
+from macaron_tf.hub.families.bert import LINEAR
+from macaron_tf.hub.family import pooled_heads, token_heads
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 
@@ -20,9 +13,9 @@ class DistilBertFamily(EncoderFamily):
     """Rules for DistilBERT."""
 
     def is_tried(self, model: Pretrained) -> bool:
-        has_task = type(model.network) in self.tasks
-        has_pooler = model.network.pooler or model.pooler
-        return isinstance(model.vocabulary, WordPieceVocabulary) and (has_task or not has_pooler)
+        if not super().is_tried(model) or not isinstance(model.vocabulary, WordPieceVocabulary):
+            return False
+        return type(model.network) in self.tasks or not (model.network.pooler or model.pooler)
 
 
 DISTILBERT = DistilBertFamily(
@@ -48,17 +41,8 @@ DISTILBERT = DistilBertFamily(
         "masked_language/norm": "vocab_layer_norm",
     },
     tasks={
-        **{
-            network_class: dataclasses.replace(
-                BERT.tasks[network_class],
-                table={"pooler/dense": "pre_classifier", **LINEAR},
-                has_pooler=False,
-                activation="relu",
-            )
-            for network_class in (EncoderClassifier, EncoderMultipleChoice)
-        },
-        EncoderTokenClassifier: TAGGER,
-        EncoderQuestionAnswering: READER,
+        **pooled_heads({"pooler/dense": "pre_classifier", **LINEAR}, activation="relu"),
+        **token_heads(),
     },
     bias=("vocab_projector.bias",),
     positions="embeddings.position_embeddings.weight",

@@ -3,15 +3,10 @@
 import dataclasses
 
 from macaron_tf.hub.encoders import head_table
-from macaron_tf.hub.families.bert import BERT, LAYERS, READER, TAGGER
+from macaron_tf.hub.families.bert import BERT, LAYERS
 from macaron_tf.hub.families.roberta import ROBERTA
 from macaron_tf.hub.family import TaskHead
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
+from macaron_tf.models.tasks import EncoderClassifier, EncoderMultipleChoice
 
 ELECTRA = dataclasses.replace(
     BERT,
@@ -31,6 +26,7 @@ ELECTRA = dataclasses.replace(
         "replaced_token/answer": "discriminator_predictions.dense_prediction",
     },
     tasks={
+        **BERT.tasks,
         EncoderClassifier: dataclasses.replace(ROBERTA.tasks[EncoderClassifier], activation="gelu"),
         EncoderMultipleChoice: TaskHead(
             "ForMultipleChoice",
@@ -39,8 +35,6 @@ ELECTRA = dataclasses.replace(
             activation="gelu",
             activation_field="summary_activation",
         ),
-        EncoderTokenClassifier: TAGGER,
-        EncoderQuestionAnswering: READER,
     },
     bias=("generator_lm_head.bias",),
     head_options={"activation": "gelu"},

@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, TaskHead
+from macaron_tf.hub.family import ModelFolder, pooled_heads, token_heads
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
@@ -20,12 +20,6 @@ from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
 
@@ -227,12 +221,9 @@ class _MacaronFamily(EncoderFamily):
         return super().read(folder)
 
 
-_POOLED: dict[str, Any] = {
-    "table": {
-        **{"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"},
-        "head/dense": "head.dense",
-    },
-    "activation_field": "pooler_activation",
+_POOLED = {
+    **{"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"},
+    "head/dense": "head.dense",
 }
 MACARON = _MacaronFamily(
     **_NAMES,
@@ -242,14 +233,8 @@ MACARON = _MacaronFamily(
         "masked_language/norm": "masked_language.norm",
     },
     tasks={
-        EncoderClassifier: TaskHead("ForSequenceClassification", "text-classification", **_POOLED),
-        EncoderMultipleChoice: TaskHead("ForMultipleChoice", "multiple-choice", **_POOLED),
-        EncoderTokenClassifier: TaskHead(
-            "ForTokenClassification", "token-classification", {"head/dense": "head.dense"}
-        ),
-        EncoderQuestionAnswering: TaskHead(
-            "ForQuestionAnswering", "question-answering", {"head/dense": "head.dense"}
-        ),
+        **pooled_heads(_POOLED, activation_field="pooler_activation"),
+        **token_heads("head.dense", "head.dense"),
     },
     bias=("masked_language.bias",),
     positions="embeddings.positions.weight",

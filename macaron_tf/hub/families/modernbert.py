@@ -1,6 +1,5 @@
 """ModernBERT: pre-norm, gated, with RoPE and local attention."""
 
-import dataclasses
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -13,9 +12,9 @@ from macaron_tf.hub.config import (
     shortest_period,
 )
 from macaron_tf.hub.encoders import EncoderFamily, head_table
-from macaron_tf.hub.families.bert import BERT, LINEAR
+from macaron_tf.hub.families.bert import LINEAR
+from macaron_tf.hub.family import pooled_heads
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.tasks import EncoderClassifier, EncoderMultipleChoice
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
 _POOLINGS = {"cls": "first", "mean": "mean"}
@@ -104,15 +103,9 @@ MODERNBERT = EncoderFamily(
         ),
     },
     heads=head_table("head.", "norm"),
-    tasks={
-        network_class: dataclasses.replace(
-            BERT.tasks[network_class],
-            table={"pooler/dense": "head.dense", "pooler/norm": "head.norm", **LINEAR},
-            has_pooler=False,
-            activation="gelu",
-        )
-        for network_class in (EncoderClassifier, EncoderMultipleChoice)
-    },
+    tasks=pooled_heads(
+        {"pooler/dense": "head.dense", "pooler/norm": "head.norm", **LINEAR}, activation="gelu"
+    ),
     bias=("decoder.bias",),
     head_options={"activation": "gelu"},
     output_kernel="decoder.weight",

@@ -1,17 +1,14 @@
 """XLM: an encoder with language embeddings, whose tokenizer splits words by Moses' rules."""
 
-import dataclasses
 from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, transformer_layer
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.families.bert import READER, TAGGER
-from macaron_tf.hub.family import ModelFolder
+from macaron_tf.hub.family import ModelFolder, token_heads
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.tasks import EncoderQuestionAnswering, EncoderTokenClassifier
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import MosesPairVocabulary
@@ -118,12 +115,7 @@ XLM = XlmFamily(
     fixed_settings={"num_segments": 0},
     derive_settings=_xlm_settings,
     derive_fields=_xlm_fields,
-    tasks={
-        EncoderTokenClassifier: TAGGER,
-        EncoderQuestionAnswering: dataclasses.replace(
-            READER, class_suffix="ForQuestionAnsweringSimple"
-        ),
-    },
+    tasks=token_heads(reader_class="ForQuestionAnsweringSimple"),
     required_fields={
         "causal": False,
         "asm": False,

@@ -14,26 +14,22 @@ from macaron_tf.hub.arrays import (
     read_state,
 )
 from macaron_tf.hub.config import ACTIVATIONS
-from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
+from macaron_tf.hub.encoders import TASKS
+from macaron_tf.hub.family import (
+    Family,
+    ModelFolder,
+    build_model,
+    missing_head,
+    pooled_heads,
+    token_heads,
+)
 from macaron_tf.hub.heads import find_head, head_fields, head_state
 from macaron_tf.hub.tokenizers.decoders import refuse_moses, replace_fields
 from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
-from macaron_tf.hub.writing import (
-    HuggingFaceFolder,
-    config_fields,
-    find_family,
-    kept_rows,
-    layer_state,
-)
+from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
@@ -97,6 +93,8 @@ def xlnet_attention(heads: int) -> Table:
 class XlnetFamily(Family):
     """Rules for XLNet, whose network has two streams."""
 
+    networks = (TwoStreamModel, *TASKS)
+
     def read(self, folder: ModelFolder) -> Pretrained:
         """Reads an XLNet, with its language-model head or its task head if there is one.
 
@@ -154,9 +152,58 @@ class XlnetFamily(Family):
         fields |= {"unread": unread, "pooler": pooler}
         return Pretrained(network, self.catalog, objective, vocabulary, special, **fields)
 
+    def is_tried(self, model: Pretrained) -> bool:
+        is_xlnet = isinstance(model.network, TwoStreamModel)
+        return super().is_tried(model) and (is_xlnet or model.config.positions == "transformer_xl")
 
-_XLNET_POOLED = {"pooler/dense": _XLNET_SUMMARY, "head/dense": "logits_proj"}
-_XLNET_SUMMARIZED = {"table": _XLNET_POOLED, "activation_field": "summary_activation"}
+    def write(self, model: Pretrained) -> HuggingFaceFolder:
+        """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
+
+        A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
+        """
+        network, config, vocabulary = model.network, model.config, model.vocabulary
+        rows = kept_rows(model)
+        task = self.tasks.get(type(network))
+        has_head = not task and (model.has_masked_language or bool(model.recipe))
+        class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
+        fields = {
+            **self.written_fields(config, self.class_prefix + class_suffix, len(rows)),
+            "mem_len": None if task else network.memory_length,
+            "pad_token_id": model.special.pad,
+        }
+        table = {
+            **self.table,
+            **xlnet_attention(config.num_heads),
+            "tokens/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
+            "language_head/bias": Raw("lm_loss.bias", inverse=lambda bias: bias[rows]),
+        }
+        prefix = self.prefix if task or has_head else ""
+        state = layer_state(network.encoder, table, prefix)
+        vector = np.zeros(config.hidden_dim, "float32")
+        if task:
+            fields |= head_fields(model, self, type(network))
+            state |= head_state(model, task.table)
+        else:
+            vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
+        state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
+        if has_head:
+            state |= layer_state(network.language_head, table)
+        notes, tokenizer = [], {}
+        if model.pooler:
+            notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
+        if vocabulary:
+            refuse_moses(vocabulary)
+            # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
+            tokenizer = replace_fields(tokenizer_files(vocabulary), {}, {"padding_side": "left"})
+        return HuggingFaceFolder(
+            config=fields,
+            state=state,
+            tokenizer=tokenizer,
+            pipeline=task.pipeline if task else "",
+            notes=tuple(notes),
+        )
+
+
 XLNET = XlnetFamily(
     model_type="xlnet",
     name="XLNet",
@@ -209,80 +256,11 @@ XLNET = XlnetFamily(
     output_kernel="lm_loss.weight",
     body_prefixes=("layer.",),
     tasks={
-        EncoderClassifier: TaskHead(
-            "ForSequenceClassification", "text-classification", **_XLNET_SUMMARIZED
+        **pooled_heads(
+            {"pooler/dense": _XLNET_SUMMARY, "head/dense": "logits_proj"},
+            activation_field="summary_activation",
         ),
-        EncoderMultipleChoice: TaskHead(
-            "ForMultipleChoice", "multiple-choice", **_XLNET_SUMMARIZED
-        ),
-        EncoderTokenClassifier: TaskHead(
-            "ForTokenClassification", "token-classification", {"head/dense": "classifier"}
-        ),
-        EncoderQuestionAnswering: TaskHead(
-            "ForQuestionAnsweringSimple", "question-answering", {"head/dense": "qa_outputs"}
-        ),
+        **token_heads(reader_class="ForQuestionAnsweringSimple"),
     },
     head_dropout="summary_last_dropout",
 )
-
-
-def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
-    """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
-
-    A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
-
-    Args:
-        model: model whose network is a `TwoStreamModel` or an instance of a class in `XLNET.tasks`.
-
-    Raises:
-        UserError: Hugging Face's XLNet has no counterpart for a setting, or the vocabulary cannot
-            be converted (see `tokenizer_files` and `refuse_moses`).
-    """
-    network, config, vocabulary = model.network, model.config, model.vocabulary
-    find_family([XLNET], config)
-    rows = kept_rows(model)
-    task = XLNET.tasks.get(type(network))
-    has_head = not task and (model.has_masked_language or bool(model.recipe))
-    class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
-    fields = {
-        **config_fields(XLNET, config),
-        "model_type": "xlnet",
-        "architectures": [XLNET.class_prefix + class_suffix],
-        "vocab_size": len(rows),
-        "mem_len": None if task else network.memory_length,
-        "pad_token_id": model.special.pad,
-        "dtype": "float32",
-    }
-    table = {
-        **XLNET.table,
-        **xlnet_attention(config.num_heads),
-        "tokens/table": Raw(XLNET.tokens[0], inverse=lambda table: table[rows]),
-        "language_head/bias": Raw("lm_loss.bias", inverse=lambda bias: bias[rows]),
-    }
-    prefix = XLNET.prefix if task or has_head else ""
-    state = layer_state(network.encoder, table, prefix)
-    vector = np.zeros(config.hidden_dim, "float32")
-    if task:
-        fields |= head_fields(model, XLNET, type(network))
-        state |= head_state(model, task.table)
-    else:
-        vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
-    state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
-    if has_head:
-        state |= layer_state(network.language_head, table)
-    notes, tokenizer = [], {}
-    if model.pooler:
-        notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
-    if vocabulary:
-        refuse_moses(vocabulary)
-        # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
-        tokenizer = replace_fields(tokenizer_files(vocabulary), {}, {"padding_side": "left"})
-    else:
-        notes.append("the tokenizer is missing, because the model has no vocabulary")
-    return HuggingFaceFolder(
-        config=fields,
-        state=state,
-        tokenizer=tokenizer,
-        pipeline=task.pipeline if task else "",
-        notes=tuple(notes),
-    )
