@@ -24,9 +24,11 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.io.paths import read_json
 from macaron_tf.text import PieceVocabulary
+
+_MEND = "download or copy the weights again"
+_SAME = "give a configuration and weights of the same model"
 
 
 class Arrays:
@@ -80,8 +82,7 @@ class Arrays:
         if len(matches) != 1:
             several = f"{len(matches)} arrays" if matches else "no array"
             raise UserError(
-                f"the weights file contains {several} called {names[0]}, but must contain exactly "
-                "one: check that the configuration and the weights belong to the same model"
+                f"the weights contain {several} called {names[0]}, but must contain one: {_SAME}"
             )
         self.names_read.add(matches[0])
         return self.arrays[matches[0]]
@@ -132,30 +133,17 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if (directory / name).is_file():
             return _read_arrays(directory / name)
         if index.is_file():
-            shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
-            if not isinstance(shards, dict) or not shards:
-                raise UserError(
-                    f"{index} contains no weight_map, which lists the weights: download or copy "
-                    "the file again"
-                )
+            shards = read_json(index, mend=_MEND, weight_map=dict)["weight_map"]
             state: dict[str, np.ndarray] = {}
-            for shard in sorted(set(map(str, shards.values()))):
+            for shard in sorted({*map(str, shards.values())}):
                 if not (directory / shard).is_file():
-                    raise UserError(
-                        f"{directory} lacks the file {shard}, which {index.name} names: download "
-                        "or copy the file again"
-                    )
+                    lack = f"lacks the file {shard}, which {index.name} names"
+                    raise UserError(f"{directory} {lack}: {_MEND}")
                 state |= _read_arrays(directory / shard)
             if absent := sorted(shards.keys() - state.keys()):
-                raise UserError(
-                    f"{index} names the weight {absent[0]}, but no file contains this weight: "
-                    "download or copy the files again"
-                )
+                raise UserError(f"{index} names {absent[0]}, which no file contains: {_MEND}")
             return state
-    raise UserError(
-        f"{directory} contains no weights, neither {' nor '.join(names)}: download or copy the "
-        "weights again"
-    )
+    raise UserError(f"{directory} contains no weights, neither {' nor '.join(names)}: {_MEND}")
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
@@ -183,9 +171,7 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except Exception as error:  # PyTorch does not document what its unpickler raises
-        raise UserError(
-            f"{file} cannot be read ({first_line(error)}): download or copy the file again"
-        ) from None
+        raise UserError(f"{file} cannot be read ({first_line(error)}): {_MEND}") from None
 
 
 # Names of the floating-point types in safetensors and in PyTorch, except types of 8 and fewer bits.
@@ -199,10 +185,8 @@ def _refuse_quantized(file: pathlib.Path, dtypes: Mapping[str, str]) -> None:
     """
     for name, dtype in dtypes.items():
         if name.endswith(("weight", "weight_packed")) and dtype.rpartition(".")[2] not in _FLOATS:
-            raise UserError(
-                f"{file} has the quantized weight {name} of type {dtype}, but only float weights "
-                "can be read: give the model before quantization"
-            )
+            found = f"the quantized weight {name} of type {dtype}"
+            raise UserError(f"{file} has {found}: give the model before quantization")
 
 
 # Output bias of the unused rows that pad an embedding table to a multiple of 8. With this bias, the
@@ -324,10 +308,8 @@ def check_pieces(vocabulary: PieceVocabulary, tokens: np.ndarray) -> None:
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
     """Assigns an array to a variable. Raises a UserError if the two shapes differ."""
     if tuple(variable.shape) != value.shape:
-        raise UserError(
-            f"the weights for {variable.path} have shape {value.shape}, but must have shape "
-            f"{tuple(variable.shape)}: give a configuration and weights of the same model"
-        )
+        found, expected = f"have shape {value.shape}", f"must have shape {tuple(variable.shape)}"
+        raise UserError(f"the weights for {variable.path} {found}, but {expected}: {_SAME}")
     variable.assign(value)
 
 
@@ -383,10 +365,7 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
     if isinstance(entry, np.ndarray):
         return entry
     if not names:
-        raise UserError(
-            f"the weights file contains nothing that matches the model's weight {path}: give a "
-            "configuration and weights of the same model"
-        )
+        raise UserError(f"the weights contain nothing for the model's weight {path}: {_SAME}")
     if entry is None:
         parts = [arrays.layer_array(name, variable) for name in names]
     else:

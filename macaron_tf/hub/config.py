@@ -30,7 +30,9 @@ _WITHOUT_EFFECT = (
     *("output_past", "num_labels", "_num_labels", "max_new_tokens", "min_new_tokens", "prefix"),
     *("finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id"),
     *("is_decoder", "is_encoder_decoder", "cls_token_id", "sep_token_id", "mask_token_id"),
-    "macaron_tf",
+    # Of heads: a family reads those that its heads need.
+    *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+    *("summary_first_dropout", "summary_last_dropout", "start_n_top", "end_n_top", "macaron_tf"),
 )
 # Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
@@ -42,6 +44,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
+_OF_WEIGHTS = "use the configuration that belongs to the weights"
 # Dict mapping a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
 ROPE_TYPES = {
     "default": (),
@@ -66,10 +69,8 @@ def check_files(directory: pathlib.Path, description: str, *names: str) -> None:
     """
     for name in names:
         if not (directory / name).is_file():
-            raise UserError(
-                f"{directory} is not a {description}, because it has no {name}: give the model's "
-                "whole folder"
-            )
+            why = f"{directory} is not a {description}, because it has no {name}"
+            raise UserError(f"{why}: give the model's whole folder")
 
 
 def json_bytes(value: Any) -> bytes:
@@ -155,7 +156,7 @@ class ForeignConfig:
         default: int | float | None = None,
         value_type: type[int] | type[float] = int,
     ) -> int | float:
-        """Returns the value of a numeric field. An int is converted if the type is float.
+        """Returns the value of a field with a number or a bool, converted to the field's type.
 
         Args:
             field: name of the field.
@@ -169,15 +170,11 @@ class ForeignConfig:
         """
         value_type = value_type if default is None else type(default)
         value = self._required(field, default)
-        if type(value) not in {
-            int,
-            value_type,
-        }:  # not isinstance, because a bool is an int in Python
-            expected = "a whole number" if value_type is int else "a number"
-            raise UserError(
-                f"{self.where} has {field}={value!r}, but {field} must be {expected}: correct this "
-                "field"
-            )
+        # Not isinstance, because a bool is an int in Python.
+        if type(value) not in (int, value_type):
+            names = {int: "a whole number", float: "a number", bool: "true or false"}
+            why = f"{self.where} has {field}={value!r}"
+            raise UserError(f"{why}, but {field} must be {names[value_type]}: correct this field")
         return value_type(value)
 
     def settings(self, table: Mapping[str, tuple]) -> dict[str, Any]:
@@ -196,7 +193,7 @@ class ForeignConfig:
             for setting, (field, default, *choices) in table.items()
         }
 
-    def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
+    def choice(self, field: str, choices: Mapping[Any, str], default: Any = None) -> str:
         """Returns macaron_tf's name for the value of a field, such as an activation.
 
         Args:
@@ -209,11 +206,8 @@ class ForeignConfig:
             UserError: a required field is missing, or the value is not supported.
         """
         name = self._required(field, default)
-        if not isinstance(name, str) or name not in choices:
-            raise UserError(
-                f"{self.where} has {field}={name!r}, but only {', '.join(choices)} can be "
-                "used: give another model"
-            )
+        if not isinstance(name, str | bool) or name not in choices:
+            raise self.refusal(f"{field}={name!r}", ", ".join(map(str, choices)))
         return choices[name]
 
     def require(self, required: Mapping[str, Any]) -> None:
@@ -225,18 +219,17 @@ class ForeignConfig:
         self.names_read |= required.keys()
         for field, value in required.items():
             if self.fields.get(field, value) != value:
-                raise UserError(
-                    f"{self.where} has {field}={self.fields[field]!r}, but only {value!r} can be "
-                    "used: give another model"
-                )
+                raise self.refusal(f"{field}={self.fields[field]!r}", repr(value))
+
+    def refusal(self, found: str, supported: str) -> UserError:
+        """Returns the error for a value in the file."""
+        text = f"{self.where} has {found}, but only {supported} can be used: give another model"
+        return UserError(text)
 
     def _required(self, field: str, default) -> Any:
         self.names_read.add(field)
         if field not in self.fields and default is None:
-            raise UserError(
-                f"{self.where} lacks the field {field}: use the configuration that belongs to the "
-                "weights"
-            )
+            raise UserError(f"{self.where} lacks the field {field}: {_OF_WEIGHTS}")
         return self.fields.get(field, default)
 
 
@@ -283,14 +276,9 @@ def rotary_settings(
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
     """Builds the value of Hugging Face's `rope_parameters` (the inverse of `rotary_settings`)."""
-    rope_type = next(
-        rope_type for rope_type, names in ROPE_TYPES.items() if len(names) == len(scaling)
-    )
-    return {
-        "rope_theta": base,
-        "rope_type": rope_type,
-        **dict(zip(ROPE_TYPES[rope_type], scaling, strict=True)),
-    }
+    rope_type, names = next(item for item in ROPE_TYPES.items() if len(item[1]) == len(scaling))
+    values = dict(zip(names, scaling, strict=True))
+    return {"rope_theta": base, "rope_type": rope_type, **values}
 
 
 def id_tuple(field: Any) -> tuple[int, ...]:

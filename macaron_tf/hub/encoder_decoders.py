@@ -1,6 +1,7 @@
 """Rules for the encoder-decoders of another library: the reader and the writer of their folders."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 
@@ -11,8 +12,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table, assign_weights, check_pieces, padded_rows, read_state
 from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, ModelFolder, build_model, missing_head
-from macaron_tf.hub.tokenizers.decoders import pad_with_start, sequence_tokenizer
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.hub.tokenizers.writing import sequence_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
@@ -95,22 +96,17 @@ class SequenceFamily(Family):
         embedding must be zero; see `_shift_start_to_zero`.
         """
         model.require_head()
-        config = model.config
-        rows, special = kept_rows(model), model.special
+        config, special, rows = model.config, model.special, kept_rows(model)
         answer_start = _answer_start(model)
-        pad_id = special.pad
         is_own = special.rows is None and self.starts_with_padding
         # Only these tokenizers can add MarianMT's padding after all pieces.
-        pad_last = (
-            is_own
-            and self.appends_padding
-            and isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None)
-        )
+        kinds = BytePairVocabulary | SentencePieceVocabulary | None
+        pad_last = is_own and self.appends_padding and isinstance(model.vocabulary, kinds)
         if pad_last:
             rows = np.append(rows, special.begin)
             answer_start = (len(rows) - 1,)
-        if is_own:  # the decoders of MarianMT and Pegasus start with padding
-            pad_id = answer_start[0]
+        # The decoders of MarianMT and Pegasus start with padding.
+        pad_id = answer_start[0] if is_own else special.pad
         token_ids = {
             "pad_token_id": pad_id,
             "bos_token_id": special.begin,
@@ -121,16 +117,10 @@ class SequenceFamily(Family):
             "forced_bos_token_id": answer_start[1] if answer_start[1:] else None,
             "forced_eos_token_id": None,
         }
-        fields = {
-            **self.written_fields(config, self.class_name, len(rows)),
-            **token_ids,
-            "is_encoder_decoder": True,
-        }
-        fields = {
-            name: value for name, value in fields.items() if value is not None or name in token_ids
-        }
-        default = {name: value for name, value in token_ids.items() if name != "unk_token_id"}
-        default |= {
+        fields = self.written_fields(config, self.class_name, len(rows))
+        fields = {name: value for name, value in fields.items() if value is not None}
+        default = {
+            **{name: value for name, value in token_ids.items() if name != "unk_token_id"},
             "suppress_tokens": _suppressed_ids(model, {special.pad, pad_id, answer_start[0]}),
             "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
         }
@@ -148,15 +138,14 @@ class SequenceFamily(Family):
                 starts=bool(options.get("starts") or options.get("source_start")),
                 sentinels=sentinels if model.sentinels else (),
                 pad_last=pad_last,
+                pads_with_start=is_own and not pad_last,
             )
-            if is_own and not pad_last:
-                tokenizer = pad_with_start(tokenizer)
             if self.starts_with_padding and "spiece.model" in tokenizer:
                 # MarianMT's tokenizer reads two files, for source and target.
                 model_file = tokenizer.pop("spiece.model")
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
         return HuggingFaceFolder(
-            config=fields,
+            config={**fields, **token_ids, "is_encoder_decoder": True},
             state=state,
             tokenizer=tokenizer,
             pipeline="translation" if model.decoding else "text2text-generation",
@@ -169,33 +158,27 @@ class SequenceFamily(Family):
             **self.table,
             **(self.gated_table if config.gated else {}),
             "embedding/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
-            "output_projection/kernel": Raw(
-                self.output_kernel, inverse=lambda kernel: kernel.T[rows]
-            ),
+            "output_projection/kernel": Raw(self.output_kernel, inverse=lambda w: w.T[rows]),
             "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
         }
         if "position_offset" in self.fixed_settings:
             offset = self.fixed_settings["position_offset"] - config.position_offset
-            padding = ((offset, 0), (0, 0))
+            pad = functools.partial(np.pad, pad_width=((offset, 0), (0, 0)))
             for stack, embeddings in STACKS.items():
-                table[f"{embeddings}/positions/table"] = Raw(
-                    f"{stack}.embed_positions.weight", inverse=lambda rows: np.pad(rows, padding)
-                )
+                name = f"{stack}.embed_positions.weight"
+                table[f"{embeddings}/positions/table"] = Raw(name, inverse=pad)
         state, width = {}, config.hidden_dim
         if self.saves_positions:
             zeros = np.zeros((1, config.max_length, width), "float32")
             sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
-            names = (f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-            state |= dict.fromkeys(names, sinusoids)
+            state = {f"{stack}.embed_positions.weight": sinusoids for stack in STACKS}
         order = np.r_[0:width:2, 1:width:2]  # sines, then cosines
 
         def sines_first(variable: keras.Variable, array: np.ndarray) -> np.ndarray:
-            if config.positions != "sinusoidal" or config.position_layout == "concatenated":
-                return array
             axes = spec_of(variable).axes
-            norm = axes == (None,) and len(array) == width
-            for axis, name in enumerate(axes):
-                if name == "embed" or norm:
+            is_norm = axes == (None,) and len(array) == width
+            if config.positions == "sinusoidal" and config.position_layout != "concatenated":
+                for axis in (n for n, name in enumerate(axes) if name == "embed" or is_norm):
                     array = np.take(array, order, axis)
             return array
 
@@ -279,10 +262,8 @@ def import_model(
     tokens = pad(tokens)
     for part in family.body_prefixes:
         if not any(name.startswith(part) for name in arrays.arrays):
-            raise UserError(
-                f"the weights of the {config.architecture or family.name} have no {part[:-1]}, but "
-                "only an encoder and its decoder can be read: give another model"
-            )
+            lack = f"the weights of the {config.architecture or family.name} have no {part[:-1]}"
+            raise UserError(f"{lack}, but only an encoder and its decoder can be read")
     table = {**family.table, "embedding/table": tokens}
     if settings.get("gated"):
         table |= family.gated_table

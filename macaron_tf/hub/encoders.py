@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
-from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import (
     UNUSED_TOKEN_BIAS,
     Arrays,
@@ -21,7 +21,14 @@ from macaron_tf.hub.arrays import (
     read_state,
 )
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
+from macaron_tf.hub.family import (
+    TASKS,
+    Family,
+    ModelFolder,
+    TaskHead,
+    build_model,
+    missing_head,
+)
 from macaron_tf.hub.heads import (
     HEAD_ACTIVATIONS,
     ReadHead,
@@ -39,18 +46,11 @@ from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-    SiameseEncoder,
-)
+from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
 
-TASKS = (EncoderClassifier, EncoderMultipleChoice, EncoderTokenClassifier, EncoderQuestionAnswering)
 _HEADLESS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder)
 
 
@@ -72,6 +72,7 @@ class EncoderFamily(Family):
         head_options: constructor arguments of the masked language head that differ from the
             encoder's settings, such as `activation`.
         padding_id: id of the padding token if `config.json` lacks the field `pad_token_id`.
+        checks_padding: whether `pad_token_id` must be the padding's id in the vocabulary.
         positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
             table, as in RoBERTa.
     """
@@ -85,6 +86,7 @@ class EncoderFamily(Family):
     bias: tuple[str, ...] = ()
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     padding_id: int = 0
+    checks_padding: bool = False
     positions_from_padding: bool = False
 
     def languages(self, config: ForeignConfig) -> tuple[str, ...]:
@@ -105,12 +107,9 @@ class EncoderFamily(Family):
         padding = config.number("pad_token_id", self.padding_id)
         languages = self.languages(config)
         vocabulary = folder.vocabulary or self.read_vocabulary(folder)
-        if vocabulary and self.positions_from_padding and vocabulary.special.pad != padding:
-            raise UserError(
-                f"{config.where} has pad_token_id={padding}, but the padding token has id "
-                f"{vocabulary.special.pad} in the vocabulary: use the tokenizer files that belong "
-                "to the model"
-            )
+        if vocabulary and self.checks_padding and vocabulary.special.pad != padding:
+            tokenizer = f"the tokenizer's {vocabulary.special.pad}"
+            raise config.refusal(f"pad_token_id={padding}", tokenizer)
         arrays = self.arrays(read_state(folder.path))
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
@@ -125,13 +124,28 @@ class EncoderFamily(Family):
         family = dataclasses.replace(self, table=table, ignored_suffixes=ignored)
         head = find_head(self, config, arrays, settings) if has_task else None
         encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
-        model_languages = languages if settings.get("num_languages") else ()
+        languages = languages if settings.get("num_languages") else ()
         missing = "" if head or not has_task else missing_head(config, encoder.unread)
-        return dataclasses.replace(encoder, languages=model_languages, missing_head=missing)
+        return dataclasses.replace(encoder, languages=languages, missing_head=missing)
 
     def is_tried(self, model: Pretrained) -> bool:
         # XLNet, which alone has these positions, is a kind of family of its own.
         return super().is_tried(model) and model.config.positions != "transformer_xl"
+
+    def pretraining_network(
+        self, arrays: Arrays, settings: Mapping[str, Any], table: Table
+    ) -> tuple[keras.Model, dict[str, Any]]:
+        """Builds the network for a model without a task head, and fields of `Pretrained`."""
+        bias = next(filter(arrays.has, self.bias), None)
+        if bias:
+            pad = padded_rows(settings["vocab_size"], UNUSED_TOKEN_BIAS)
+            table = {**table, "masked_language/bias": Raw(bias, transform=pad)}
+        parts = map(table.get, ("pooler/dense", "sentence_pair/dense"))
+        has_pair, options = all(map(arrays.has_layer, parts)), self.head_options if bias else None
+        network = build_model(PretrainingEncoder, settings, has_pair, options)
+        assign_weights(network, arrays, table, random_layers=() if bias else ("masked_language",))
+        objective = "masked_language" if bias else None
+        return network, {"objective": objective, "has_masked_language": bias is not None}
 
     def missing_part(self, model: Pretrained) -> str:
         network, network_class = model.network, type(model.network)
@@ -139,8 +153,8 @@ class EncoderFamily(Family):
             # Hugging Face's head is one linear layer.
             name = network_class.__name__
             return f"the head of {name}, which has two layers with an activation between,"
-        if isinstance(network, EncoderClassifier | EncoderMultipleChoice):
-            head, activation = self.tasks[network_class], pooler_activation(network)
+        if activation := pooler_activation(network):
+            head = self.tasks[network_class]
             supported = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
             if activation not in supported:
                 return f"pooler_activation={activation!r}"
@@ -165,12 +179,7 @@ class EncoderFamily(Family):
         the Hugging Face model lacks such a head.
         """
         network, config, head = model.network, model.config, self._written_head(model)
-        rows, is_bare, tokenizer = kept_rows(model), head.class_suffix == "Model", {}
-        if model.vocabulary:
-            has_segments = config.num_segments > 1
-            tokenizer = tokenizer_files(
-                model.vocabulary, max_length=config.longest, has_segments=has_segments
-            )
+        rows, is_bare = kept_rows(model), head.class_suffix == "Model"
         pooled = network if isinstance(network, SiameseEncoder) else model
         files = {}
         if pooled.pooling and is_bare:
@@ -179,12 +188,18 @@ class EncoderFamily(Family):
         return HuggingFaceFolder(
             config=self._written_config(model, head, len(rows)),
             state=self._state(model, head, rows, "" if is_bare else self.prefix),
-            tokenizer=tokenizer,
+            tokenizer=self.tokenizer_files(model.vocabulary, config) if model.vocabulary else {},
             pipeline="sentence-similarity" if files else head.pipeline,
             library="sentence-transformers" if files else "transformers",
             files=files,
             notes=tuple(self._notes(model, head)),
         )
+
+    def tokenizer_files(
+        self, vocabulary: PieceVocabulary, config: EncoderConfig
+    ) -> dict[str, bytes]:
+        has_segments = config.num_segments > 1
+        return tokenizer_files(vocabulary, max_length=config.longest, has_segments=has_segments)
 
     def _written_head(self, model: Pretrained) -> TaskHead:
         """Returns the Hugging Face model class for a network, with or without a head."""
@@ -345,25 +360,17 @@ def import_encoder(
         unread = family.check_unread(arrays)
         fields = {"special": special, "unread": unread, **task_head.fields}
         return Pretrained(network, family.catalog, None, vocabulary, **fields)
-    bias = next(filter(arrays.has, family.bias), None)
-    if bias:
-        table["masked_language/bias"] = Raw(bias, transform=padded_rows(size, UNUSED_TOKEN_BIAS))
-    has_pooler = arrays.has_layer(table.get("pooler/dense"))
-    network = build_model(
-        PretrainingEncoder,
-        settings,
-        has_pooler and arrays.has_layer(table.get("sentence_pair/dense")),
-        family.head_options if bias else None,
-    )
-    assign_weights(network, arrays, table, random_layers=() if bias else ("masked_language",))
-    heads, config = {}, network.config
-    if has_pooler:
-        heads["pooler"] = Pooler(name="pooler")
-    if arrays.has_layer(table.get("replaced_token/dense")):
-        heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
-    for head in heads.values():
-        head.build((None, None, config.hidden_dim))
-        assign_weights(head, arrays, table)
-    objective, unread = "masked_language" if bias else None, family.check_unread(arrays)
-    fields = {"has_masked_language": bias is not None, "unread": unread, **heads}
-    return Pretrained(network, family.catalog, objective, vocabulary, special, **fields)
+    network, fields = family.pretraining_network(arrays, settings, table)
+    config = network.config
+    heads = {
+        "pooler": lambda: Pooler(name="pooler"),
+        "replaced_token": lambda: ReplacedTokenHead(config.activation, name="replaced_token"),
+    }
+    for name, make in heads.items():
+        if arrays.has_layer(table.get(f"{name}/dense")):
+            head = make()
+            head.build((None, None, config.hidden_dim))
+            assign_weights(head, arrays, table)
+            fields[name] = head
+    fields["unread"] = family.check_unread(arrays)
+    return Pretrained(network, family.catalog, vocabulary=vocabulary, special=special, **fields)

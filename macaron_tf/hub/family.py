@@ -38,6 +38,8 @@ _WITHOUT_EFFECT = (
     "initializer",
     "scaled_outputs",
 )
+# Classes of encoders with a task head.
+TASKS = (EncoderClassifier, EncoderMultipleChoice, EncoderTokenClassifier, EncoderQuestionAnswering)
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
 
@@ -286,18 +288,16 @@ class Family(abc.ABC):
             arrays.array(self.output_kernel), tokens
         ):
             raise UserError(
-                f"the {self.name} model has an output matrix {self.output_kernel} that differs "
-                "from its token embeddings, but only tied embeddings can be read: give a model "
-                "with tied embeddings"
+                f"the {self.name} model has an output matrix {self.output_kernel} of its own, but "
+                "only tied embeddings can be read: give another model"
             )
-        unread = sorted(set(arrays.arrays) - arrays.names_read)
+        unread = sorted({*arrays.arrays} - arrays.names_read)
         unread = [name for name in unread if not name.endswith(self.ignored_suffixes)]
         for name in unread:
             if name.startswith(self.body_prefixes):
                 raise UserError(
                     f"the weight {name} has no counterpart in the {self.name} model that "
-                    "config.json describes: use the config.json that belongs to the weights, or "
-                    "give another model"
+                    "config.json describes: give config.json and weights of the same model"
                 )
         return tuple(unread)
 
@@ -310,10 +310,8 @@ def _normalized(config: StackConfig) -> StackConfig:
     `head_dim=64` with `hidden_dim=768` and 12 heads. A list of equal blocks becomes a single block,
     and a periodic list of attention windows becomes its shortest period.
     """
-    defaults = {
-        "head_dim": config.hidden_dim // config.num_heads,
-        "embedding_dim": config.hidden_dim,
-    }
+    head_dim = config.hidden_dim // config.num_heads
+    defaults = {"head_dim": head_dim, "embedding_dim": config.hidden_dim}
     defaults["num_kv_heads"] = config.num_heads
     optional = [name for name in defaults if name in hints_of(type(config))]
     changes = {name: None for name in optional if getattr(config, name) == defaults[name]}
@@ -327,11 +325,8 @@ def _normalized(config: StackConfig) -> StackConfig:
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
     if "swish_rnn" not in config.blocks:
-        config_class = type(config)
-        changes |= {
-            "rnn_gate": config_class.rnn_gate,
-            "rnn_step_sizes": config_class.rnn_step_sizes,
-        }
+        initial = type(config)
+        changes |= {"rnn_gate": initial.rnn_gate, "rnn_step_sizes": initial.rnn_step_sizes}
     return dataclasses.replace(config, **changes)
 
 

@@ -19,7 +19,6 @@ from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.family import Family, TaskHead
 from macaron_tf.hub.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
-from macaron_tf.layers.heads import ClassificationHead
 from macaron_tf.models.tasks import (
     CausalClassifier,
     EncoderClassifier,
@@ -31,18 +30,13 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 
 RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
-# Dict mapping the network's class to `Task.kind`.
-_TASK_KINDS = {
-    EncoderClassifier: "classification",
-    CausalClassifier: "classification",
-    EncoderTokenClassifier: "tags",
-    EncoderMultipleChoice: "choice",
-    EncoderQuestionAnswering: "spans",
-}
-_COUNT_ARGUMENTS = {  # from the network's class to its argument for the number of classes
-    EncoderClassifier: "num_classes",
-    CausalClassifier: "num_classes",
-    EncoderTokenClassifier: "num_tags",
+# Dict mapping the network's class to `Task.kind`, and to its argument for the number of classes.
+_KINDS: dict[type, tuple[str, str]] = {
+    EncoderClassifier: ("classification", "num_classes"),
+    CausalClassifier: ("classification", "num_classes"),
+    EncoderTokenClassifier: ("tags", "num_tags"),
+    EncoderMultipleChoice: ("choice", ""),
+    EncoderQuestionAnswering: ("spans", ""),
 }
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
@@ -98,17 +92,15 @@ def find_head(
     """
     name = config.architecture
     with refuse_damage(config.where, "correct its fields architectures and id2label"):
-        class_names = {
-            int(index): str(label) for index, label in (config.get("id2label") or {}).items()
-        }
-    network_classes = {
-        family.class_prefix + head.class_suffix: network_class
-        for network_class, head in family.tasks.items()
-    }
-    if name not in network_classes:
+        labels_by_id = (config.get("id2label") or {}).items()
+        class_names = {int(index): str(label) for index, label in labels_by_id}
+    tasks = (
+        (n, h) for n, h in family.tasks.items() if family.class_prefix + h.class_suffix == name
+    )
+    network_class, head = next(tasks, (None, None))
+    if head is None:
         return None
-    network_class, problem = network_classes[name], config.get("problem_type")
-    head = family.tasks[network_class]
+    problem, count_argument = config.get("problem_type"), _KINDS[network_class][1]
     entry, [kernel], _ = find_entry("head/dense/kernel", head.table)
     kernel = f"{kernel}.weight" if entry is None else kernel
     count, reason = 0, f"the weights have no {kernel}"
@@ -122,22 +114,20 @@ def find_head(
         print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
         return None
     labels = ()
-    if network_class in _COUNT_ARGUMENTS and count > 1:
+    if count_argument and count > 1:
         labels = tuple(class_names.get(index, "") for index in range(count))
         if not all(labels) or len({*labels}) < count:
             labels = default_labels(count)
-    options = {_COUNT_ARGUMENTS[network_class]: count} if network_class in _COUNT_ARGUMENTS else {}
+    options = {count_argument: count} if count_argument else {}
     if network_class is not EncoderQuestionAnswering:
-        rate = settings.get("dropout", 0.1)
-        if config.get(family.head_dropout) is not None:
-            rate = config.number(family.head_dropout, rate)
-        options["head_dropout"] = rate
+        rate, field = settings.get("dropout", 0.1), family.head_dropout
+        has_rate = config.get(field) is not None
+        options["head_dropout"] = config.number(field, rate) if has_rate else rate
     if network_class in (EncoderClassifier, EncoderMultipleChoice):
-        activations = dict(zip(HEAD_ACTIVATIONS, HEAD_ACTIVATIONS, strict=True))
-        field, default = head.activation_field, head.activation
-        options["pooler_activation"] = (
-            config.choice(field, activations, default) if field else default
-        )
+        activations, default = {name: name for name in HEAD_ACTIVATIONS}, head.activation
+        if field := head.activation_field:
+            default = config.choice(field, activations, default)
+        options["pooler_activation"] = default
     task, limits, metrics = _recorded_task(config, network_class, labels) or (
         _default_task(config, network_class, labels),
         _default_limits(network_class, settings, has_special_tokens),
@@ -183,11 +173,10 @@ def _recorded_task(
     with refuse_damage(config.where, f"correct its field {RECORD}, or remove this field"):
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
-    if task.kind != _TASK_KINDS[network_class] or (
-        network_class in _COUNT_ARGUMENTS and len(task.labels) != len(labels)
-    ):
+    kind, count_argument = _KINDS[network_class]
+    if task.kind != kind or (count_argument and len(task.labels) != len(labels)):
         return None
-    if network_class in _COUNT_ARGUMENTS and task.labels != labels:
+    if count_argument and task.labels != labels:
         usual_tag = task.usual_tag if task.usual_tag in labels else None
         task = dataclasses.replace(task, labels=labels, usual_tag=usual_tag)
     return task, limits, metrics
@@ -209,13 +198,9 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
     # transformers' GLUE script records the name of the task in `finetuning_task`.
-    glue_task = TASKS.get(str(config.get("finetuning_task")))
-    if (
-        glue_task
-        and glue_task.kind == _TASK_KINDS[network_class]
-        and len(glue_task.labels) == len(labels)
-    ):
-        return dataclasses.replace(glue_task, labels=labels)
+    glue, kind = TASKS.get(str(config.get("finetuning_task"))), _KINDS[network_class][0]
+    if glue and glue.kind == kind and len(glue.labels) == len(labels):
+        return dataclasses.replace(glue, labels=labels)
     name = "tag" if network_class is EncoderTokenClassifier else "classify" if labels else "regress"
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
@@ -230,37 +215,27 @@ def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[
     if network_class is EncoderQuestionAnswering:
         return fields
     is_chooser = network_class is EncoderMultipleChoice
-    fields[family.head_dropout] = (
-        network.classifier.head.dropout if is_chooser else network.head.dropout
-    )
+    layer = network.classifier.head if is_chooser else network.head
+    fields[family.head_dropout] = layer.dropout
     if head.activation_field:
-        activation = pooler_activation(network)
-        fields[head.activation_field] = activation
+        fields[head.activation_field] = pooler_activation(network)
     if not is_chooser:
-        fields |= _label_fields(model, network.head)
+        # Without one name per class in the model, the names are LABEL_0, LABEL_1, ...
+        names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
+        names = names if len(names) == layer.num_classes else default_labels(layer.num_classes)
+        fields["id2label"] = dict(enumerate(names))
+        fields["label2id"] = {name: index for index, name in enumerate(names)}
     if network_class in (EncoderClassifier, CausalClassifier):
-        is_classifier = network.head.num_classes > 1
+        is_classifier = layer.num_classes > 1
         fields["problem_type"] = "single_label_classification" if is_classifier else "regression"
     return fields
 
 
-def pooler_activation(network: EncoderClassifier | EncoderMultipleChoice) -> str:
-    """Returns the name of the activation function in a network's pooler."""
+def pooler_activation(network: keras.Model) -> str | None:
+    """Returns the name of the activation in a network's pooler; `None` without a pooler."""
     if isinstance(network, EncoderMultipleChoice):
         network = network.classifier
-    return network.pooler_activation
-
-
-def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """Returns the fields `id2label` and `label2id` for the class names of a head.
-
-    If the model does not record one name per class, the names are LABEL_0, LABEL_1, ...
-    """
-    names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
-    if len(names) != head.num_classes:
-        names = default_labels(head.num_classes)
-    class_ids = {name: index for index, name in enumerate(names)}
-    return {"id2label": dict(enumerate(names)), "label2id": class_ids}
+    return network.pooler_activation if isinstance(network, EncoderClassifier) else None
 
 
 def _task_record(model: Pretrained) -> dict[str, Any]:

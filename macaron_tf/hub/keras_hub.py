@@ -203,10 +203,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
     def _set_vocabulary(self, vocabulary: PieceVocabulary) -> None:
         if vocabulary.cls_last:
-            raise UserError(
-                "the vocabulary puts [CLS] after a text, but KerasHub puts it before a text: give "
-                "another type of model than XLNet"
-            )
+            raise UserError("XLNet's vocabulary puts [CLS] after a text, but KerasHub before it")
         self.vocabulary = vocabulary
         self.start_token_id, self.end_token_id = vocabulary.special.begin, vocabulary.special.end
         self.pad_token_id, self.mask_token_id = vocabulary.special.pad, vocabulary.special.mask
@@ -562,28 +559,20 @@ def task_of(
 def _check_head(model: Pretrained) -> None:
     """Raises a UserError if KerasHub's task has no counterpart for the head of an encoder."""
     network, reason = model.network, ""
+    limits = model.labelled.get("limits", {})
+    languages = limits.get("languages") or model.languages
+    language = limits.get("language") or model.language
     if network.config.norm_type == "unbiased":
         reason = "norm_type='unbiased' (ModernBERT) needs a head without biases"
     elif isinstance(network, EncoderClassifier):
-        _check_language(model)
+        if language not in (None, *languages[:1]):
+            reason = f"the language is {language!r}, but a task reads the model's first language"
     elif model.checkpoint and not (model.has_masked_language or model.objective or model.recipe):
         reason = f"{model.checkpoint} has no masked language head"
     elif not network.head_options.get("transform", True):
         reason = "KerasHub has no masked language head without a dense layer, as in XLM"
     if reason:
         raise UserError(f"{reason}: use EncoderBackbone(config) with your own head")
-
-
-def _check_language(model: Pretrained) -> None:
-    """Raises a UserError if a classifier's texts are not in the model's first language."""
-    limits = model.labelled.get("limits", {})
-    languages = limits.get("languages") or model.languages
-    language = limits.get("language") or model.language
-    if language not in (None, *languages[:1]):
-        raise UserError(
-            f"the classifier's language is {language!r}, but a KerasHub task reads the model's "
-            "first language alone: save the model in macaron_tf's own format"
-        )
 
 
 def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
@@ -613,10 +602,8 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
         if file.is_file():
             name = read_json(file, mend=mend, registered_name=str)["registered_name"]
             if (cls := keras.saving.get_registered_object(name)) is None:
-                raise UserError(
-                    f"{file} names the class {name}, which is not registered with Keras: import "
-                    "the module of this class first"
-                )
+                why = f"{file} names the class {name}, which is not registered with Keras"
+                raise UserError(f"{why}: import the module of this class first")
     try:
         with SafeModeScope(not trust_code):  # `from_preset` has no argument
             model = cls.from_preset(preset)
@@ -634,10 +621,8 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
             name = keras.activations.serialize(model.activation)
-            raise UserError(
-                f"{directory} has a head with activation={name!r}, but only 'linear' and 'softmax' "
-                "can be read: give another preset"
-            )
+            found = f"{directory} has a head with activation={name!r}"
+            raise UserError(f"{found}, but only 'linear' and 'softmax' can be read")
         dtype = _dtype_policies("encoder_classifier", backbone)
         head = (model.num_classes, model.dropout, backbone.pooler_activation)
         network = EncoderClassifier(config, *head, dtype=dtype)
@@ -646,10 +631,9 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
         network.head.set_weights(model.output_dense.get_weights())
         fields = {}
     else:
-        dtype = _dtype_policies("pretraining_encoder", backbone)
-        options = (
-            {"activation": model.activation, "epsilon": model.epsilon} if has_masked_lm else {}
-        )
+        dtype, options = _dtype_policies("pretraining_encoder", backbone), {}
+        if has_masked_lm:
+            options = {"activation": model.activation, "epsilon": model.epsilon}
         network = PretrainingEncoder(config, head_options=options, dtype=dtype)
         network.build()
         if has_masked_lm:

@@ -85,8 +85,7 @@ def activation_name(function: Callable | str | None) -> str:
         if np.allclose(values, outputs, atol=2e-6, rtol=0):
             return name
     raise UserError(
-        f"the model has the activation {function}, but only {', '.join(names)} can be read: give "
-        "another model"
+        f"the model has the activation {function}, but only {', '.join(names)} can be read"
     )
 
 
@@ -107,8 +106,7 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
             files = list(directory.glob("*.index"))
             if len(files) != 1:
                 raise UserError(
-                    f"{directory} contains {len(files)} checkpoints (files ending in .index), but "
-                    "must contain exactly one: give a folder with one checkpoint"
+                    f"{directory} contains {len(files)} checkpoints: give a folder with one *.index"
                 )
             prefix = str(files[0].with_suffix(""))
         reader = tf.train.load_checkpoint(prefix)
@@ -119,10 +117,8 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
             and not re.search("^optimizer/|^save_counter/|OPTIMIZER_SLOT", name)
         }
     except (*FILE_ERRORS, *DAMAGE) as error:
-        raise UserError(
-            f"{directory} cannot be read ({first_line(error)}): download or copy the checkpoint "
-            "again"
-        ) from error
+        why = first_line(error)
+        raise UserError(f"{directory} cannot be read ({why}): copy the checkpoint again") from error
 
 
 def _keras_hub_layer(attention: str) -> Table:
@@ -242,10 +238,8 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     backbone_class = read_json(directory / "config.json").get("class_name")
     supported = (*_VOCABULARY_FILES, "GPT2Backbone")
     if backbone_class not in supported:
-        raise UserError(
-            f"{directory}/config.json has class_name={backbone_class!r}, but only "
-            f"{', '.join(supported)} can be read: give another preset"
-        )
+        found = f"{directory}/config.json has class_name={backbone_class!r}"
+        raise UserError(f"{found}, but only {', '.join(supported)} can be read")
     task = directory / "task.json"
     task_class = task.is_file() and read_json(task).get("class_name")
     has_masked_lm = task_class == backbone_class.replace("Backbone", "MaskedLM")

@@ -24,8 +24,8 @@ from macaron_tf.hub.arrays import (
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, find_head, head_fields, unstandardized_weights
-from macaron_tf.hub.tokenizers.decoders import language_tokenizer
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
+from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
@@ -161,12 +161,9 @@ class LanguageFamily(Family):
         tokenizer = {}
         if vocabulary := model.vocabulary:
             tokenizer = language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
+        written = self.written_fields(config, self.class_prefix + suffix, len(rows))
         return HuggingFaceFolder(
-            config={
-                **self.written_fields(config, self.class_prefix + suffix, len(rows)),
-                **token_ids,
-                **fields,
-            },
+            config={**written, **token_ids, **fields},
             state=state,
             tokenizer=tokenizer,
             pipeline=pipeline,
@@ -186,10 +183,8 @@ class LanguageFamily(Family):
         has_offset = name in state
         offset = np.linalg.pinv(kernel.T) @ bias if has_offset else np.zeros(len(kernel))
         if not np.allclose(offset @ kernel, bias, atol=1e-6):
-            raise UserError(
-                f"the head has a bias, which Hugging Face's {self.name} has no place for: "
-                "save the model in macaron_tf's own format"
-            )
+            why = f"the head has a bias, which Hugging Face's {self.name} has no place for"
+            raise UserError(f"{why}: save the model in macaron_tf's own format")
         state["score.weight"] = kernel.T.astype("float32")
         if has_offset:
             state[name] = (state[name] + offset).astype("float32")

@@ -31,10 +31,7 @@ def read_modules(directory: pathlib.Path) -> list[dict]:
     modules = read_json(file, list)
     paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
     if not paths or not all(isinstance(path, str) for path in paths):
-        raise UserError(
-            f"{file} must list one or more modules, each with a path: download or copy the file "
-            "again"
-        )
+        raise UserError(f"{file} must list modules, each with a path: download or copy it again")
     return modules
 
 
@@ -43,8 +40,8 @@ def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
     module_types = [_type(module) for module in modules]
     if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
-            f"{directory / 'modules.json'} lists the modules {', '.join(module_types)}, but only "
-            "Transformer, Pooling and optionally Normalize can be read: give another model"
+            f"{directory}/modules.json lists {', '.join(module_types)}, but only Transformer, "
+            "Pooling and optionally Normalize can be read: give another model"
         )
 
 
@@ -103,16 +100,11 @@ def sentence_files(
     Returns:
         A dict mapping file name to contents.
     """
-    module_types = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": f"{index}_{module_type}" if index else "",
-            "type": f"sentence_transformers.models.{module_type}",
-        }
-        for index, module_type in enumerate(module_types)
-    ]
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(paths.items())
+    ][: 3 if normalize else 2]
     flags = {f"{_FLAG}{flag}": name == pooling for flag, name in _POOLINGS.items()}
     pooling_config = {"word_embedding_dimension": hidden_dim, **flags}
     encoder_config = {"max_seq_length": max_length, "do_lower_case": False}

@@ -76,10 +76,8 @@ def layer_state(
     for variable in layer.weights:
         entry, names, variable_name = find_entry(variable.path, table)
         if not names:
-            raise UserError(
-                f"the weight {variable.path} has no counterpart in Hugging Face's model: save the "
-                "model in macaron_tf's own format"
-            )
+            why = f"the weight {variable.path} has no counterpart in Hugging Face's model"
+            raise UserError(f"{why}: save the model in macaron_tf's own format")
         array = convert(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
         parts = np.split(array, len(names), axis=-1)
         if isinstance(entry, Raw):

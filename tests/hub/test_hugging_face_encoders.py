@@ -185,7 +185,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
         (
             tokenizer,
             {"added_tokens": [{"id": 9, "content": "[ENT]"}]},
-            r"'\[ENT\]' the id 9, which belongs",
+            r"the id 9 to both .* and '\[ENT\]'",
         ),
         (
             tokenizer,
@@ -301,7 +301,7 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
             (tmp_path / "model.safetensors.index.json").touch,
             r"index\.json is damaged \(Expecting value",
         ),
-        ((tmp_path / "vocab.txt").unlink, "neither vocab.txt, .* nor tokenizer.json"),
+        ((tmp_path / "vocab.txt").unlink, "no vocabulary, but .* vocab.txt, .* or tokenizer.json"),
         (lambda: (tmp_path / "config.json").write_text("{"), r"config\.json is damaged"),
     ):
         change()

@@ -25,7 +25,7 @@ from tokenizers import (
 import macaron_tf
 from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers import proof
-from macaron_tf.hub.tokenizers.folder import split
+from macaron_tf.hub.tokenizers.parts import split
 from macaron_tf.hub.tokenizers.reading import (
     read_language_vocabulary,
     read_python_vocabulary,

@@ -22,8 +22,7 @@ from tokenizers import (
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.hub.tokenizers.decoders import language_tokenizer
-from macaron_tf.hub.tokenizers.folder import split
+from macaron_tf.hub.tokenizers.parts import split
 from macaron_tf.hub.tokenizers.reading import (
     read_gpt2_vocabulary,
     read_language_vocabulary,
@@ -31,7 +30,7 @@ from macaron_tf.hub.tokenizers.reading import (
     read_xlm_vocabulary,
 )
 from macaron_tf.hub.tokenizers.sentencepiece import read_t5_vocabulary
-from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.tokenizers.writing import language_tokenizer, tokenizer_files
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from macaron_tf.hub.tokenizers.sentencepiece import CONTROLS, SINGLE_SPACES, STRIP, metaspace
+from macaron_tf.hub.tokenizers.parts import CONTROLS, SINGLE_SPACES, STRIP, metaspace
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.toys.hugging_face import save_random
 

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table, transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
 from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
@@ -12,50 +11,24 @@ from macaron_tf.models.config import EncoderDecoderConfig
 
 
 def equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns BART's fields for the vocabulary size and for the sizes of the decoder.
-
-    The decoder has the same number of heads and the same feed-forward size as the encoder.
-    """
-    return {
-        "vocab_size": config.vocab_size,
-        "decoder_attention_heads": config.num_heads,
-        "decoder_ffn_dim": config.feed_forward_dim,
-    }
+    """Returns BART's fields for the sizes of the decoder, which equal those of the encoder."""
+    heads, width = config.num_heads, config.feed_forward_dim
+    return {"decoder_attention_heads": heads, "decoder_ffn_dim": width}
 
 
-def check_equal_sizes(config: ForeignConfig) -> None:
+def check_equal_sizes(config: ForeignConfig) -> dict[str, Any]:
+    """Raises a UserError if the encoder and the decoder have different sizes."""
     for encoder_field, decoder_field in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
         ("vocab_size", "decoder_vocab_size"),
     ):
-        expected = config.number(encoder_field)
+        expected = config.get(encoder_field)
         actual = config.get(decoder_field, expected)
         if actual != expected:
-            raise UserError(
-                f"{config.where} has {encoder_field}={expected} and {decoder_field}={actual!r}, "
-                "but only equal values can be read: give another model"
-            )
-
-
-def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
-    check_equal_sizes(config)
-    return {
-        "max_length": config.number("max_position_embeddings"),
-        "embedding_scale": bool(config.get("scale_embedding", False)),
-    }
-
-
-def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Computes the BART settings that `Family.settings` does not cover.
-
-    The function is the inverse of `_bart_settings`.
-    """
-    return {
-        **equal_sizes(config),
-        "max_position_embeddings": config.max_length,
-        "scale_embedding": config.embedding_scale,
-    }
+            found = f"{encoder_field}={expected!r} and {decoder_field}={actual!r}"
+            raise config.refusal(found, "equal values")
+    return {}
 
 
 def _bart_table() -> Table:
@@ -84,6 +57,15 @@ def _bart_table() -> Table:
     return table
 
 
+# Settings of BART, MarianMT and Pegasus.
+SETTINGS = {
+    "hidden_dim": ("d_model", None),
+    "feed_forward_dim": ("encoder_ffn_dim", None),
+    "num_heads": ("encoder_attention_heads", None),
+    "num_encoder_layers": ("encoder_layers", None),
+    "num_decoder_layers": ("decoder_layers", None),
+    "activation": ("activation_function", None, ACTIVATIONS),
+}
 POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 BART = SequenceFamily(
     model_type="bart",
@@ -97,12 +79,9 @@ BART = SequenceFamily(
     tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
-        "hidden_dim": ("d_model", None),
-        "feed_forward_dim": ("encoder_ffn_dim", None),
-        "num_heads": ("encoder_attention_heads", None),
-        "num_encoder_layers": ("encoder_layers", None),
-        "num_decoder_layers": ("decoder_layers", None),
-        "activation": ("activation_function", None, ACTIVATIONS),
+        **SETTINGS,
+        "max_length": ("max_position_embeddings", None),
+        "embedding_scale": ("scale_embedding", False),
     },
     fixed_settings={
         **POST,
@@ -110,8 +89,8 @@ BART = SequenceFamily(
         "embedding_norm": True,
         "position_offset": 2,  # unused rows at the beginning of the tables
     },
-    derive_settings=_bart_settings,
-    derive_fields=_bart_fields,
+    derive_settings=check_equal_sizes,
+    derive_fields=equal_sizes,
     required_fields={
         "normalize_before": False,
         "add_final_layer_norm": False,

@@ -50,5 +50,4 @@ ELECTRA = dataclasses.replace(
         **BERT.required_fields,
         **{"summary_type": "first", "summary_use_proj": True},  # of `ElectraForMultipleChoice`
     },
-    without_effect=(*BERT.without_effect, "summary_activation", "summary_last_dropout"),
 )

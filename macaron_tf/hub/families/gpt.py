@@ -49,17 +49,7 @@ GPT2 = LanguageFamily(
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     },
-    # Only `GPT2DoubleHeadsModel`, which has no counterpart here, reads the summary.
-    without_effect=(
-        *(
-            "predict_special_tokens",
-            "embd_pdrop",
-            "n_ctx",
-            "reorder_and_upcast_attn",
-            "summary_first_dropout",
-        ),
-        *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-    ),
+    without_effect=("predict_special_tokens", "embd_pdrop", "n_ctx", "reorder_and_upcast_attn"),
     prefix="transformer.",
     # The kernel of Conv1D is (inputs, outputs), with queries, keys and values concatenated.
     transpose_kernels=False,

@@ -25,7 +25,6 @@ def llama_settings(config: ForeignConfig) -> dict[str, Any]:
         **rotary_settings(config, rope, "rope_theta", 10_000.0),
         "num_kv_heads": config.get("num_key_value_heads"),
         "head_dim": config.get("head_dim"),
-        "tied": bool(config.get("tie_word_embeddings", False)),
     }
 
 
@@ -39,7 +38,6 @@ def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
         "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "head_dim": config.head_dim or config.hidden_dim // config.num_heads,
-        "tie_word_embeddings": config.tied,
     }
 
 
@@ -76,6 +74,7 @@ LLAMA = LanguageFamily(
         "attention_dropout": ("attention_dropout", 0.0),
         "epsilon": ("rms_norm_eps", 1e-6),
         "initializer_range": ("initializer_range", 0.02),
+        "tied": ("tie_word_embeddings", False),
         "activation": ("hidden_act", "silu", {"silu": "silu", **ACTIVATIONS}),
     },
     fixed_settings={

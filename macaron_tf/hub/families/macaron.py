@@ -81,10 +81,8 @@ def _settings(config: ForeignConfig) -> dict[str, Any]:
     settings = {name: value for name, value in values.items() if value is not None}
     layers = config.get("layers")
     if layers and layers != _layers(EncoderConfig.read({"vocab_size": 8, **settings})):
-        raise UserError(
-            f"{config.where} has layers that do not follow from its other fields: correct the "
-            "fields, for example block or scheme"
-        )
+        found = f"{config.where} has layers that do not follow from its other fields"
+        raise UserError(f"{found}: correct the fields, for example block or scheme")
     return settings
 
 
@@ -147,23 +145,22 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
     return layers
 
 
+_RNN_WEIGHTS = ("alpha", "beta", "state_bias", "gate_bias")
+
+
 def _table() -> Table:
     """Builds the mapping of weight names.
 
     A name in PyTorch is the end of the path in macaron_tf, with dots instead of slashes.
     """
-    layers = {
-        "attention": ("query_key_value", "query", "key_value", "output"),
-        "feed_forward": ("inner", "outer"),
-        "swish_rnn": ("inner", "outer"),
-        "gated_mlp": (
-            *("inner", "outer", "gating/norm"),
-            *("tiny_attention/query_key_value", "tiny_attention/output"),
-        ),
-    }
-    weights = {
-        "swish_rnn": ("alpha", "beta", "state_bias", "gate_bias"),
-        "gated_mlp": ("gating/kernel", "gating/bias"),
+    attention = ("query_key_value", "query", "key_value", "output")
+    gated_mlp = ("inner", "outer", "gating/norm", *(f"tiny_attention/{name}" for name in attention))
+    # Layers and single weights of each mixer, which are in the sub-layer of another name.
+    mixers = {
+        "attention": ("attention", attention, ()),
+        "feed_forward": ("feed_forward", ("inner", "outer"), ()),
+        "swish_rnn": ("feed_forward", ("inner", "outer"), _RNN_WEIGHTS),
+        "gated_mlp": ("gated_mlp", gated_mlp, ("gating/kernel", "gating/bias")),
     }
     table: dict[str, str | Raw] = {
         "embeddings/norm": "embeddings.norm",
@@ -174,14 +171,12 @@ def _table() -> Table:
     }
     for index in range(_NUM_ENTRIES):
         table[f"stack/relative_bias_{index}"] = f"stack.relative_bias_{index}.table"
-        for mixer, names in layers.items():
-            sublayer = f"{'feed_forward' if mixer == 'swish_rnn' else mixer}_{index}"
-            for name in ("norm", *(f"{mixer}/{layer}" for layer in names)):
-                path = f"stack/block_{{}}/{sublayer}/{name}"
-                table[path] = path.replace("/", ".")
-            for weight in weights.get(mixer, ()):
-                path = f"stack/block_{{}}/{sublayer}/{mixer}/{weight}"
-                table[path] = Raw(path.replace("/", "."))
+        for mixer, (sublayer, layers, weights) in mixers.items():
+            path = f"stack/block_{{}}/{sublayer}_{index}"
+            names = [f"{path}/norm", *(f"{path}/{mixer}/{name}" for name in layers)]
+            table |= {name: name.replace("/", ".") for name in names}
+            names = [f"{path}/{mixer}/{name}" for name in weights]
+            table |= {name: Raw(name.replace("/", ".")) for name in names}
     return table
 
 

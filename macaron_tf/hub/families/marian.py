@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.families.bart import BART, POST, check_equal_sizes, equal_sizes
+from macaron_tf.hub.families.bart import BART, POST, SETTINGS, check_equal_sizes, equal_sizes
 from macaron_tf.models.config import EncoderDecoderConfig
 
 
@@ -21,8 +21,7 @@ def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
     # MarianConfig's default is False, but all MarianMT models scale their embeddings.
     scale = {"scale_embedding": config.get("scale_embedding", False)}
     ForeignConfig(scale, config.where).require({"scale_embedding": True})
-    check_equal_sizes(config)
-    return {}
+    return check_equal_sizes(config)
 
 
 MARIAN = dataclasses.replace(
@@ -36,6 +35,7 @@ MARIAN = dataclasses.replace(
     starts=False,
     starts_with_padding=True,
     appends_padding=True,
+    settings=SETTINGS,
     fixed_settings={**POST, "position_layout": "concatenated"},
     derive_settings=_marian_settings,
     derive_fields=_marian_fields,

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import (
     ACTIVATIONS,
@@ -26,37 +25,25 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
     The fields may have the names of older or of newer transformers versions.
     """
-    num_layers, global_every = (
-        config.number(*names)
-        for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
-    )
+    num_layers = config.number("num_hidden_layers", 22)
+    global_every = config.number("global_attn_every_n_layers", 3)
     window = config.number("local_attention", 128)
     defaults = [_LOCAL if index % max(global_every, 1) else _GLOBAL for index in range(num_layers)]
     layer_types = config.get("layer_types") or defaults
     if len(layer_types) != num_layers or not {*layer_types} <= {_LOCAL, _GLOBAL}:
-        raise UserError(
-            f"{config.where} has layer_types={layer_types!r:.60}, but must list {_LOCAL} or "
-            f"{_GLOBAL} for each of {num_layers} layers: correct this field"
-        )
+        supported = f"{_LOCAL} or {_GLOBAL} for each of {num_layers} layers"
+        raise config.refusal(f"layer_types={layer_types!r:.60}", supported)
     windows = shortest_period([window if name == _LOCAL else 0 for name in layer_types])
     rope = config.get("rope_parameters") or {}
-    bases = {
-        layer_type: rotary_settings(config, rope.get(layer_type) or {}, field, default)
-        for layer_type, field, default in (
-            (_GLOBAL, "global_rope_theta", 160_000.0),
-            (_LOCAL, "local_rope_theta", 10_000.0),
-        )
-    }
-    if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
-        raise UserError(
-            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}, but must have "
-            "the same scaling in all layers: give another model"
-        )
+    whole = rotary_settings(config, rope.get(_GLOBAL) or {}, "global_rope_theta", 160_000.0)
+    local = rotary_settings(config, rope.get(_LOCAL) or {}, "local_rope_theta", 10_000.0)
+    if local["rotary_scaling"] != whole["rotary_scaling"]:
+        raise config.refusal("RoPE scaling that differs between layers", "one scaling")
     return {
         "summary": config.choice("classifier_pooling", _POOLINGS, "cls"),
         "attention_windows": windows,
-        **bases[_GLOBAL],
-        "local_rotary_base": bases[_LOCAL]["rotary_base"] if any(windows) else None,
+        **whole,
+        "local_rotary_base": local["rotary_base"] if any(windows) else None,
     }
 
 

@@ -29,6 +29,7 @@ ROBERTA = dataclasses.replace(
     head_options={"activation": "gelu"},
     output_kernel="lm_head.decoder.weight",
     padding_id=1,
+    checks_padding=True,
     positions_from_padding=True,
 )
 XLM_ROBERTA = dataclasses.replace(

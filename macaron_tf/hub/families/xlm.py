@@ -17,7 +17,6 @@ from macaron_tf.text.byte_pairs import MosesPairVocabulary
 def _xlm_settings(config: ForeignConfig) -> dict:
     languages = config.number("n_langs", 1)
     return {
-        "activation": "gelu" if config.get("gelu_activation", True) else "relu",
         "feed_forward_dim": 4 * config.number("emb_dim", 2048),
         # A model of one language has no language embeddings.
         "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
@@ -29,11 +28,8 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
     The function is the inverse of `_xlm_settings`.
     """
-    return {
-        "gelu_activation": config.activation == "gelu",
-        "n_langs": max(config.num_languages, 1),
-        "use_lang_emb": config.num_languages > 0,
-    }
+    languages = config.num_languages
+    return {"n_langs": max(languages, 1), "use_lang_emb": languages > 0}
 
 
 class XlmFamily(EncoderFamily):
@@ -53,15 +49,11 @@ class XlmFamily(EncoderFamily):
         # Compared as text, because values of a damaged file may have any type.
         ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
         if ids is None or ids != {*map(repr, range(len(language_ids)))}:
-            raise UserError(
-                f"{config.where} has lang2id={language_ids!r:.60}, but lang2id must number the "
-                "languages from 0 without gaps: correct this field"
-            )
+            found = f"{config.where} has lang2id={language_ids!r:.60}"
+            raise UserError(f"{found}, but lang2id must number the languages from 0: correct it")
         if language_ids and len(language_ids) != count:
-            raise UserError(
-                f"{config.where} has n_langs={count}, but lang2id lists {len(language_ids)} "
-                "languages: use the configuration that belongs to the weights"
-            )
+            found = f"{config.where} has n_langs={count}"
+            raise UserError(f"{found}, but lang2id lists {len(language_ids)} languages: correct it")
         return tuple(sorted(language_ids, key=language_ids.get))
 
     def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
@@ -111,6 +103,7 @@ XLM = XlmFamily(
         "attention_dropout": ("attention_dropout", 0.1),
         "epsilon": ("layer_norm_eps", 1e-12),
         "initializer_range": ("init_std", 0.02),
+        "activation": ("gelu_activation", True, {True: "gelu", False: "relu"}),
     },
     fixed_settings={"num_segments": 0},
     derive_settings=_xlm_settings,
@@ -122,12 +115,10 @@ XLM = XlmFamily(
         "is_encoder": True,
         "tie_word_embeddings": True,
     },
-    # Only the classes without a counterpart here read the summary and the beams.
     without_effect=(
-        *("sinusoidal_embeddings", "embed_init_std", "lang_id", "id2lang", "start_n_top"),
-        *("pad_index", "unk_index", "mask_index", "bos_index", "eos_index", "end_n_top"),
-        *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-        *("summary_first_dropout", "max_vocab", "min_count", "share_inout_emb", "n_words"),
+        *("sinusoidal_embeddings", "embed_init_std", "lang_id", "id2lang", "share_inout_emb"),
+        *("pad_index", "unk_index", "mask_index", "bos_index", "eos_index", "n_words"),
+        *("max_vocab", "min_count"),
     ),
     padding_id=2,
 )

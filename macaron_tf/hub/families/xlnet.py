@@ -1,40 +1,39 @@
 """XLNet: permutation language modelling with two streams and memory of the last segment."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 
-from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import (
     UNUSED_TOKEN_BIAS,
+    Arrays,
     Raw,
     Table,
     assign_weights,
-    check_pieces,
     padded_rows,
-    read_state,
 )
 from macaron_tf.hub.config import ACTIVATIONS
-from macaron_tf.hub.encoders import TASKS
+from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.family import (
+    TASKS,
     Family,
     ModelFolder,
+    TaskHead,
     build_model,
-    missing_head,
     pooled_heads,
     token_heads,
 )
-from macaron_tf.hub.heads import find_head, head_fields, head_state
-from macaron_tf.hub.tokenizers.decoders import refuse_moses, replace_fields
 from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
-from macaron_tf.hub.tokenizers.writing import tokenizer_files
+from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
-from macaron_tf.layers.heads import Pooler
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
 
-_XLNET_PADDING = 5  # if config.json does not say
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
 
@@ -90,120 +89,97 @@ def xlnet_attention(heads: int) -> Table:
     }
 
 
-class XlnetFamily(Family):
-    """Rules for XLNet, whose network has two streams."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XlnetFamily(EncoderFamily):
+    """Rules for XLNet, whose network has two streams.
+
+    [CLS] is the last token of a sequence. The pooler of a classifier reads the output at [CLS], or
+    at the first position if `config.json` has `summary_type="first"`. The tokenizer is optional.
+
+    Attributes:
+        memory_length: maximum number of positions in the memory.
+    """
 
     networks = (TwoStreamModel, *TASKS)
+    memory_length: int = 384
 
     def read(self, folder: ModelFolder) -> Pretrained:
         """Reads an XLNet, with its language-model head or its task head if there is one.
 
-        If there is neither head, the result has a language-model head with random weights. [CLS] is
-        the last token of a sequence. The pooler of a classifier reads the output at [CLS], or at
-        the first position if `config.json` has `summary_type="first"`. The tokenizer is optional.
+        If there is neither head, the result has a language-model head with random weights.
         """
         config = folder.config
         refuse_lower_case(folder.lower_case, folder.path)
-        settings, arrays = self.read_settings(config), self.arrays(read_state(folder.path))
-        tokens = arrays.array(*self.tokens)  # (V', D)
-        special = Special(config.number("pad_token_id", _XLNET_PADDING), rows=len(tokens))
+        table = {**self.table}
+        if config.get("summary_type", "last") != "last":  # a pooler reads the last position
+            del table["pooler/dense"]
+        memory_length = config.get("mem_len") or self.memory_length
+        family = dataclasses.replace(self, table=table, memory_length=memory_length)
+        model = EncoderFamily.read(family, folder)
+        if type(model.network) in self.tasks and config.get("summary_type") != "first":
+            config.require({"summary_type": "last"})
+        return model
+
+    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
         names = ("spiece.model", "tokenizer.json")
-        vocabulary: PieceVocabulary | None = folder.vocabulary
-        if vocabulary is None and any((folder.path / name).is_file() for name in names):
-            vocabulary = read_vocabulary(folder.path)
-        if vocabulary:
-            check_pieces(vocabulary, tokens)
-            if vocabulary.special.pad != special.pad:
-                raise UserError(
-                    f"the padding token has id {vocabulary.special.pad} in the tokenizer of "
-                    f"{folder.path}, but {special.pad} in the model: use the tokenizer files that "
-                    "belong to the model"
-                )
-            special = vocabulary.special
-        size = special.size
-        table = {
-            **self.table,
-            "tokens/table": padded_rows(size)(tokens),
-            "language_head/bias": Raw(
-                "lm_loss.bias", transform=padded_rows(size, UNUSED_TOKEN_BIAS)
-            ),
-        }
-        settings |= {"vocab_size": size, "pad_id": special.pad}
-        if task_head := folder.has_task and find_head(self, config, arrays, settings):
-            if config.get("summary_type") != "first":
-                config.require({"summary_type": "last"})
-            network = build_model(task_head.network_class, settings, **task_head.options)
-            assign_weights(network, arrays, {**table, **task_head.head.table})
-            unread = self.check_unread(arrays)
-            fields = {"unread": unread, **task_head.fields}
-            return Pretrained(network, self.catalog, None, vocabulary, special, **fields)
-        memory_length = config.get("mem_len") or 384  # positions
-        network = build_model(TwoStreamModel, settings, memory_length)
-        has_head = arrays.has("lm_loss.bias")
+        has_tokenizer = any((folder.path / name).is_file() for name in names)
+        return read_vocabulary(folder.path) if has_tokenizer else None
+
+    def pretraining_network(
+        self, arrays: Arrays, settings: Mapping[str, Any], table: Table
+    ) -> tuple[keras.Model, dict[str, Any]]:
+        network = build_model(TwoStreamModel, settings, self.memory_length)
+        has_head = arrays.has(*self.bias)
+        pad = padded_rows(settings["vocab_size"], UNUSED_TOKEN_BIAS)
+        table = {**table, "language_head/bias": Raw(*self.bias, transform=pad)}
         assign_weights(network, arrays, table, random_layers=() if has_head else ("language_head",))
-        pooler = None
-        if config.get("summary_type", "last") == "last" and arrays.has_layer(_XLNET_SUMMARY):
-            pooler = Pooler(name="pooler")
-            pooler.build((None, None, network.config.hidden_dim))
-            assign_weights(pooler, arrays, table)
-        unread = self.check_unread(arrays)
         objective = "permutation_language" if has_head else None
-        fields = {"has_masked_language": has_head, "missing_head": missing_head(config, unread)}
-        fields |= {"unread": unread, "pooler": pooler}
-        return Pretrained(network, self.catalog, objective, vocabulary, special, **fields)
+        return network, {"objective": objective, "has_masked_language": has_head}
 
     def is_tried(self, model: Pretrained) -> bool:
-        is_xlnet = isinstance(model.network, TwoStreamModel)
-        return super().is_tried(model) and (is_xlnet or model.config.positions == "transformer_xl")
+        return Family.is_tried(self, model) and (
+            isinstance(model.network, TwoStreamModel) or model.config.positions == "transformer_xl"
+        )
 
     def write(self, model: Pretrained) -> HuggingFaceFolder:
         """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
         A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
         """
-        network, config, vocabulary = model.network, model.config, model.vocabulary
-        rows = kept_rows(model)
-        task = self.tasks.get(type(network))
-        has_head = not task and (model.has_masked_language or bool(model.recipe))
-        class_suffix = task.class_suffix if task else "LMHeadModel" if has_head else "Model"
-        fields = {
-            **self.written_fields(config, self.class_prefix + class_suffix, len(rows)),
-            "mem_len": None if task else network.memory_length,
-            "pad_token_id": model.special.pad,
-        }
-        table = {
-            **self.table,
-            **xlnet_attention(config.num_heads),
-            "tokens/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
-            "language_head/bias": Raw("lm_loss.bias", inverse=lambda bias: bias[rows]),
-        }
-        prefix = self.prefix if task or has_head else ""
-        state = layer_state(network.encoder, table, prefix)
-        vector = np.zeros(config.hidden_dim, "float32")
-        if task:
-            fields |= head_fields(model, self, type(network))
-            state |= head_state(model, task.table)
-        else:
+        network, config, notes = model.network, model.config, []
+        table = {**self.table, **xlnet_attention(config.num_heads)}
+        folder = EncoderFamily.write(dataclasses.replace(self, table=table), model)
+        head, rows = self._written_head(model), kept_rows(model)
+        vector, state = np.zeros(config.hidden_dim, "float32"), {**folder.state}
+        memory_length = None
+        if isinstance(network, TwoStreamModel):
+            memory_length = network.memory_length
             vector = keras.ops.convert_to_numpy(network.query_vector).astype("float32")
+        prefix = "" if head is _BARE else self.prefix
         state[f"{prefix}mask_emb"] = vector[None, None]  # (D,) -> (1, 1, D)
-        if has_head:
-            state |= layer_state(network.language_head, table)
-        notes, tokenizer = [], {}
+        if head is _LANGUAGE:
+            bias = Raw(*self.bias, inverse=lambda bias: bias[rows])
+            state |= layer_state(network.language_head, {"language_head/bias": bias})
         if model.pooler:
             notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
-        if vocabulary:
-            refuse_moses(vocabulary)
-            # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
-            tokenizer = replace_fields(tokenizer_files(vocabulary), {}, {"padding_side": "left"})
-        return HuggingFaceFolder(
-            config=fields,
-            state=state,
-            tokenizer=tokenizer,
-            pipeline=task.pipeline if task else "",
-            notes=tuple(notes),
-        )
+        fields = {**folder.config, "mem_len": memory_length}
+        return dataclasses.replace(folder, config=fields, state=state, notes=tuple(notes))
+
+    def _written_head(self, model: Pretrained) -> TaskHead:
+        if isinstance(model.network, TASKS):
+            return self.tasks[type(model.network)]
+        return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
+
+    def tokenizer_files(
+        self, vocabulary: PieceVocabulary, config: EncoderConfig
+    ) -> dict[str, bytes]:
+        refuse_moses(vocabulary)
+        # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
+        return tokenizer_files(vocabulary, padding_side="left")
 
 
+# XLNet's classes without a task head, which do not know the name of a task on the Hub.
+_LANGUAGE, _BARE = TaskHead("LMHeadModel", "", {}), TaskHead("Model", "", {})
 XLNET = XlnetFamily(
     model_type="xlnet",
     name="XLNet",
@@ -219,6 +195,9 @@ XLNET = XlnetFamily(
         "feed_forward_1/norm": "layer.{}.ff.layer_norm",
         "pooler/dense": _XLNET_SUMMARY,
     },
+    bias=("lm_loss.bias",),
+    padding_id=5,
+    checks_padding=True,
     settings={
         "hidden_dim": ("d_model", 1024),
         "feed_forward_dim": ("d_inner", 4096),
@@ -248,10 +227,7 @@ XLNET = XlnetFamily(
         "tie_word_embeddings": True,
         "summary_use_proj": True,
     },
-    without_effect=(
-        *("d_head", "reuse_len", "use_mems_eval", "use_mems_train", "start_n_top", "end_n_top"),
-        *("summary_activation", "summary_last_dropout"),  # read with a task head
-    ),
+    without_effect=("d_head", "reuse_len", "use_mems_eval", "use_mems_train"),
     prefix="transformer.",
     output_kernel="lm_loss.weight",
     body_prefixes=("layer.",),

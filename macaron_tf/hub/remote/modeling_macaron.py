@@ -627,7 +627,26 @@ class NextTokenHead(nn.Module):
         return functional.linear(self.projection(x), table, self.bias)
 
 
-class TokenModel(MacaronPreTrainedModel):
+class HeadModel(MacaronPreTrainedModel):
+    """Base class of models whose loss is the mean over labels.
+
+    The method `scores` returns the head's logits and a tuple of all hidden states, which is `None`
+    without `output_hidden_states=True`.
+    """
+
+    output_class = None
+
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        logits, states = self.scores(input_ids, attention_mask, **kwargs)
+        loss = self.loss_of(logits, labels)
+        return self.output_class(loss=loss, logits=logits, hidden_states=states)
+
+    def loss_of(self, logits, labels):
+        return cross_entropy(logits, labels)
+
+
+class TokenModel(HeadModel):
     """Base class of models that predict tokens. `head_class` computes the logits `(B, L, V)`."""
 
     head_name = ""
@@ -642,6 +661,10 @@ class TokenModel(MacaronPreTrainedModel):
     def logits(self, x):
         return self.get_submodule(self.head_name)(x, self.macaron.embeddings.tokens.weight)
 
+    def scores(self, *args, **kwargs):
+        out = self.macaron(*args, return_dict=True, **kwargs)
+        return self.logits(out.last_hidden_state), out.hidden_states
+
     def resize_token_embeddings(self, *args, **kwargs):
         """Resizes the token embeddings and the head's bias. The bias of new tokens is 0."""
         table = super().resize_token_embeddings(*args, **kwargs)
@@ -654,13 +677,7 @@ class TokenModel(MacaronPreTrainedModel):
 
 class MacaronForMaskedLM(TokenModel):
     head_name, head_class = "masked_language", MaskedLanguageHead
-
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        out = self.macaron(input_ids, attention_mask, return_dict=True, **kwargs)
-        logits = self.logits(out.last_hidden_state)
-        loss = cross_entropy(logits, labels)
-        return outputs.MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
+    output_class = outputs.MaskedLMOutput
 
 
 class MacaronForCausalLM(TokenModel, GenerationMixin):
@@ -701,7 +718,7 @@ class MacaronForCausalLM(TokenModel, GenerationMixin):
         )
 
 
-class TaskModel(MacaronPreTrainedModel):
+class TaskModel(HeadModel):
     """Base class of task models: the network with a task head of dropout and a linear layer.
 
     If `pooled` is True, the head reads the pooler `activation(x[0] W + b)`, where x[0] is the first
@@ -711,7 +728,6 @@ class TaskModel(MacaronPreTrainedModel):
 
     pooled = False
     num_scores = None  # None means one score per label
-    output_class = None
 
     def __init__(self, config):
         super().__init__(config)
@@ -727,10 +743,6 @@ class TaskModel(MacaronPreTrainedModel):
         self.post_init()
 
     def scores(self, *args, **kwargs):
-        """Returns the head's logits and a tuple of all hidden states.
-
-        Without `output_hidden_states=True`, the second value is `None`.
-        """
         out = self.macaron(*args, return_dict=True, **kwargs)
         x = out.last_hidden_state
         if self.pooled:
@@ -738,14 +750,10 @@ class TaskModel(MacaronPreTrainedModel):
             x = self.pooler["norm"](x)
         return self.head["dense"](self.dropout(x)), out.hidden_states
 
-    @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        logits, states = self.scores(input_ids, attention_mask, **kwargs)  # (B, C) or (B, L, C)
+    def loss_of(self, logits, labels):  # of (B, C) or (B, L, C)
         if labels is not None and self.config.num_labels == 1:
-            loss = functional.mse_loss(logits[..., 0], labels.float())
-        else:
-            loss = cross_entropy(logits, labels)
-        return self.output_class(loss=loss, logits=logits, hidden_states=states)
+            return functional.mse_loss(logits[..., 0], labels.float())
+        return cross_entropy(logits, labels)
 
 
 class MacaronForSequenceClassification(TaskModel):

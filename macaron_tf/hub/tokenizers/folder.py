@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from macaron_tf.errors import UserError
+from macaron_tf.hub.tokenizers import parts
+from macaron_tf.hub.tokenizers.parts import take
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.special import Special
 
@@ -21,16 +23,6 @@ SPECIAL = {
     "sep_token": ("<sep>", "</s>", "[SEP]"),
     "mask_token": ("<mask>", "[MASK]"),
 }
-_LLAMA_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# Dict mapping `BytePairVocabulary.pattern` to the regular expression in `tokenizer.json`.
-_SPLITS = {
-    "llama3": _LLAMA_PATTERN,
-    "cl100k": _LLAMA_PATTERN,
-    "qwen2": _LLAMA_PATTERN.replace("{1,3}", ""),
-}
 SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
 MEND = "download or copy the tokenizer's files again"
 PYTHON = 'macaron_tf.load(..., tokenizer="python")'  # runs tokenizer.json in Python instead
@@ -39,25 +31,13 @@ FILES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "
 _ENDS = ("bos_token", "eos_token")
 
 
-def split(pattern: str) -> dict[str, Any]:
-    """Builds the pre-tokenizer of `tokenizer.json` that splits text by a pattern in `_SPLITS`."""
-    regex = {"Regex": _SPLITS[pattern]}
-    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
-
-
-def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
-    """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
-
-    `pattern_type` is "String" for a literal pattern or "Regex" for a regular expression.
-    """
-    return {"type": "Replace", "pattern": {pattern_type: pattern}, "content": content}
-
-
-NFC, LOWERCASE = {"type": "NFC"}, {"type": "Lowercase"}
-# Lower-casing. `Lowercase` does not produce the final form of sigma, so a replacement precedes it.
-LOWER = (replacement(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"), LOWERCASE)
-# What `BytePairVocabulary.normalized` does to every text.
-BYTE_CLEANING = (replacement("\U0010ffff", ""), replacement("\x00", "\ufffd"))
+# Values that a field of the model may have; an empty tuple means any value.
+_MODEL_FIELDS = {
+    **dict.fromkeys(("unk_id", "unk_token", "fuse_unk"), ()),
+    "dropout": (None, 0),
+    **dict.fromkeys(("byte_fallback", "ignore_merges"), (None, False)),
+    **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), (None, "")),
+}
 # Fields of a step that change the positions of tokens, not their ids.
 _POSITIONS = ("trim_offsets", "str_rep")
 # Options of `tokenizer_config.json` that replace those of a step, as in transformers.
@@ -76,14 +56,6 @@ _CLASSES = {
     "GPT": ("OpenAIGPT",),
     "Unigram": ("Albert", "Llama", "MT5", "T5", "XLMRoberta", "XLNet"),
 }
-
-
-def take(steps: list[dict[str, Any]], *expected: Mapping[str, Any]) -> bool:
-    """Removes `expected` from the start of `steps`. Returns whether `steps` began with it."""
-    begins = steps[: len(expected)] == [*expected]
-    if begins:
-        del steps[: len(expected)]
-    return begins
 
 
 def _canonical(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,41 +123,29 @@ class Tokenizer:
         if not self.tokenizer_json and not self.file:
             names = ", ".join(name for name in files if name != "tokenizer.json")
             others = [name for name in FILES if (directory / name).is_file()]
-            if others:
-                raise UserError(
-                    f"{directory} has the tokenizer {others[0]}, but a model of this type is read "
-                    f"with {names} or tokenizer.json: save tokenizer.json and load it by {PYTHON}"
-                )
+            found = f"has the tokenizer {others[0]}" if others else "contains no vocabulary"
             raise UserError(
-                f"{directory} contains no vocabulary, neither {names} nor tokenizer.json: {MEND}"
+                f"{directory} {found}, but a model of this type is read with {names} or "
+                f"tokenizer.json: {MEND}, or load tokenizer.json by {PYTHON}"
             )
-        try:
+        with refuse_damage(directory, MEND):
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
-            tokens |= {
-                token["id"]: token for token in self.tokenizer_json.get("added_tokens") or ()
-            }
-            added = [(token["content"], token_id) for token_id, token in tokens.items()]
-            added = [*optional("added_tokens.json").items(), *added]
-            # Hugging Face's tokenizers leave out a token without a name.
-            self.all_added = {name: int(token_id) for name, token_id in added if name}
+            listed = self.tokenizer_json.get("added_tokens") or ()
+            tokens |= {token["id"]: token for token in listed}
             self.entries = {token["content"]: token for token in tokens.values()}
+            added = [(token["content"], token_id) for token_id, token in tokens.items()]
+            # Hugging Face's tokenizers leave out a token without a name.
+            added = [*optional("added_tokens.json").items(), *added]
+            self.all_added = {name: int(token_id) for name, token_id in added if name}
             self.unnormalized = [
                 name
                 for name, token in self.entries.items()
                 if not token.get("normalized", not token.get("special"))
             ]
             sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
-        except (KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{directory} lists added tokens without valid ids or names: {MEND}"
-            ) from None
         roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
-        roles |= {self.token(field) for field in (*_ENDS, *SPECIAL)}
-        self.added = {
-            name: token_id
-            for name, token_id in self.all_added.items()
-            if name not in roles | sentinels
-        }
+        roles |= sentinels | {self.token(field) for field in (*_ENDS, *SPECIAL)}
+        self.added = {name: n for name, n in self.all_added.items() if name not in roles}
 
     def _steps(self, field: str, group: str) -> list[dict[str, Any]] | None:
         """Returns the steps in a field of `tokenizer.json`, without nested sequences."""
@@ -238,11 +198,9 @@ class Tokenizer:
     def refuse_steps(self, kind: str, steps: Sequence[Mapping[str, Any]]) -> None:
         """Raises a UserError that names the first of the steps that nothing has taken."""
         for step in steps:
-            fields = {name: value for name, value in step.items() if name != "type"}
-            values = ", ".join(f"{name}={value!s:.40}" for name, value in fields.items())
-            raise self.refusal(
-                f"the {kind} {step.get('type')}" + (f" ({values})" if fields else "")
-            )
+            values = [f"{name}={value!s:.40}" for name, value in step.items() if name != "type"]
+            fields = f" ({', '.join(values)})" if values else ""
+            raise self.refusal(f"the {kind} {step.get('type')}{fields}")
 
     def require_steps(
         self, kind: str, steps: Sequence[Mapping[str, Any]] | None, *allowed: Mapping[str, Any]
@@ -257,8 +215,9 @@ class Tokenizer:
 
         Args:
             kind: type of the model.
-            known: values that each field may have. An empty tuple means any value.
+            known: values of fields that differ from `_MODEL_FIELDS`.
         """
+        known = {**_MODEL_FIELDS, **known}
         for name, value in self.model.items():
             if name in ("type", "vocab", "merges") or (name in known and not known[name]):
                 continue
@@ -314,10 +273,8 @@ class Tokenizer:
         # In early files, a token is a dict with the key `content`.
         value = value.get("content") if isinstance(value, dict) else value
         if not isinstance(value, str | None):
-            raise UserError(
-                f"{self.directory / 'tokenizer_config.json'} has {field}={value!r}, but {field} "
-                f"must be a token's name: {MEND}"
-            )
+            file = self.directory / "tokenizer_config.json"
+            raise UserError(f"{file} has {field}={value!r}, which is no token's name: {MEND}")
         return value
 
     def special_tokens(
@@ -339,9 +296,9 @@ class Tokenizer:
             candidates = (token,) if token else candidates
             name = next((name for name in candidates if name in tokens), None)
             if name is None:
+                needed = " or ".join(candidates)
                 raise UserError(
-                    f"the tokenizer of {self.directory} has no {field}, but needs "
-                    f"{' or '.join(candidates)} in its vocabulary: give another tokenizer"
+                    f"the tokenizer of {self.directory} has no {field}, but needs {needed}: {MEND}"
                 )
             names.append(name)
         return names
@@ -381,8 +338,7 @@ class Tokenizer:
         file = self.directory / "merges.txt"
         if not file.is_file():
             raise UserError(
-                f"{self.directory} contains {self.file.name} but lacks {file.name}: download or "
-                f"copy {file.name} again"
+                f"{self.directory} contains {self.file.name} but lacks merges.txt: {MEND}"
             )
         with refuse_damage(file, MEND):
             text = file.read_text(encoding="utf-8")
@@ -403,13 +359,14 @@ class Tokenizer:
         """
         is_qwen = str(self.options.get("tokenizer_class")).startswith("Qwen2")
         pattern, prefix = "qwen2" if is_qwen else "gpt2", self.options.get("add_prefix_space")
-        steps = [step for step in self.normalizers or () if step not in BYTE_CLEANING]
-        composed = take(steps, NFC) or (is_qwen and self.normalizers is None)
-        lower_case = take(steps, *LOWER)
+        steps = [step for step in self.normalizers or () if step not in parts.BYTE_CLEANING]
+        composed = take(steps, parts.NFC) or (is_qwen and self.normalizers is None)
+        lower_case = take(steps, *parts.LOWER)
         self.refuse_steps("normalizer", steps)
         if self.pre_tokenizers is not None:
             steps = [*self.pre_tokenizers]
-            pattern = next((name for name in _SPLITS if take(steps, split(name))), "gpt2")
+            patterns = (name for name in parts.SPLITS if take(steps, parts.split(name)))
+            pattern = next(patterns, "gpt2")
             level = {"type": "ByteLevel", "use_regex": pattern == "gpt2"}
             prefix = take(steps, {**level, "add_prefix_space": True})
             if not prefix and not take(steps, {**level, "add_prefix_space": False}):
@@ -418,16 +375,7 @@ class Tokenizer:
         if pattern == "llama3" and not self.model.get("ignore_merges"):
             pattern = "cl100k"
         # Each byte is a piece, so a text has no unknown part.
-        self.check_model(
-            "BPE",
-            unk_token=(),
-            fuse_unk=(),
-            byte_fallback=(),
-            dropout=(None, 0),
-            continuing_subword_prefix=(None, ""),
-            end_of_word_suffix=(None, ""),
-            ignore_merges=(None, pattern == "llama3"),
-        )
+        self.check_model("BPE", byte_fallback=(), ignore_merges=(None, pattern == "llama3"))
         options = {"lower_case": lower_case, "add_prefix_space": bool(prefix)}
         return *self.ids_and_merges(), {**options, "composed": composed, "pattern": pattern}
 

@@ -5,10 +5,11 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig, check_files
+from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.folder import (
     FILES,
     MEND,
@@ -19,7 +20,7 @@ from macaron_tf.hub.tokenizers.folder import (
     special_of,
 )
 from macaron_tf.hub.tokenizers.proof import finish
-from macaron_tf.hub.tokenizers.sentencepiece import read_llama_vocabulary, read_sentencepiece
+from macaron_tf.hub.tokenizers.sentencepiece import read_llama, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.special import SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
@@ -30,6 +31,8 @@ from macaron_tf.text.byte_pairs import (
     MosesPairVocabulary,
 )
 
+_AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
+_OTHER = "give another tokenizer"
 _XLM_SPECIAL = {
     "pad_token": ("<pad>",),
     "unk_token": ("<unk>",),
@@ -39,7 +42,6 @@ _XLM_SPECIAL = {
 }
 # BERT's basic tokenizer: the normalizer, and what else `tokenizer_config.json` may say.
 _BERT = {"type": "BertNormalizer", "clean_text": True}
-_BERT_WORDS = {"type": "BertPreTokenizer"}
 _BASIC = {
     "do_basic_tokenize": True,
     "never_split": [],
@@ -97,20 +99,30 @@ def read_vocabulary(
         token_ids, merges, options = tokenizer.byte_pairs()
         names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
         token_ids |= {name: tokenizer.all_added[name] for name in names if name not in token_ids}
-        units = _in_id_order(token_ids, directory)
-        special = special_of([token_ids[name] for name in names], len(units))
         tokenizer.check_frame(role, *names[2:])
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
-        separators = tokenizer.separators(2 if "<s>" in names else 1)
-        options |= {
-            "pair_separators": separators,
-            "mask_takes_space": tokenizer.takes_space(names[4]),
-        }
-        return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+        options["pair_separators"] = tokenizer.separators(2 if "<s>" in names else 1)
+        options["mask_takes_space"] = tokenizer.takes_space(names[4])
+        ids = [token_ids[name] for name in names]
+        return _merged_pieces(BytePairVocabulary, tokenizer, token_ids, merges, ids, **options)
     if model_type == "Unigram":
         return read_sentencepiece(tokenizer, role)
     tokenizer.check_frame(role, *SPECIAL_PIECES[2:])
     return _read_wordpiece(tokenizer, lower_case)
+
+
+def _merged_pieces(
+    vocabulary_class: type[_AnyVocabulary],
+    tokenizer: Tokenizer,
+    token_ids: Mapping[str, int],
+    merges: Sequence[str],
+    ids: Sequence[int | None],
+    **options,
+) -> _AnyVocabulary:
+    """Builds a BPE vocabulary, whose special tokens have the `ids` (see `special_of`)."""
+    units = _in_id_order(token_ids, tokenizer.directory)
+    special = special_of(ids, len(units))
+    return finish(vocabulary_class(units, merges, special=special, **options), tokenizer)
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
@@ -124,53 +136,38 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
         UserError: a file is missing or damaged, the type of the tokenizer is not supported, or the
             vocabulary lacks the end-of-text token.
     """
-    tokenizer = Tokenizer(directory, ["vocab.json", "vocabulary.json"])
+    return _read_gpt2(Tokenizer(directory, ["vocab.json", "vocabulary.json"]))
+
+
+def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     token_ids, merges, options = tokenizer.byte_pairs()
     end, start = tokenizer.token("eos_token") or "<|endoftext|>", tokenizer.token("bos_token")
     added, padding = tokenizer.all_added, tokenizer.token("pad_token")
     token_ids |= {name: added[name] for name in (start, end, padding) if name in added}
     if end not in token_ids:
         raise UserError(
-            f"the tokenizer of {directory} has no end-of-text token {end!r}: download or copy the "
-            "tokenizer's files again"
+            f"the tokenizer of {tokenizer.directory} has no end-of-text token {end!r}: {MEND}"
         )
     ends = token_ids[start if start in token_ids else end], token_ids[end]
     pad = token_ids.get(padding)
-    units = _in_id_order(token_ids, directory)
-    special = special_of([None if pad in ends else pad, None, *ends, None], len(units))
-    return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+    ids = [None if pad in ends else pad, None, *ends, None]
+    return _merged_pieces(BytePairVocabulary, tokenizer, token_ids, merges, ids, **options)
 
 
-def read_gpt_vocabulary(directory: pathlib.Path) -> CharacterPairVocabulary:
+def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
     """Reads the tokenizer of a GPT, which is a character-level BPE.
 
     Text is lower-cased and split into words as in BERT. PAD, [CLS], [SEP] and [MASK], which the
     tokenizer lacks, have ids after all tokens.
-
-    Raises:
-        UserError: a file is missing or damaged, the vocabulary lacks `<unk>`, or tokens at the end
-            of a word have another suffix than `</w>`.
     """
-    tokenizer = Tokenizer(directory, ["vocab.json"])
-    lower = {**_BERT, "handle_chinese_chars": True, "lowercase": True}
-    allowed = [{**lower, "strip_accents": strip_accents} for strip_accents in (True, None)]
+    allowed = [parts.bert_normalizer(True, strip_accents) for strip_accents in (True, None)]
     tokenizer.require_steps("normalizer", tokenizer.normalizers, *allowed)
-    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, _BERT_WORDS)
-    tokenizer.check_model(
-        "GPT",
-        unk_token=(),
-        dropout=(None, 0),
-        fuse_unk=(None, False),
-        byte_fallback=(None, False),
-        continuing_subword_prefix=(None, ""),
-        end_of_word_suffix=(WORD_END,),
-        ignore_merges=(None, False),
-    )
+    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, parts.BERT_WORDS)
+    tokenizer.check_model("GPT", fuse_unk=(None, False), end_of_word_suffix=(WORD_END,))
     token_ids, merges = tokenizer.ids_and_merges()
     [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
-    units = _in_id_order(token_ids, directory)
-    special = special_of([None, token_ids[unknown], None, None, None], len(units))
-    return finish(CharacterPairVocabulary(units, merges, special), tokenizer)
+    ids = [None, token_ids[unknown], None, None, None]
+    return _merged_pieces(CharacterPairVocabulary, tokenizer, token_ids, merges, ids)
 
 
 def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[PieceVocabulary, bool]:
@@ -190,19 +187,20 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
     Raises:
         UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
-    tokenizer = Tokenizer(directory, ["vocab.json", "tokenizer.model", "tokenizer.json"])
+    tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json"])
     frame, cls = tokenizer.frame, tokenizer.token("cls_token")
     if cls:
         return read_vocabulary(directory, role="language"), not frame or bool(frame[0])
     has_bytes = tokenizer.model.get("byte_fallback")
-    has_pieces = has_bytes or (directory / "tokenizer.model").is_file()
+    has_file = (directory / "tokenizer.model").is_file()
+    has_pieces = has_bytes or has_file
     byte_level = (tokenizer.pre_tokenizers or [{}])[-1].get("type") == "ByteLevel"
+    vocabulary: PieceVocabulary
     if has_pieces:
-        vocabulary = read_llama_vocabulary(directory)
-    elif starts or byte_level:
-        vocabulary = read_gpt2_vocabulary(directory)
+        tokenizer.file = tokenizer.file if has_file else None  # vocab.json lacks scores
+        vocabulary = read_llama(tokenizer)
     else:
-        vocabulary = read_gpt_vocabulary(directory)
+        vocabulary = _read_gpt2(tokenizer) if starts or byte_level else _read_gpt(tokenizer)
     bos = tokenizer.token("bos_token")
     tokenizer.check_frame("language", bos, None, None)
     if frame and frame[0]:
@@ -226,9 +224,7 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
     """
     tokenizer = Tokenizer(directory, FILES)
     if not tokenizer.model:
-        raise UserError(
-            f"{directory} has no tokenizer.json, which tokenizer='python' needs: {MEND}"
-        )
+        raise UserError(f"{directory} has no tokenizer.json, which tokenizer='python' needs")
     with refuse_damage(directory / "tokenizer.json", MEND):
         vocab = tokenizer.model["vocab"]
         names = vocab if isinstance(vocab, dict) else {p: n for n, (p, _) in enumerate(vocab)}
@@ -255,10 +251,8 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
     before, _, after = tokenizer.frame or ([], [], [])
     ids = [[token_ids.get(name) for name in part] for part in (before, after)]
     if ids[0] not in ([], [begin]) or ids[1] not in ([], [end], [end, begin]):
-        raise UserError(
-            f"{directory / 'tokenizer.json'} has a template that adds "
-            f"{' '.join([*before, *after])}, which cannot be read: give another model"
-        )
+        added = " ".join([*before, *after])
+        raise UserError(f"{directory}/tokenizer.json has a template that adds {added}: {_OTHER}")
     mask = tokenizer.token("mask_token")
     return TokenizerJsonVocabulary(
         json.dumps(tokenizer.tokenizer_json).encode(),
@@ -286,13 +280,12 @@ def read_xlm_vocabulary(
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
     names = tokenizer.special_tokens(token_ids, _XLM_SPECIAL)
-    units = _in_id_order(token_ids, directory)
-    special = special_of([token_ids[name] for name in names], len(units))
+    ids = [token_ids[name] for name in names]
     # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
-    lower_case = tokenizer.options.get("do_lowercase_and_remove_accent", True)
-    vocabulary = MosesPairVocabulary(units, merges, languages, bool(lower_case), special)
-    return finish(vocabulary, tokenizer)
+    lower_case = bool(tokenizer.options.get("do_lowercase_and_remove_accent", True))
+    options = {"languages": languages, "lower_case": lower_case}
+    return _merged_pieces(MosesPairVocabulary, tokenizer, token_ids, merges, ids, **options)
 
 
 def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
@@ -306,17 +299,14 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
         if tokenizer.options.get(option) not in (None, value):
             option = f"{option}={tokenizer.options[option]!r}"
             raise tokenizer.refusal(option, "tokenizer_config.json")
-    names = OVERRIDES["BertNormalizer"]
+    names, steps = OVERRIDES["BertNormalizer"], tokenizer.normalizers
     settings = {option: tokenizer.options.get(option) for option in names}
-    if tokenizer.normalizers:
-        step = {**tokenizer.normalizers[0]}
+    if steps and steps[0].get("type", _BERT["type"]) == _BERT["type"]:
+        step = {**_BERT, **steps[0]}
         settings = {name: step.pop(field, None) for name, field in names.items()}
-        step = {**_BERT, **step} if step.get("type", _BERT["type"]) == _BERT["type"] else step
-        steps = [step, *tokenizer.normalizers[1:]]
-        tokenizer.require_steps("normalizer", steps, _BERT)
-    else:
-        tokenizer.require_steps("normalizer", tokenizer.normalizers, _BERT)
-    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, _BERT_WORDS)
+        steps = [step, *steps[1:]]
+    tokenizer.require_steps("normalizer", steps, _BERT)
+    tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, parts.BERT_WORDS)
     tokenizer.check_model(
         "WordPiece",
         unk_token=(None, "[UNK]"),
@@ -337,35 +327,24 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     for field, value in expected.items():
         actual = tokenizer.token(field) if field in SPECIAL else settings[field]
         if actual not in (None, value):
-            raise UserError(
-                f"the tokenizer of {directory} has {field}={actual!r}, but "
-                f"{f'with do_lower_case={lower_case!r} ' if field == 'strip_accents' else ''}only "
-                f"{value!r} can be read: give another tokenizer"
-            )
-    if tokenizer.file and not tokenizer.model:
+            found = f"the tokenizer of {directory} has {field}={actual!r}"
+            only = f"with do_lower_case={lower_case!r} only {value!r} can be read"
+            raise UserError(f"{found}, but {only}: {_OTHER}")
+    file, model = directory / "tokenizer.json", tokenizer.model
+    if tokenizer.file and not model:
         pieces = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
-    else:
-        pieces = _wordpieces(directory / "tokenizer.json", tokenizer.model)
-    piece_ids = {piece: piece_id for piece_id, piece in enumerate(pieces)} | tokenizer.all_added
-    for name, piece_id in tokenizer.all_added.items():
-        if pieces[piece_id : piece_id + 1] not in ((), ("",), (name,)):
-            raise UserError(
-                f"{directory} gives the added token {name!r} the id {piece_id}, which belongs to "
-                f"{pieces[piece_id]!r}: use the tokenizer files that belong to the model"
-            )
-    pieces = _in_id_order(piece_ids, directory)
-    # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
-    pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
-    return finish(WordPieceVocabulary(pieces, lower_case), tokenizer)
-
-
-def _wordpieces(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files lack the type.
-    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+    elif model.get("type", "WordPiece") == "WordPiece" and isinstance(model.get("vocab"), dict):
+        pieces = _in_id_order(model["vocab"], file)
+    else:
         raise UserError(
             f"{file} contains no WordPiece vocabulary: give the tokenizer of a BERT model"
         )
-    return _in_id_order(model["vocab"], file)
+    piece_ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
+    pieces = _in_id_order(piece_ids | tokenizer.all_added, directory)
+    # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
+    pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
+    return finish(WordPieceVocabulary(pieces, lower_case), tokenizer)
 
 
 def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str, ...]:
@@ -385,14 +364,11 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
         pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
     for piece, piece_id in piece_ids.items():
         if not 0 <= piece_id < len(pieces):
-            raise UserError(
-                f"{path} gives the token {piece!r} the id {piece_id}, but ids must be from 0 to "
-                f"{len(pieces) - 1}: download or copy the file again"
-            )
+            ids = f"the id {piece_id}, but ids must be from 0 to {len(pieces) - 1}"
+            raise UserError(f"{path} gives the token {piece!r} {ids}: {MEND}")
         if pieces[piece_id]:
-            raise UserError(
-                f"{path} gives the id {piece_id} to both {pieces[piece_id]!r} and {piece!r}: {MEND}"
-            )
+            both = f"both {pieces[piece_id]!r} and {piece!r}"
+            raise UserError(f"{path} gives the id {piece_id} to {both}: {MEND}")
         pieces[piece_id] = piece
     return tuple(pieces)
 
@@ -409,12 +385,8 @@ def read_keras_hub_vocabulary(directory: pathlib.Path, name: str) -> PieceVocabu
         UserError: a file is missing or damaged, or a setting of the tokenizer is not supported.
     """
     record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
-    for file in (record, asset):
-        if not file.is_file():
-            raise UserError(
-                f"{directory} lacks {file.relative_to(directory)}: save the preset together with "
-                "its tokenizer"
-            )
+    files = ("tokenizer.json", f"assets/tokenizer/{name}")
+    check_files(directory, "KerasHub preset with its tokenizer", *files)
     fields = read_json(record, mend="download or copy the preset again", config=dict)
     config = ForeignConfig(fields["config"], str(record))
     if name == "vocabulary.json":

@@ -10,17 +10,9 @@ from typing import Any, TypeAlias
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.tokenizers.folder import (
-    LOWER,
-    LOWERCASE,
-    MEND,
-    NFC,
-    SENTINEL,
-    Tokenizer,
-    replacement,
-    special_of,
-    take,
-)
+from macaron_tf.hub.tokenizers import parts
+from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, Tokenizer, special_of
+from macaron_tf.hub.tokenizers.parts import take
 from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.special import Special
@@ -30,44 +22,6 @@ from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto
 _Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece
 _SCORE_PENALTY = 100.0  # makes any other segmentation of a word preferable
-# Steps of `tokenizer.json` that `SentencePieceVocabulary` has: ALBERT's, our own, and Llama's.
-FOLDING = (
-    replacement("``", '"'),
-    replacement("''", '"'),
-    {"type": "NFKD"},
-    {"type": "StripAccents"},
-)
-CONTROLS = replacement(r"[\p{Cc}\x{2028}\x{2029}]", " ", "Regex")
-NONPRINTING = replacement(r"\p{C}", "", "Regex")
-STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
-SINGLE_SPACES = replacement(" {2,}", " ", "Regex")
-WHITE_SPACE = {"type": "WhitespaceSplit"}
-# White space that is left after SentencePiece's table of characters (`True`), or without it.
-_SPACES = {True: r"[\x{85}\x{1680}]", False: r"[\s\v\x{85}\pZ]"}
-PREPEND = {"type": "Prepend", "prepend": WORD_START}
-SPACES = replacement(" ", WORD_START)
-# Values of the model's fields; an empty tuple means any value.
-_MODEL_FIELDS: dict[str, tuple] = {
-    "unk_id": (),
-    "unk_token": (),
-    "fuse_unk": (),
-    "dropout": (None, 0),
-    "continuing_subword_prefix": (None, ""),
-    "end_of_word_suffix": (None, ""),
-    "ignore_merges": (None, False),
-}
-_SPLIT_SPACES = {
-    "type": "Split",
-    "pattern": {"String": " "},
-    "behavior": "MergedWithPrevious",
-    "invert": False,
-}
-
-
-def metaspace(scheme: str, is_split: bool = True) -> dict[str, Any]:
-    """Builds the pre-tokenizer of `tokenizer.json` that writes spaces as `WORD_START`."""
-    step = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
-    return {**step, "split": is_split}
 
 
 def _take_metaspace(
@@ -78,7 +32,8 @@ def _take_metaspace(
     Our graphs add a space to each part of a text between added tokens.
     """
     schemes = ("always", "first", "never")
-    scheme = next((name for name in schemes if take(steps, metaspace(name, is_split))), None)
+    found = (name for name in schemes if take(steps, parts.metaspace(name, is_split)))
+    scheme = next(found, None)
     if tokenizer.added and scheme == "first":
         raise tokenizer.refusal("both added tokens and prepend_scheme=first")
     if tokenizer.added and not scheme and tokenizer.options.get("legacy") is False:
@@ -103,27 +58,27 @@ def _read_steps(
     for name, value in (("keep_accents", False), ("sp_model_kwargs", {}), ("remove_space", True)):
         if options.get(name) not in (None, value):
             raise tokenizer.refusal(f"{name}={options[name]!r}", "tokenizer_config.json")
-    tokenizer.check_model("Unigram", **_MODEL_FIELDS, byte_fallback=(None, False, True))
+    tokenizer.check_model("Unigram", byte_fallback=(None, False, True))
     words = [*(tokenizer.pre_tokenizers or ())]
-    by_space = take(words, WHITE_SPACE)
+    by_space = take(words, parts.WHITE_SPACE)
     scheme = _take_metaspace(tokenizer, words, is_split=True)
     if tokenizer.pre_tokenizers is None:
         config = NormalizationConfig(lower_case=lower_case)
         changes = {"normalization": config, "fold_accents": fold_accents}
-        return {**changes, "verbatim": True, "spaces": _SPACES[bool(spec.precompiled_charsmap)]}
+        spaces = parts.LEFT_SPACES[bool(spec.precompiled_charsmap)]
+        return {**changes, "verbatim": True, "spaces": spaces}
     steps = [*(tokenizer.normalizers or ())]
-    fold_accents = take(steps, *FOLDING)
-    verbatim = not take(steps, CONTROLS)
-    nonprinting = take(steps, NONPRINTING)
-    lower_case = take(steps, *LOWER) or take(steps, LOWERCASE)
-    is_stripped = take(steps, STRIP)
+    fold_accents, cleans, nonprinting, lower_case = (take(steps, *group) for group in parts.STEPS)
+    lower_case = lower_case or take(steps, parts.LOWERCASE)
+    is_stripped = take(steps, parts.STRIP)
     if fold_accents:
-        take(steps, NFC)
+        take(steps, parts.NFC)
     table = b""
     if steps and steps[0].get("type") == "Precompiled":
         table = base64.b64decode(steps.pop(0)["precompiled_charsmap"])
-    is_stripped |= take(steps, STRIP) or take(steps, {**STRIP, "strip_left": False})
-    is_single = take(steps, SINGLE_SPACES) or take(steps, {**SINGLE_SPACES, "content": WORD_START})
+    is_stripped |= take(steps, parts.STRIP) or take(steps, {**parts.STRIP, "strip_left": False})
+    single = parts.SINGLE_SPACES
+    is_single = take(steps, single) or take(steps, {**single, "content": WORD_START})
     tokenizer.refuse_steps("normalizer", steps)
     tokenizer.refuse_steps("pre-tokenizer", words if scheme else words or [{"type": None}])
     if not by_space and not (is_stripped and is_single):
@@ -133,48 +88,65 @@ def _read_steps(
         spec.precompiled_charsmap = table
     config = NormalizationConfig(lower_case=lower_case, remove_nonprinting=nonprinting)
     changes = {"normalization": config, "fold_accents": fold_accents}
-    spaces = _SPACES[bool(table)] if verbatim and by_space else ""
-    return {**changes, "verbatim": verbatim, "spaces": spaces}
+    spaces = parts.LEFT_SPACES[bool(table)] if by_space and not cleans else ""
+    return {**changes, "verbatim": not cleans, "spaces": spaces}
 
 
-def read_llama_vocabulary(directory: pathlib.Path) -> SentencePieceVocabulary:
+def read_llama(tokenizer: Tokenizer) -> SentencePieceVocabulary:
     """Reads the tokenizer of a Llama 2 model, which is a SentencePiece BPE tokenizer.
 
     Without the file `tokenizer.model`, the model is that of `tokenizer.json`. If padding and [MASK]
     are missing, they have ids after all tokens.
-
-    Raises:
-        UserError: a file is damaged, or the vocabulary lacks a special token.
     """
-    tokenizer = Tokenizer(directory, ["tokenizer.model"])
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
     defaults = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
     ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
     pad = tokenizer.token("pad_token")
     pad_id = names.index(pad) if pad in names else None
-    special = special_of([None if pad_id in ids else pad_id, *ids, None], len(names))
+    ids = [None if pad_id in ids else pad_id, *ids, None]
     steps, spec = [*(tokenizer.normalizers or ())], model.normalizer_spec
-    prepends, by_space = take(steps, PREPEND), take(steps, SPACES)
+    prepends, by_space = take(steps, parts.PREPEND), take(steps, parts.SPACES)
     tokenizer.refuse_steps("normalizer", steps)
     steps = [*(tokenizer.pre_tokenizers or ())]
     scheme = _take_metaspace(tokenizer, steps, is_split=False)
     if by_space:  # without effect, because the text has no spaces any more
-        take(steps, _SPLIT_SPACES)
+        take(steps, parts.SPLIT_SPACES)
     tokenizer.refuse_steps("pre-tokenizer", steps)
     if tokenizer.pre_tokenizers is not None:
         if scheme is None and not by_space:
             tokenizer.refuse_steps("pre-tokenizer", [{"type": None}])
         spec.add_dummy_prefix = prepends or scheme in ("always", "first")
         spec.remove_extra_whitespaces = False
-    tokenizer.check_model("Unigram", **_MODEL_FIELDS, byte_fallback=(True,))
-    vocabulary = SentencePieceVocabulary(
-        _model_file(model, pieces, special),
-        verbatim=True,
-        shares_space=scheme in ("always", "first") and not prepends,
-        special=special,
-    )
-    return finish(vocabulary, tokenizer)
+    tokenizer.check_model("Unigram", byte_fallback=(True,))
+    shares_space = scheme in ("always", "first") and not prepends
+    options = {"verbatim": True, "shares_space": shares_space}
+    return _vocabulary(tokenizer, model, pieces, special_of(ids, len(pieces)), **options)
+
+
+def _vocabulary(
+    tokenizer: Tokenizer, source: _Model, pieces: list[_Piece], special: Special, **options
+) -> SentencePieceVocabulary:
+    """Builds a vocabulary, in which text never matches a special token.
+
+    Args:
+        tokenizer: tokenizer that the vocabulary must equal.
+        source: SentencePiece model that supplies the settings of the result.
+        pieces: pieces in the order of their ids.
+        special: ids of the special tokens.
+        options: constructor arguments of the vocabulary.
+    """
+    model = _Model(pieces=pieces)
+    model.trainer_spec.CopyFrom(source.trainer_spec)
+    model.normalizer_spec.CopyFrom(source.normalizer_spec)
+    control = {*special.ids, *special.sentinels}
+    for token_id, piece in enumerate(model.pieces):
+        if token_id == special.unk:
+            piece.type = _Piece.UNKNOWN
+        elif token_id in control or piece.type == _Piece.UNKNOWN:
+            piece.type = _Piece.CONTROL
+    proto = model.SerializeToString(deterministic=True)
+    return finish(SentencePieceVocabulary(proto, special=special, **options), tokenizer)
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
@@ -206,10 +178,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     special = special_of(ids, len(pieces), in_order)
     tokenizer.check_frame("sequence", None, names[end], None)
     options = _read_steps(tokenizer, model.normalizer_spec)
-    vocabulary = SentencePieceVocabulary(
-        _model_file(model, pieces, special), special=special, **options
-    )
-    return finish(vocabulary, tokenizer)
+    return _vocabulary(tokenizer, model, pieces, special, **options)
 
 
 def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVocabulary:
@@ -236,15 +205,9 @@ def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVoca
     # By default ALBERT lower-cases and XLNet does not.
     lower_case = tokenizer.options.get("do_lower_case", fold_accents and not is_xlnet)
     options = _read_steps(tokenizer, model.normalizer_spec, fold_accents, bool(lower_case))
+    options |= {"pair_separators": separators, "cls_last": is_xlnet}
     special = special_of([names.index(name) for name in special_names], len(pieces))
-    vocabulary = SentencePieceVocabulary(
-        _model_file(model, pieces, special),
-        pair_separators=separators,
-        cls_last=is_xlnet,
-        special=special,
-        **options,
-    )
-    return finish(vocabulary, tokenizer)
+    return _vocabulary(tokenizer, model, pieces, special, **options)
 
 
 def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
@@ -260,10 +223,8 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
         try:
             model.ParseFromString(tokenizer.file.read_bytes())
         except Exception as error:  # protobuf's DecodeError differs between its versions
-            raise UserError(
-                f"{tokenizer.file} is not a SentencePiece model ({error}): download or copy the "
-                "file again"
-            ) from None
+            why = f"{tokenizer.file} is not a SentencePiece model ({error})"
+            raise UserError(f"{why}: {MEND}") from None
         pieces = list(model.pieces)
         if tokenizer.file.name == "sentencepiece.bpe.model":
             # The file begins with <unk>, <s> and </s>. fairseq replaces these three by four special
@@ -285,8 +246,7 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
             for name in (f"<0x{byte:02X}>" for byte in range(256)):
                 if name not in by_name:
                     raise UserError(
-                        f"{file} has byte_fallback=true, but lacks the token {name} of the 256 "
-                        "byte tokens: give another tokenizer"
+                        f"{file} has byte_fallback=true, but lacks the token {name}: {MEND}"
                     )
                 by_name[name].type = _Piece.BYTE
         for token in tokenizer.tokenizer_json.get("added_tokens") or ():
@@ -352,41 +312,16 @@ def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piec
         if token_id >= len(pieces) or name in listed
     }
     for name, token_id in sorted(tokenizer.all_added.items(), key=lambda item: item[1]):
+        given = f"{tokenizer.directory} gives the added token {name!r} the id {token_id}"
         if token_id >= 2 * len(pieces):
-            raise UserError(
-                f"{tokenizer.directory} gives the added token {name!r} the id {token_id}, far from "
-                f"its {len(pieces)} pieces: {MEND}"
-            )
+            raise UserError(f"{given}, far from its {len(pieces)} pieces: {MEND}")
         if token_id < len(pieces) and pieces[token_id].piece != name:
-            raise UserError(
-                f"{tokenizer.directory} gives the added token {name!r} the id {token_id} of the "
-                f"piece {pieces[token_id].piece!r}: {MEND}"
-            )
+            raise UserError(f"{given} of the piece {pieces[token_id].piece!r}: {MEND}")
         if token_id >= len(pieces):
             gap = range(len(pieces), token_id)
             pieces += [_Piece(piece=f"<unused {n}>", type=_Piece.UNUSED) for n in gap]
             pieces.append(_piece(name))
     return pieces
-
-
-def _model_file(source: _Model, pieces: list[_Piece], special: Special) -> bytes:
-    """Builds a serialized SentencePiece model, in which text never matches a special token.
-
-    Args:
-        source: SentencePiece model that supplies the settings of the result.
-        pieces: pieces in the order of their ids.
-        special: ids of the special tokens.
-    """
-    model = _Model(pieces=pieces)
-    model.trainer_spec.CopyFrom(source.trainer_spec)
-    model.normalizer_spec.CopyFrom(source.normalizer_spec)
-    control = {*special.ids, *special.sentinels}
-    for token_id, piece in enumerate(model.pieces):
-        if token_id == special.unk:
-            piece.type = _Piece.UNKNOWN
-        elif token_id in control or piece.type == _Piece.UNKNOWN:
-            piece.type = _Piece.CONTROL
-    return model.SerializeToString(deterministic=True)
 
 
 def _piece(text: str, score: float = 0.0) -> _Piece:

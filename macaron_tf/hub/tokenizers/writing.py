@@ -1,6 +1,7 @@
 """Export of macaron_tf vocabularies as Hugging Face tokenizers (the inverse of `reading`)."""
 
 import base64
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,25 +10,20 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import json_bytes
-from macaron_tf.hub.tokenizers.folder import BYTE_CLEANING, LOWER, NFC, SPECIAL, replacement, split
-from macaron_tf.hub.tokenizers.sentencepiece import (
-    CONTROLS,
-    FOLDING,
-    NONPRINTING,
-    PREPEND,
-    SINGLE_SPACES,
-    SPACES,
-    STRIP,
-    WHITE_SPACE,
-    derived_merges,
-    metaspace,
-)
+from macaron_tf.hub.tokenizers import parts
+from macaron_tf.hub.tokenizers.folder import SPECIAL
+from macaron_tf.hub.tokenizers.sentencepiece import derived_merges
 from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
+from macaron_tf.text.byte_pairs import (
+    WORD_END,
+    BytePairVocabulary,
+    CharacterPairVocabulary,
+    MosesPairVocabulary,
+)
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
-ANY_LENGTH = 10**9
+_ANY_LENGTH = 10**9
 
 
 def tokenizer_files(
@@ -35,8 +31,7 @@ def tokenizer_files(
     *,
     max_length: int | None = None,
     has_segments: bool = True,
-    complete: bool = False,
-    pad_last: bool = False,
+    **options,
 ) -> dict[str, bytes]:
     """Builds the files of a Hugging Face tokenizer that is equivalent to an encoder's vocabulary.
 
@@ -44,7 +39,7 @@ def tokenizer_files(
         vocabulary: vocabulary of the encoder.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         has_segments: whether the second text of a pair has segment id 1 instead of 0.
-        complete, pad_last: see `token_names`.
+        options: further fields of `tokenizer_config.json`.
 
     Returns:
         A dict mapping file name to contents.
@@ -52,20 +47,251 @@ def tokenizer_files(
     Raises:
         UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
+    draft = _draft(vocabulary, max_length, has_segments)
+    draft.config |= options
+    return draft.contents()
+
+
+def language_tokenizer(
+    vocabulary: PieceVocabulary, max_length: int | None, starts: bool, is_framed: bool = False
+) -> dict[str, bytes]:
+    """Builds the files of a language model's tokenizer (see `tokenizer_files`).
+
+    Args:
+        vocabulary, max_length: see `tokenizer_files`.
+        starts: whether a text begins with [CLS].
+        is_framed: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
+            macaron_tf.
+    """
+    refuse_moses(vocabulary)
+    if isinstance(vocabulary, CharacterPairVocabulary) and not is_framed:
+        names, special = token_names(vocabulary)
+        draft = _gpt(vocabulary, names, special)
+        draft.finish(vocabulary, names, special, max_length, has_segments=False)
+        return draft.contents()
+    draft = _draft(vocabulary, max_length, has_segments=False, complete=is_framed)
+    special, before = vocabulary.special, ["cls_token"] if starts or is_framed else []
+    if is_framed:
+        draft.set_ends(before, ["sep_token"], ["mask_token"])
+        return draft.contents()
+    draft.set_ends(before, before, [])
+    if special.mask is None or special.mask < vocabulary.pieces:
+        return draft.contents()
+    # The special tokens of a GPT-2 or Llama begin and end a text.
+    draft.config = {n: v for n, v in draft.config.items() if n not in ("cls_token", "sep_token")}
+    if "spiece.model" in draft.files:
+        draft.files["tokenizer.model"] = draft.files.pop("spiece.model")
+    if special.begin == special.end:
+        draft.config["unk_token"] = draft.config["eos_token"]
+        # This post-processor adds no special tokens.
+        processor = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+        draft.fields["post_processor"] = processor
+    return draft.contents()
+
+
+def sequence_tokenizer(
+    vocabulary: PieceVocabulary,
+    max_length: int | None,
+    starts: bool,
+    sentinels: Sequence[int] = (),
+    pad_last: bool = False,
+    pads_with_start: bool = False,
+) -> dict[str, bytes]:
+    """Builds the files of an encoder-decoder's tokenizer, which adds [SEP] after a source text.
+
+    Args:
+        vocabulary, max_length: see `tokenizer_files`.
+        starts: whether a source text begins with [CLS].
+        sentinels: ids of T5's sentinels.
+        pad_last: see `token_names`.
+        pads_with_start: whether the decoder's start token is the padding token.
+    """
+    refuse_moses(vocabulary)
+    draft = _draft(vocabulary, max_length, has_segments=False, pad_last=pad_last)
+    before = ["cls_token"] if starts else []
+    draft.set_ends(before, ["sep_token", *before], ["sep_token"])
+    if len(sentinels):
+        names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
+        added = draft.fields["added_tokens"]
+        added += [_added_token(token_id, name, special=True) for name, token_id in names.items()]
+        added.sort(key=lambda token: token["id"])
+        draft.config["additional_special_tokens"] = [*names]
+    if pads_with_start:
+        draft.config["pad_token"] = draft.config["bos_token"]
+    return draft.contents()
+
+
+def refuse_moses(vocabulary: PieceVocabulary) -> None:
+    """Raises a UserError for XLM's vocabulary, whose tokenizer has no `tokenizer.json`.
+
+    The special tokens that transformers' XLMTokenizer adds to a text are fixed.
+    """
+    if isinstance(vocabulary, MosesPairVocabulary):
+        raise UserError(
+            f"a vocabulary of kind {vocabulary.kind!r} (XLM) has a counterpart only among the "
+            "tokenizers of Hugging Face's encoders: save the model in macaron_tf's own format"
+        )
+
+
+@dataclasses.dataclass
+class _Draft:
+    """Tokenizer to write.
+
+    Attributes:
+        fields: contents of `tokenizer.json`; empty if the tokenizer has no such file.
+        config: contents of `tokenizer_config.json`.
+        files: dict mapping the name of a vocabulary file to its contents.
+    """
+
+    fields: dict[str, Any]
+    config: dict[str, Any]
+    files: dict[str, bytes]
+
+    def contents(self) -> dict[str, bytes]:
+        """Returns a dict mapping file name to contents."""
+        tokenizer = {"tokenizer.json": json_bytes(self.fields)} if self.fields else {}
+        config = {"tokenizer_config.json": json_bytes(self.config)}
+        return {**self.files, **tokenizer, **config}
+
+    def finish(
+        self,
+        vocabulary: PieceVocabulary,
+        names: Sequence[str],
+        special: Mapping[str, str],
+        max_length: int | None,
+        has_segments: bool,
+    ) -> None:
+        """Adds the fields that all tokenizers have (see `tokenizer_files` and `token_names`)."""
+        self.config["model_max_length"] = max_length or _ANY_LENGTH
+        if not self.fields:
+            return
+        inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
+        self.config |= {**special, "model_input_names": inputs}
+        token_ids, added = _ids_of(names), []
+        for name in dict.fromkeys(special.values()):
+            takes_space = vocabulary.mask_takes_space and name == special.get("mask_token")
+            token = _added_token(token_ids[name], name, special=True)
+            added.append({**token, "lstrip": takes_space})
+        for name, token_id in vocabulary.added.items():
+            token = _added_token(token_id, name, special=False)
+            added.append({**token, "normalized": name not in vocabulary.unnormalized})
+        self.fields = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": sorted(added, key=lambda token: token["id"]),
+            "post_processor": None,
+            **self.fields,
+        }
+
+    def set_ends(self, before: Sequence[str], between: Sequence[str], after: Sequence[str]) -> None:
+        """Sets the special tokens of a decoder by their fields, see `set_frame`."""
+        self.config["bos_token"] = self.config["cls_token"]
+        self.config["eos_token"] = self.config["sep_token"]
+        self.set_frame(before, between, after)
+
+    def set_frame(
+        self,
+        before: Sequence[str],
+        between: Sequence[str],
+        after: Sequence[str],
+        second: int = 0,
+        cls_segment: int = 0,
+    ) -> None:
+        """Sets the special tokens that the tokenizer adds to a text or a pair of texts.
+
+        Args:
+            before, between, after: fields, such as "cls_token", of the special tokens before a
+                text, between two texts and after the texts.
+            second: segment id of the second text.
+            cls_segment: segment id of [CLS].
+        """
+        token_ids = {token["content"]: token["id"] for token in self.fields["added_tokens"]}
+
+        def tokens(fields: Sequence[str], segment: int = 0) -> list[dict[str, Any]]:
+            segments = [cls_segment if field == "cls_token" else segment for field in fields]
+            return [
+                {"SpecialToken": {"id": self.config[field], "type_id": segment}}
+                for field, segment in zip(fields, segments, strict=True)
+            ]
+
+        first = {"Sequence": {"id": "A", "type_id": 0}}
+        other = {"Sequence": {"id": "B", "type_id": second}}
+        names = dict.fromkeys(self.config[field] for field in (*before, *between, *after))
+        self.fields["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [*tokens(before), first, *tokens(after)],
+            "pair": [*tokens(before), first, *tokens(between), other, *tokens(after, second)],
+            "special_tokens": {
+                name: {"id": name, "ids": [token_ids[name]], "tokens": [name]} for name in names
+            },
+        }
+
+
+def _draft(
+    vocabulary: PieceVocabulary,
+    max_length: int | None,
+    has_segments: bool,
+    complete: bool = False,
+    pad_last: bool = False,
+) -> _Draft:
+    """Builds the tokenizer of an encoder. `token_names` documents `complete` and `pad_last`."""
     if isinstance(vocabulary, TokenizerJsonVocabulary):
         raise UserError(
             "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face: "
             "save in macaron_tf's own format, or copy tokenizer.json from the original folder"
         )
-    for vocabulary_class, write in _WRITERS.items():
-        if isinstance(vocabulary, vocabulary_class):
-            names, special = token_names(vocabulary, complete, pad_last)
-            return write(vocabulary, names, special, max_length, has_segments)
-    raise UserError(
-        f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
-        "tokenizers: export a SavedModel by `macaron export`, which includes the "
-        "tokenizer"
-    )
+    write = next((w for kind, w in _WRITERS.items() if isinstance(vocabulary, kind)), None)
+    if write is None:
+        raise UserError(
+            f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
+            "tokenizers: export a SavedModel by `macaron export`, which includes the tokenizer"
+        )
+    names, special = token_names(vocabulary, complete, pad_last)
+    draft = write(vocabulary, names, special)
+    draft.finish(vocabulary, names, special, max_length, has_segments)
+    if not draft.fields:
+        return draft
+    between, second = ["sep_token"] * vocabulary.pair_separators, int(has_segments)
+    if vocabulary.cls_last:
+        draft.set_frame([], between, ["sep_token", "cls_token"], second, CLS_SEGMENT)
+    else:
+        draft.set_frame(["cls_token"], between, ["sep_token"], second)
+    return draft
+
+
+def _added_token(token_id: int, name: str, special: bool) -> dict[str, Any]:
+    """Builds the entry for the token `name` in the field `added_tokens` of `tokenizer.json`."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
+    return {"id": token_id, "content": name, **flags, "special": special}
+
+
+def _ids_of(names: Sequence[str]) -> dict[str, int]:
+    """Returns the id of each token by its name."""
+    return {name: token_id for token_id, name in enumerate(names) if name}
+
+
+def _bpe(token_ids: Mapping[str, int], merges: Sequence[Sequence[str]], **fields) -> dict[str, Any]:
+    """Builds the field `model` of a BPE's `tokenizer.json`; `fields` differ from the defaults."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "fuse_unk": False,
+        "byte_fallback": False,
+        **fields,
+        "vocab": token_ids,
+        "merges": [[*merge] for merge in merges],
+    }
+
+
+def _pair_files(
+    token_ids: Mapping[str, int], merges: Sequence[str], first_line: str = "#version: 0.2\n"
+) -> dict[str, bytes]:
+    lines = first_line + "".join(f"{merge}\n" for merge in merges)
+    return {"vocab.json": json_bytes(token_ids), "merges.txt": lines.encode()}
 
 
 # Names of the special tokens in vocabularies that are trained here, as in RoBERTa and XLM-R.
@@ -115,156 +341,113 @@ def token_names(
 
 
 def _wordpiece(
-    vocabulary: WordPieceVocabulary,
-    names: Sequence[str],
-    special: Mapping[str, str],
-    max_length: int | None,
-    has_segments: bool,
-) -> dict[str, bytes]:
-    parts = {
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": vocabulary.lower_case,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    vocabulary: WordPieceVocabulary, names: Sequence[str], special: Mapping[str, str]
+) -> _Draft:
+    fields = {
+        "normalizer": parts.bert_normalizer(vocabulary.lower_case),
+        "pre_tokenizer": parts.BERT_WORDS,
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
-            "vocab": ids_of(names),
+            "vocab": _ids_of(names),
         },
     }
-    options = {
+    config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": vocabulary.lower_case,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    files = assemble(vocabulary, names, parts, options, special, max_length, has_segments)
-    return {"vocab.txt": vocabulary.contents(), **files}
-
-
-def ids_of(names: Sequence[str]) -> dict[str, int]:
-    """Returns the id of each token by its name."""
-    return {name: token_id for token_id, name in enumerate(names) if name}
+    return _Draft(fields, config, {"vocab.txt": vocabulary.contents()})
 
 
 def _byte_pairs(
-    vocabulary: BytePairVocabulary,
-    names: Sequence[str],
-    special: Mapping[str, str],
-    max_length: int | None,
-    has_segments: bool,
-) -> dict[str, bytes]:
-    token_ids = ids_of(names)
+    vocabulary: BytePairVocabulary, names: Sequence[str], special: Mapping[str, str]
+) -> _Draft:
+    token_ids, pairs = _ids_of(names), [merge.split(" ") for merge in vocabulary.merges]
     # The steps of `BytePairVocabulary.normalized`.
-    steps = [*BYTE_CLEANING]
-    steps += [NFC] if vocabulary.composed else []
-    steps += LOWER if vocabulary.lower_case else []
+    steps = [*parts.BYTE_CLEANING]
+    steps += [parts.NFC] if vocabulary.composed else []
+    steps += parts.LOWER if vocabulary.lower_case else []
     prefix, has_split = vocabulary.add_prefix_space, vocabulary.pattern != "gpt2"
     byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
     pre_tokenizer = {**byte_level, "use_regex": not has_split}
     if has_split:
-        pre_tokenizer = {
-            "type": "Sequence",
-            "pretokenizers": [split(vocabulary.pattern), pre_tokenizer],
-        }
-    parts = {
+        steps_of_split = [parts.split(vocabulary.pattern), pre_tokenizer]
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": steps_of_split}
+    fields = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": pre_tokenizer,
         "decoder": {**byte_level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": vocabulary.pattern == "llama3",
-            "vocab": token_ids,
-            "merges": [merge.split(" ") for merge in vocabulary.merges],
-        },
+        "model": _bpe(token_ids, pairs, ignore_merges=vocabulary.pattern == "llama3"),
     }
-    options = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    merges = "".join(f"{merge}\n" for merge in vocabulary.merges)
-    return {
-        "vocab.json": json_bytes(token_ids),
-        "merges.txt": f"#version: 0.2\n{merges}".encode(),
-        **assemble(vocabulary, names, parts, options, special, max_length, has_segments),
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
+    return _Draft(fields, config, _pair_files(token_ids, vocabulary.merges))
+
+
+def _gpt(
+    vocabulary: CharacterPairVocabulary, names: Sequence[str], special: Mapping[str, str]
+) -> _Draft:
+    """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK.
+
+    Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
+    `</w>`.
+    """
+    token_ids, pairs = _ids_of(names), [merge.split(" ") for merge in vocabulary.merges]
+    unknown = special["unk_token"]
+    fields = {
+        "normalizer": parts.bert_normalizer(lower_case=True, strip_accents=True),
+        "pre_tokenizer": parts.BERT_WORDS,
+        "decoder": {"type": "BPEDecoder", "suffix": WORD_END},
+        "model": _bpe(token_ids, pairs, unk_token=unknown, end_of_word_suffix=WORD_END),
     }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return _Draft(fields, config, _pair_files(token_ids, vocabulary.merges))
 
 
 def _sentencepiece(
-    vocabulary: SentencePieceVocabulary,
-    names: Sequence[str],
-    special: Mapping[str, str],
-    max_length: int | None,
-    has_segments: bool,
-) -> dict[str, bytes]:
-    """Builds the files of a SentencePiece tokenizer, unigram or BPE.
-
-    Raises:
-        UserError: the vocabulary normalizes punctuation.
-    """
+    vocabulary: SentencePieceVocabulary, names: Sequence[str], special: Mapping[str, str]
+) -> _Draft:
+    """Builds a SentencePiece tokenizer, unigram or BPE."""
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
-    pieces, token_ids = list(zip(names, scores, strict=True)), ids_of(names)
-    model_file, unknown = _model_file(vocabulary, model, names), special["unk_token"]
-    byte_fallback = vocabulary.byte_fallback
+    pieces, token_ids = list(zip(names, scores, strict=True)), _ids_of(names)
+    unknown, byte_fallback = special["unk_token"], vocabulary.byte_fallback
     if vocabulary.model_type == "unigram":
-        model_field = {
-            "type": "Unigram",
-            "unk_id": token_ids[unknown],
-            "vocab": [[*p] for p in pieces],
-        }
-        model_field["byte_fallback"] = byte_fallback
+        model_field = {"type": "Unigram", "unk_id": token_ids[unknown]}
+        model_field |= {"vocab": [[*piece] for piece in pieces], "byte_fallback": byte_fallback}
     else:
-        model_field = {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": unknown,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": byte_fallback,
-            "vocab": token_ids,
-            "merges": derived_merges(pieces, {*special.values()}),
-        }
+        flags = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
+        merges = derived_merges(pieces, {*special.values()})
+        affixes = dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"))
+        model_field = _bpe(token_ids, merges, **affixes, **flags)
     prefix = model.normalizer_spec.add_dummy_prefix
-    words = metaspace("always" if prefix else "never")
-    steps = [WHITE_SPACE, words] if vocabulary.spaces else [words]
-    parts = {
+    words = parts.metaspace("always" if prefix else "never")
+    steps = [parts.WHITE_SPACE, words] if vocabulary.spaces else [words]
+    fields = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": words,
         "model": model_field,
     }
     if not model.normalizer_spec.remove_extra_whitespaces:  # a word may begin with several spaces
-        steps = [PREPEND, SPACES] if prefix else [SPACES]
-        decoders = [replacement(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+        steps = [parts.PREPEND, parts.SPACES] if prefix else [parts.SPACES]
+        decoders = [parts.replacement(WORD_START, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
         decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
         normalizer, words = {"type": "Sequence", "normalizers": steps}, None
         if vocabulary.shares_space:
-            normalizer, words = None, metaspace("first", is_split=False)
-        parts |= {
+            normalizer, words = None, parts.metaspace("first", is_split=False)
+        fields |= {
             "normalizer": normalizer,
             "pre_tokenizer": words,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
-    options = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "do_lower_case": vocabulary.normalization.lower_case,
-    }
-    return {
-        "spiece.model": model_file,
-        **assemble(vocabulary, names, parts, options, special, max_length, has_segments),
-    }
+    lower_case = vocabulary.normalization.lower_case
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": lower_case}
+    return _Draft(fields, config, {"spiece.model": _model_file(vocabulary, model, names)})
 
 
 def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
@@ -293,42 +476,32 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     config, spec = vocabulary.normalization, model.normalizer_spec
     if config.punctuation:
         raise UserError(
-            "the vocabulary normalizes punctuation by Moses' rules, which Hugging Face's "
-            "tokenizers do not support: train a translator with --set "
-            "data.normalization.punctuation=False, or export a SavedModel by `macaron "
-            "export`, which includes the tokenizer"
+            "Hugging Face's tokenizers cannot normalize punctuation by Moses' rules: train with "
+            "--set data.normalization.punctuation=False, or export a SavedModel by `macaron export`"
         )
-    steps = []
-    if vocabulary.fold_accents:
-        steps = [*FOLDING]
-    steps += [] if vocabulary.verbatim else [CONTROLS]
-    if config.remove_nonprinting:
-        steps.append(NONPRINTING)
-    steps += LOWER if config.lower_case else []
-    steps += [] if vocabulary.verbatim else [STRIP]
+    cleans = not vocabulary.verbatim
+    flags = (vocabulary.fold_accents, cleans, config.remove_nonprinting, config.lower_case)
+    steps = [step for flag, group in zip(flags, parts.STEPS, strict=True) if flag for step in group]
+    steps += [parts.STRIP] if cleans else []
     if spec.precompiled_charsmap:
         if vocabulary.fold_accents:  # NFKD decomposes Hangul, which `Precompiled` does not compose
-            steps.append(NFC)
+            steps.append(parts.NFC)
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
     if spec.remove_extra_whitespaces:
-        steps += [STRIP, SINGLE_SPACES]
+        steps += [parts.STRIP, parts.SINGLE_SPACES]
     return steps
 
 
 def _moses(
-    vocabulary: MosesPairVocabulary,
-    names: Sequence[str],
-    special: Mapping[str, str],
-    max_length: int | None,
-    has_segments: bool,
-) -> dict[str, bytes]:
-    """Builds the files of an XLM tokenizer.
+    vocabulary: MosesPairVocabulary, names: Sequence[str], special: Mapping[str, str]
+) -> _Draft:
+    """Builds an XLM tokenizer.
 
-    The files do not include `tokenizer.json`, because transformers' XLMTokenizer splits words by
-    Moses' rules in Python.
+    It has no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
+    Python.
     """
-    token_ids = ids_of(names)
+    token_ids = _ids_of(names)
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
     config = {
         "tokenizer_class": "XLMTokenizer",
@@ -339,120 +512,8 @@ def _moses(
         "additional_special_tokens": [n for n in token_ids if re.fullmatch(r"<special\d+>", n)],
         "lang2id": languages,
         "id2lang": {language_id: name for name, language_id in languages.items()},
-        "model_max_length": max_length or ANY_LENGTH,
     }
-    return {
-        "vocab.json": json_bytes(token_ids),
-        "merges.txt": "".join(f"{merge}\n" for merge in vocabulary.merges).encode(),
-        "tokenizer_config.json": json_bytes(config),
-    }
-
-
-def assemble(
-    vocabulary: PieceVocabulary,
-    names: Sequence[str],
-    parts: Mapping[str, Any],
-    options: Mapping[str, Any],
-    special: Mapping[str, str],
-    max_length: int | None,
-    has_segments: bool = True,
-) -> dict[str, bytes]:
-    """Builds `tokenizer.json` and `tokenizer_config.json`.
-
-    Args:
-        vocabulary, max_length, has_segments: see `tokenizer_files`.
-        names: see `token_names`.
-        parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
-        options: further fields of `tokenizer_config.json`.
-        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
-            of the special token.
-    """
-    token_ids = ids_of(names)
-    special_ids = {name: token_ids[name] for name in special.values()}
-    added = [added_token(token_id, name, special=True) for name, token_id in special_ids.items()]
-    for token in added:
-        token["lstrip"] = vocabulary.mask_takes_space and token["content"] == special.get(
-            "mask_token"
-        )
-    for name, token_id in vocabulary.added.items():
-        token = added_token(token_id, name, special=False)
-        added.append({**token, "normalized": name not in vocabulary.unnormalized})
-    inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
-    tokenizer_json = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": sorted(added, key=lambda token: token["id"]),
-        "post_processor": post_processor(vocabulary, special, special_ids, has_segments),
-        **parts,
-    }
-    config = {
-        **options,
-        **special,
-        "model_max_length": max_length or ANY_LENGTH,
-        "model_input_names": inputs,
-    }
-    return {
-        "tokenizer.json": json_bytes(tokenizer_json),
-        "tokenizer_config.json": json_bytes(config),
-    }
-
-
-def added_token(token_id: int, name: str, special: bool) -> dict[str, Any]:
-    """Builds the entry for the token `name` with the id `token_id` in the field `added_tokens`.
-
-    The field belongs to `tokenizer.json`. `special` is whether the token is a special token.
-    """
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
-    return {"id": token_id, "content": name, **flags, "special": special}
-
-
-def post_processor(
-    vocabulary: PieceVocabulary,
-    special: Mapping[str, str],
-    special_ids: Mapping[str, int],
-    has_segments: bool,
-) -> dict[str, Any]:
-    """Builds the field `post_processor` of `tokenizer.json`.
-
-    The post-processor adds special tokens to a text or a pair of texts, as the vocabulary's model
-    expects them. `assemble` documents the arguments.
-    """
-    start, end = special["cls_token"], special["sep_token"]
-    second = 1 if has_segments else 0
-    single = [special_token(start), text("A"), special_token(end)]
-    between = [special_token(end)] * (vocabulary.pair_separators - 1)
-    pair = [*single, *between, text("B", second), special_token(end, second)]
-    if vocabulary.cls_last:
-        last = special_token(start, CLS_SEGMENT)
-        single, pair = [*single[1:], last], [*pair[1:], last]
-    return template(single, pair, {name: special_ids[name] for name in (start, end)})
-
-
-def special_token(name: str, segment: int = 0) -> dict[str, Any]:
-    """Builds the part of a template for a special token."""
-    return {"SpecialToken": {"id": name, "type_id": segment}}
-
-
-def text(name: str, segment: int = 0) -> dict[str, Any]:
-    """Builds the part of a template for a text, which is called "A" or "B"."""
-    return {"Sequence": {"id": name, "type_id": segment}}
-
-
-def template(
-    single: Sequence[dict[str, Any]], pair: Sequence[dict[str, Any]], special_ids: Mapping[str, int]
-) -> dict[str, Any]:
-    """Builds a post-processor from the parts of a row with one text and of a row with two texts.
-
-    `special_ids` maps the name of each special token in the parts to its id.
-    """
-    tokens = {name: {"id": name, "ids": [n], "tokens": [name]} for name, n in special_ids.items()}
-    return {
-        "type": "TemplateProcessing",
-        "single": [*single],
-        "pair": [*pair],
-        "special_tokens": tokens,
-    }
+    return _Draft({}, config, _pair_files(token_ids, vocabulary.merges, first_line=""))
 
 
 _WRITERS = {
