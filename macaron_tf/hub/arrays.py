@@ -192,7 +192,7 @@ def _refuse_quantized(file: pathlib.Path, dtypes: Mapping[str, str]) -> None:
 # Output bias of the unused rows that pad an embedding table to a multiple of 8. With this bias, the
 # unused rows have probability 0, and the probabilities of the tokens do not change. float16 cannot
 # represent -1e5.
-UNUSED_TOKEN_BIAS = -1e4
+_UNUSED_TOKEN_BIAS = -1e4
 
 
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -270,20 +270,20 @@ def transformer_layer(
     }
 
 
-def padded_rows(
-    size: int, missing: float = 0.0, fill_row: int | None = None
-) -> Callable[[np.ndarray], np.ndarray]:
+def padded_rows(size: int, is_bias: bool = False, fill_row: int | None = None) -> Transform:
     """Returns a function that appends rows to an embedding table `(V', ...)`, up to `size` rows.
 
     The returned function raises a UserError if the table has more rows.
 
     Args:
         size: number of rows in the result.
-        missing: value of all entries in the appended rows.
-        fill_row: index of the row that is appended instead of `missing`.
+        is_bias: whether the table is an output bias. The appended rows are then
+            `_UNUSED_TOKEN_BIAS`, and otherwise 0.
+        fill_row: index of the row that is appended instead.
     """
 
     def pad(array: np.ndarray) -> np.ndarray:
+        missing = _UNUSED_TOKEN_BIAS if is_bias else 0.0
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[: len(array)] = array
         if fill_row is not None:

@@ -122,11 +122,8 @@ class ForeignConfig:
         if not file.is_file():
             return {name: value for name, value in self.fields.items() if name in _GENERATION}
         # Without its marks, the file takes precedence over `config.json`.
-        return {
-            name: value
-            for name, value in read_json(file).items()
-            if name not in ("_from_model_config", "transformers_version")
-        }
+        marks = ("_from_model_config", "transformers_version")
+        return {name: value for name, value in read_json(file).items() if name not in marks}
 
     def get(self, field: str, default=None) -> Any:
         """Returns the value of a field, or `default` if the field is missing.
@@ -150,12 +147,7 @@ class ForeignConfig:
                 file=sys.stderr,
             )
 
-    def number(
-        self,
-        field: str,
-        default: int | float | None = None,
-        value_type: type[int] | type[float] = int,
-    ) -> int | float:
+    def number(self, field: str, default: float | None = None, value_type: type = int) -> Any:
         """Returns the value of a field with a number or a bool, converted to the field's type.
 
         Args:

@@ -128,7 +128,6 @@ class SequenceFamily(Family):
         state = self._state(model, rows)
         if pad_last:
             _shift_start_to_zero(state, config)
-        tokenizer = {}
         if model.vocabulary:
             options = model.answers or model.ends
             sentinels = special.sentinels or range(model.vocabulary.pieces, len(rows))
@@ -144,10 +143,10 @@ class SequenceFamily(Family):
                 # MarianMT's tokenizer reads two files, for source and target.
                 model_file = tokenizer.pop("spiece.model")
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
+            files |= tokenizer
         return HuggingFaceFolder(
             config={**fields, **token_ids, "is_encoder_decoder": True},
             state=state,
-            tokenizer=tokenizer,
             pipeline="translation" if model.decoding else "text2text-generation",
             files=files,
         )

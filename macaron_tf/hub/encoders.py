@@ -10,33 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.hub.arrays import (
-    UNUSED_TOKEN_BIAS,
-    Arrays,
-    Raw,
-    Table,
-    assign_weights,
-    check_pieces,
-    padded_rows,
-    read_state,
-)
-from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import (
-    TASKS,
-    Family,
-    ModelFolder,
-    TaskHead,
-    build_model,
-    missing_head,
-)
-from macaron_tf.hub.heads import (
-    HEAD_ACTIVATIONS,
-    ReadHead,
-    find_head,
-    head_fields,
-    head_state,
-    pooler_activation,
-)
+from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, check_pieces, padded_rows
+from macaron_tf.hub.family import TASKS, Family, ModelFolder, TaskHead, build_model, missing_head
+from macaron_tf.hub.heads import ReadHead, find_head, head_fields, head_state, other_activation
 from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
@@ -89,48 +65,39 @@ class EncoderFamily(Family):
     checks_padding: bool = False
     positions_from_padding: bool = False
 
-    def languages(self, config: ForeignConfig) -> tuple[str, ...]:
-        """Returns the languages of the language embeddings, in the order of their ids."""
-        return ()
-
     def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
         """Reads the tokenizer in a folder. `None` means that the folder has no tokenizer files."""
         return read_vocabulary(folder.path, folder.lower_case)
-
-    def model_fields(self, model: Pretrained) -> dict[str, Any]:
-        """Returns fields of `config.json` that do not depend on the network's configuration."""
-        return {}
 
     def read(self, folder: ModelFolder) -> Pretrained:
         config, has_task = folder.config, folder.has_task
         settings = self.read_settings(config)
         padding = config.number("pad_token_id", self.padding_id)
-        languages = self.languages(config)
         vocabulary = folder.vocabulary or self.read_vocabulary(folder)
         if vocabulary and self.checks_padding and vocabulary.special.pad != padding:
             tokenizer = f"the tokenizer's {vocabulary.special.pad}"
             raise config.refusal(f"pad_token_id={padding}", tokenizer)
-        arrays = self.arrays(read_state(folder.path))
+        arrays = self.read_arrays(folder)
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
             settings["max_length"] -= padding + 1
-        table = dict(self.table)
-        if self.segments:
-            table["embeddings/segments"] = Raw(self.segments)
-        if settings.get("positions", "learned") == "learned":
-            table["embeddings/positions/table"] = Raw(self.positions)
         # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
         ignored = (*self.bias, "position_ids", "token_type_ids")
-        family = dataclasses.replace(self, table=table, ignored_suffixes=ignored)
+        family = dataclasses.replace(self, table=self.whole_table(), ignored_suffixes=ignored)
         head = find_head(self, config, arrays, settings) if has_task else None
         encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
-        languages = languages if settings.get("num_languages") else ()
         missing = "" if head or not has_task else missing_head(config, encoder.unread)
-        return dataclasses.replace(encoder, languages=languages, missing_head=missing)
+        return dataclasses.replace(encoder, missing_head=missing)
 
     def is_tried(self, model: Pretrained) -> bool:
         # XLNet, which alone has these positions, is a kind of family of its own.
         return super().is_tried(model) and model.config.positions != "transformer_xl"
+
+    def whole_table(self, **options) -> dict[str, Any]:
+        """Returns `table` with entries for embeddings; `options` are those of the positions."""
+        segments = {"embeddings/segments": Raw(self.segments)} if self.segments else {}
+        positions = {"embeddings/positions/table": Raw(self.positions, **options)}
+        return {**segments, **positions, **self.table}
 
     def pretraining_network(
         self, arrays: Arrays, settings: Mapping[str, Any], table: Table
@@ -138,7 +105,7 @@ class EncoderFamily(Family):
         """Builds the network for a model without a task head, and fields of `Pretrained`."""
         bias = next(filter(arrays.has, self.bias), None)
         if bias:
-            pad = padded_rows(settings["vocab_size"], UNUSED_TOKEN_BIAS)
+            pad = padded_rows(settings["vocab_size"], is_bias=True)
             table = {**table, "masked_language/bias": Raw(bias, transform=pad)}
         parts = map(table.get, ("pooler/dense", "sentence_pair/dense"))
         has_pair, options = all(map(arrays.has_layer, parts)), self.head_options if bias else None
@@ -153,11 +120,8 @@ class EncoderFamily(Family):
             # Hugging Face's head is one linear layer.
             name = network_class.__name__
             return f"the head of {name}, which has two layers with an activation between,"
-        if activation := pooler_activation(network):
-            head = self.tasks[network_class]
-            supported = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
-            if activation not in supported:
-                return f"pooler_activation={activation!r}"
+        if activation := other_activation(network, self):
+            return f"pooler_activation={activation!r}"
         if _replaced_token_head(model) and "replaced_token/dense" not in self.heads:
             return "a replaced token detection head"
         if not _has_masked_head(model):
@@ -166,11 +130,8 @@ class EncoderFamily(Family):
         # The options that affect the head's logits.
         defaults = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
         ours, theirs = {**defaults, **network.head_options}, {**defaults, **self.head_options}
-        return ", ".join(
-            f"the masked language head's {name}={ours[name]!r}"
-            for name in defaults
-            if ours[name] != theirs[name]
-        )
+        differing = [name for name in defaults if ours[name] != theirs[name]]
+        return ", ".join(f"the masked language head's {name}={ours[name]!r}" for name in differing)
 
     def write(self, model: Pretrained) -> HuggingFaceFolder:
         """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
@@ -181,25 +142,23 @@ class EncoderFamily(Family):
         network, config, head = model.network, model.config, self._written_head(model)
         rows, is_bare = kept_rows(model), head.class_suffix == "Model"
         pooled = network if isinstance(network, SiameseEncoder) else model
-        files = {}
-        if pooled.pooling and is_bare:
+        is_pooled = bool(pooled.pooling and is_bare)
+        files = self.tokenizer_files(model) if model.vocabulary else {}
+        if is_pooled:
             length = model.max_length or config.longest
-            files = sentence_files(pooled.pooling, pooled.normalize, config.hidden_dim, length)
+            files |= sentence_files(pooled.pooling, pooled.normalize, config.hidden_dim, length)
         return HuggingFaceFolder(
             config=self._written_config(model, head, len(rows)),
             state=self._state(model, head, rows, "" if is_bare else self.prefix),
-            tokenizer=self.tokenizer_files(model.vocabulary, config) if model.vocabulary else {},
-            pipeline="sentence-similarity" if files else head.pipeline,
-            library="sentence-transformers" if files else "transformers",
+            pipeline="sentence-similarity" if is_pooled else head.pipeline,
+            library="sentence-transformers" if is_pooled else "transformers",
             files=files,
             notes=tuple(self._notes(model, head)),
         )
 
-    def tokenizer_files(
-        self, vocabulary: PieceVocabulary, config: EncoderConfig
-    ) -> dict[str, bytes]:
-        has_segments = config.num_segments > 1
-        return tokenizer_files(vocabulary, max_length=config.longest, has_segments=has_segments)
+    def tokenizer_files(self, model: Pretrained) -> dict[str, bytes]:
+        length, has_segments = model.config.longest, model.config.num_segments > 1
+        return tokenizer_files(model.vocabulary, max_length=length, has_segments=has_segments)
 
     def _written_head(self, model: Pretrained) -> TaskHead:
         """Returns the Hugging Face model class for a network, with or without a head."""
@@ -240,7 +199,6 @@ class EncoderFamily(Family):
         fields["pad_token_id"] = special.pad
         if model.vocabulary and special.rows is None:
             fields |= {"bos_token_id": special.begin, "eos_token_id": special.end}
-        fields |= self.model_fields(model)
         if isinstance(model.network, TASKS):
             fields |= head_fields(model, self, type(model.network))
         return fields
@@ -258,12 +216,9 @@ class EncoderFamily(Family):
 
         table = {
             "tokens/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
-            "embeddings/positions/table": Raw(self.positions, inverse=positions),
             "masked_language/bias": Raw(self.bias[0], inverse=lambda bias: bias[rows]),
-            **self.table,
+            **self.whole_table(inverse=positions),
         }
-        if self.segments:
-            table["embeddings/segments"] = Raw(self.segments)
         state = layer_state(model.encoder, table, prefix)
         if self.segments and not config.num_segments:
             state[prefix + self.segments] = np.zeros((1, config.embedding_width), "float32")
@@ -275,10 +230,8 @@ class EncoderFamily(Family):
         if replaced_token_head := _replaced_token_head(model):
             layers = [replaced_token_head]
         elif _has_masked_head(model):
-            layers = [
-                network.masked_language,
-                *([network.sentence_pair] if head.has_pooler else []),
-            ]
+            heads = (network.masked_language, network.sentence_pair)
+            layers = [*heads[: 2 if head.has_pooler else 1]]
         for layer in layers:
             state |= layer_state(layer, {**table, **self.heads})
         return state
@@ -356,21 +309,19 @@ def import_encoder(
     table = {**family.table, **family.heads, "tokens/table": padded_rows(size)(tokens)}
     if task_head:
         network = build_model(task_head.network_class, settings, **task_head.options)
-        assign_weights(network, arrays, {**table, **task_head.head.table})
+        assign_weights(network, arrays, {**table, **task_head.table})
         unread = family.check_unread(arrays)
         fields = {"special": special, "unread": unread, **task_head.fields}
         return Pretrained(network, family.catalog, None, vocabulary, **fields)
     network, fields = family.pretraining_network(arrays, settings, table)
     config = network.config
-    heads = {
-        "pooler": lambda: Pooler(name="pooler"),
-        "replaced_token": lambda: ReplacedTokenHead(config.activation, name="replaced_token"),
-    }
-    for name, make in heads.items():
-        if arrays.has_layer(table.get(f"{name}/dense")):
-            head = make()
-            head.build((None, None, config.hidden_dim))
-            assign_weights(head, arrays, table)
-            fields[name] = head
-    fields["unread"] = family.check_unread(arrays)
-    return Pretrained(network, family.catalog, vocabulary=vocabulary, special=special, **fields)
+    heads: dict[str, keras.layers.Layer] = {}
+    if arrays.has_layer(table.get("pooler/dense")):
+        heads["pooler"] = Pooler(name="pooler")
+    if arrays.has_layer(table.get("replaced_token/dense")):
+        heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
+    for head in heads.values():
+        head.build((None, None, config.hidden_dim))
+        assign_weights(head, arrays, table)
+    fields |= {"vocabulary": vocabulary, "special": special, **heads}
+    return Pretrained(network, family.catalog, unread=family.check_unread(arrays), **fields)

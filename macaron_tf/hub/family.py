@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Arrays, Table, TorchArrays
+from macaron_tf.hub.arrays import Arrays, Table, TorchArrays, read_state
 from macaron_tf.hub.config import ForeignConfig, shortest_period
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.io.paths import refuse_damage
@@ -67,7 +67,7 @@ class TaskHead:
     activation_field: str = ""
 
 
-def pooled_heads(table: Table, **options) -> dict[type, TaskHead]:
+def text_heads(table: Table, **options) -> dict[type, TaskHead]:
     """Heads of the classes for whole texts and multiple choice, by macaron_tf's model class."""
     classes = {
         EncoderClassifier: ("ForSequenceClassification", "text-classification"),
@@ -193,9 +193,8 @@ class Family(abc.ABC):
 
     def is_tried(self, model: Pretrained) -> bool:
         """Returns whether `model` may be written as this family."""
-        return isinstance(model.network, self.networks) and isinstance(
-            model.config, self.config_class
-        )
+        is_known = isinstance(model.network, self.networks)
+        return is_known and isinstance(model.config, self.config_class)
 
     def missing_part(self, model: Pretrained) -> str:
         """Describes a part of `model`, such as a head, that the family lacks; "" if it has all."""
@@ -274,6 +273,10 @@ class Family(abc.ABC):
             prefix = next(found, prefix)
         return TorchArrays(state, prefix, self.transpose_kernels)
 
+    def read_arrays(self, folder: ModelFolder) -> TorchArrays:
+        """Reads the weights in a Hugging Face folder."""
+        return self.arrays(read_state(folder.path))
+
     def check_unread(self, arrays: Arrays) -> tuple[str, ...]:
         """Checks that all required arrays were read, and returns the names of unread arrays.
 
@@ -283,12 +286,10 @@ class Family(abc.ABC):
             UserError: the output layer differs from the token embeddings, or a weight with a prefix
                 in `body_prefixes` was not read.
         """
-        tokens = arrays.array(*self.tokens)
-        if arrays.has(self.output_kernel) and not np.array_equal(
-            arrays.array(self.output_kernel), tokens
-        ):
+        kernel, tokens = self.output_kernel, arrays.array(*self.tokens)
+        if arrays.has(kernel) and not np.array_equal(arrays.array(kernel), tokens):
             raise UserError(
-                f"the {self.name} model has an output matrix {self.output_kernel} of its own, but "
+                f"the {self.name} model has an output matrix {kernel} of its own, but "
                 "only tied embeddings can be read: give another model"
             )
         unread = sorted({*arrays.arrays} - arrays.names_read)

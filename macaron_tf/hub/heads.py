@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.hub.arrays import Arrays, Table, find_entry
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import Family, TaskHead
+from macaron_tf.hub.family import Family
 from macaron_tf.hub.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models.tasks import (
@@ -39,7 +39,7 @@ _KINDS: dict[type, tuple[str, str]] = {
     EncoderQuestionAnswering: ("spans", ""),
 }
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
-HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
+_HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
 _NUM_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
 # Assumed maximum lengths, which other libraries do not record.
 _MAX_LENGTH, _MAX_LENGTH_SPANS = 128, 384
@@ -53,14 +53,14 @@ class ReadHead:
         network_class: macaron_tf class of the network, such as `EncoderClassifier`.
         options: constructor arguments of `network_class` in addition to the configuration, such as
             `num_classes`.
-        head: the other library's model class for the task.
+        table: mapping of weight names for the layers of the head.
         fields: arguments of `Pretrained` that the head determines: `labels` (class names),
             `labelled` (task and maximum lengths) and `results` (metrics).
     """
 
     network_class: type[keras.Model]
     options: Mapping[str, Any]
-    head: TaskHead
+    table: Table
     fields: Mapping[str, Any]
 
 
@@ -124,7 +124,7 @@ def find_head(
         has_rate = config.get(field) is not None
         options["head_dropout"] = config.number(field, rate) if has_rate else rate
     if network_class in (EncoderClassifier, EncoderMultipleChoice):
-        activations, default = {name: name for name in HEAD_ACTIVATIONS}, head.activation
+        activations, default = {name: name for name in _HEAD_ACTIVATIONS}, head.activation
         if field := head.activation_field:
             default = config.choice(field, activations, default)
         options["pooler_activation"] = default
@@ -135,7 +135,7 @@ def find_head(
     )
     labelled = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
     fields = {"labels": labels, "labelled": labelled, "results": {"metrics": metrics}}
-    return ReadHead(network_class, options, head, fields)
+    return ReadHead(network_class, options, head.table, fields)
 
 
 def _default_limits(
@@ -229,6 +229,15 @@ def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[
         is_classifier = layer.num_classes > 1
         fields["problem_type"] = "single_label_classification" if is_classifier else "regression"
     return fields
+
+
+def other_activation(network: keras.Model, family: Family) -> str | None:
+    """Returns the activation of a network's pooler if the family's head does not support it."""
+    activation, head = pooler_activation(network), family.tasks.get(type(network))
+    if activation is None or head is None:
+        return None
+    supported = _HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
+    return None if activation in supported else activation
 
 
 def pooler_activation(network: keras.Model) -> str | None:

@@ -39,16 +39,13 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
             or for a part or setting of the model.
     """
     model.require_floats()
-    families = [
-        family for family in (*FAMILIES.values(), MACARON_LANGUAGE) if family.is_tried(model)
-    ]
+    families = [*FAMILIES.values(), MACARON_LANGUAGE]
+    families = [family for family in families if family.is_tried(model)]
     if not families:
-        description = type(model.network).__name__
+        kind = type(model.network).__name__
         if isinstance(model.network, Model):  # other Keras networks have no configuration
-            description += f" with {type(model.config).__name__}"
-        raise UserError(
-            f"{description} has no counterpart in Hugging Face's transformers: {_INSTEAD}"
-        )
+            kind += f" with {type(model.config).__name__}"
+        raise UserError(f"{kind} has no counterpart in Hugging Face's transformers: {_INSTEAD}")
     kind = type(model.vocabulary)
     families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
     family = _find_family(families, model)
@@ -69,8 +66,7 @@ def _find_family(families: Sequence[Family], model: Pretrained) -> Family:
     lacking = []  # number of settings that a family lacks, one of them or a part, and its name
     for family in families:
         settings = family.unsupported_settings(model.config)
-        reasons = [f"{name}={value!r}" for name, value in settings.items()]
-        reasons = reasons or [family.missing_part(model)]
+        reasons = [f"{n}={v!r}" for n, v in settings.items()] or [family.missing_part(model)]
         if reasons == [""]:
             return family
         lacking.append((len(settings), reasons[0], family.name))
@@ -98,7 +94,7 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
         import safetensors.numpy
     folder = hugging_face_folder(model)
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
-    files = {"config.json": json_bytes(folder.config), **folder.tokenizer, **folder.files}
+    files = {"config.json": json_bytes(folder.config), **folder.files}
     files[checkpoints.CARD] = _card(model.card_facts, folder, location).encode()
 
     def write(directory: epath.Path) -> None:
@@ -120,10 +116,10 @@ def _card(facts: CardFacts, folder: HuggingFaceFolder, location: str) -> str:
     arguments = f'"{location}"{", trust_remote_code=True" if folder.auto_class else ""}'
     if package == "sentence_transformers":
         lines = [f"model = {package}.SentenceTransformer({arguments})"]
-        lines.append('vectors = model.encode(["A text."])')
+        lines += ['vectors = model.encode(["A text."])']
     else:
         lines = [f"model = {package}.{class_name}.from_pretrained({arguments})"]
-        if folder.tokenizer:
+        if "tokenizer_config.json" in folder.files:
             lines.append(f'tokenizer = {package}.AutoTokenizer.from_pretrained("{location}")')
             lines += [_GENERATE] if folder.pipeline in _GENERATORS else []
     remarks = "\n".join(f"- {note}" for note in folder.notes)

@@ -261,13 +261,15 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
 @_registered
 class EncoderTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base class of tokenizers", "Tokenizer for encoders")
+    """Tokenizer of an encoder (see `_Tokenizer`)."""
+
     backbone_cls = EncoderBackbone
 
 
 @_registered
 class LanguageModelTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base class of tokenizers", "Language model tokenizer")
+    """Tokenizer of a language model (see `_Tokenizer`)."""
+
     backbone_cls = LanguageModelBackbone
 
 

@@ -43,13 +43,12 @@ class KerasArrays(Arrays):
 
         The keys of `layers` replace the layers' own names in the variable paths.
         """
-        return cls(
-            {
-                f"{name}/{weight.path.partition('/')[2]}": keras.ops.convert_to_numpy(weight)
-                for name, layer in layers.items()
-                for weight in layer.weights
-            }
-        )
+        arrays = {}
+        for name, layer in layers.items():
+            for weight in layer.weights:
+                path = f"{name}/{weight.path.partition('/')[2]}"
+                arrays[path] = keras.ops.convert_to_numpy(weight)
+        return cls(arrays)
 
     def find(self, name: str) -> list[str]:
         return [path for path in self.arrays if f"/{path}".endswith(f"/{name}")]
@@ -117,8 +116,8 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
             and not re.search("^optimizer/|^save_counter/|OPTIMIZER_SLOT", name)
         }
     except (*FILE_ERRORS, *DAMAGE) as error:
-        why = first_line(error)
-        raise UserError(f"{directory} cannot be read ({why}): copy the checkpoint again") from error
+        why = f"{directory} cannot be read ({first_line(error)})"
+        raise UserError(f"{why}: download or copy the checkpoint again") from error
 
 
 def _keras_hub_layer(attention: str) -> Table:
@@ -146,13 +145,9 @@ _KERAS_HUB = EncoderFamily(
     bias=("masked_lm_head/output_bias",),
     ignored_suffixes=("masked_lm_head/embeddings",),  # the same table as the token embeddings
 )
-# Dict mapping the class of an encoder backbone to the name of its vocabulary file.
-_VOCABULARY_FILES = {
-    "BertBackbone": "vocabulary.txt",
-    "DistilBertBackbone": "vocabulary.txt",
-    "ElectraBackbone": "vocabulary.txt",
-    "RobertaBackbone": "vocabulary.json",
-}
+# Classes of backbones whose tokenizer is WordPiece, or byte-level BPE.
+_WORD_PIECES = ("BertBackbone", "DistilBertBackbone", "ElectraBackbone")
+_BYTE_PAIRS = ("RobertaBackbone", "GPT2Backbone")
 _KERAS_HUB_GPT2 = dataclasses.replace(
     GPT2,
     name="KerasHub's GPT-2",
@@ -236,7 +231,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     directory = pathlib.Path(directory)
     check_files(directory, "KerasHub preset", "config.json", "model.weights.h5")
     backbone_class = read_json(directory / "config.json").get("class_name")
-    supported = (*_VOCABULARY_FILES, "GPT2Backbone")
+    supported = (*_WORD_PIECES, *_BYTE_PAIRS)
     if backbone_class not in supported:
         found = f"{directory}/config.json has class_name={backbone_class!r}"
         raise UserError(f"{found}, but only {', '.join(supported)} can be read")
@@ -244,7 +239,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     task_class = task.is_file() and read_json(task).get("class_name")
     has_masked_lm = task_class == backbone_class.replace("Backbone", "MaskedLM")
     has_masked_lm = has_masked_lm and (directory / "task.weights.h5").is_file()
-    vocabulary_file = _VOCABULARY_FILES.get(backbone_class, "vocabulary.json")
+    vocabulary_file = f"vocabulary.{'txt' if backbone_class in _WORD_PIECES else 'json'}"
     vocabulary = read_keras_hub_vocabulary(directory, vocabulary_file)
     try:
         model_class = keras_hub.models.MaskedLM if has_masked_lm else keras_hub.models.Backbone
@@ -318,11 +313,8 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")
     file = directory / "bert_config.json"
     config = ForeignConfig(read_json(file), str(file))
-    settings = {
-        setting: config.number(field, value_type=type(default))
-        for setting, (field, default, *_) in BERT.settings.items()
-        if setting not in ("epsilon", "activation")
-    }
+    fields = [item for item in BERT.settings.items() if item[0] not in ("epsilon", "activation")]
+    settings = {n: config.number(f, value_type=type(default)) for n, (f, default) in fields}
     if config.get("embedding_size") is not None:
         config.require({"embedding_size": settings["hidden_dim"]})
     settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
@@ -334,12 +326,8 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     def layer_name(match: re.Match) -> str:
         return layer_names.get(int(match[1]), match[0])
 
-    arrays = KerasArrays(
-        {
-            re.sub(r"layer_with_weights-(\d+)", layer_name, name): array
-            for name, array in read_checkpoint(directory).items()
-        }
-    )
+    numbered, weights = r"layer_with_weights-(\d+)", read_checkpoint(directory).items()
+    arrays = KerasArrays({re.sub(numbered, layer_name, name): array for name, array in weights})
     family = _MODEL_GARDEN
     if arrays.has_layer(_NEXT_SENTENCE):
         table = {**family.table, "pooler/dense": _NEXT_SENTENCE}

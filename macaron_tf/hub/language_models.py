@@ -12,17 +12,9 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import (
-    UNUSED_TOKEN_BIAS,
-    Arrays,
-    Raw,
-    assign_weights,
-    check_pieces,
-    padded_rows,
-    read_state,
-)
+from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, check_pieces, padded_rows
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
-from macaron_tf.hub.family import Family, ModelFolder, TaskHead, build_model, missing_head
+from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, find_head, head_fields, unstandardized_weights
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
@@ -69,7 +61,7 @@ class LanguageFamily(Family):
     def read(self, folder: ModelFolder) -> Pretrained:
         config, has_task = folder.config, folder.has_task
         refuse_lower_case(folder.lower_case, folder.path)
-        settings, arrays = self.read_settings(config), self.arrays(read_state(folder.path))
+        settings, arrays = self.read_settings(config), self.read_arrays(folder)
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
         has_start = config.get("bos_token_id") is not None
@@ -154,18 +146,19 @@ class LanguageFamily(Family):
             if self.bias and bias.any():
                 notes.append("the output bias needs our PyTorch file: GPT-2 and Llama have none")
                 state[self.bias] = bias
-            default = {**token_ids, **_suppressed_tokens(model, rows)}
+            # Generation never produces a special token except [SEP].
+            ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
+            ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
+            default = {**token_ids, **({"suppress_tokens": ids} if ids else {})}
             files = {"generation_config.json": json_bytes(model.generation or default)}
         if self.bias:
             fields["output_bias"] = bool(bias.any())
-        tokenizer = {}
         if vocabulary := model.vocabulary:
-            tokenizer = language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
+            files |= language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
         written = self.written_fields(config, self.class_prefix + suffix, len(rows))
         return HuggingFaceFolder(
             config={**written, **token_ids, **fields},
             state=state,
-            tokenizer=tokenizer,
             pipeline=pipeline,
             files=files,
             notes=tuple(notes),
@@ -194,18 +187,6 @@ def _is_framed(model: Pretrained) -> bool:
     """Returns whether a model is a classifier that reads special tokens around each text."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
-
-
-def _suppressed_tokens(model: Pretrained, rows: np.ndarray) -> dict[str, Any]:
-    """Returns a dict with the generation setting `suppress_tokens`.
-
-    The setting suppresses all special tokens except [SEP]. The dict is empty if the Hugging Face
-    vocabulary has no such tokens. Without a vocabulary, PAD and [CLS] count as special tokens.
-    """
-    special = model.special
-    ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
-    ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
-    return {"suppress_tokens": ids} if ids else {}
 
 
 def _output_bias(model: Pretrained, rows: np.ndarray) -> np.ndarray:
@@ -252,9 +233,9 @@ def import_language_model(
         **family.table,
         "tokens/table": padded_rows(size)(tokens),
         # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
-        "language_head/bias": padded_rows(size, UNUSED_TOKEN_BIAS)(bias),
+        "language_head/bias": padded_rows(size, is_bias=True)(bias),
     }
-    head = task_head or ReadHead(LanguageModel, {}, TaskHead("", "", {}), {})
+    head = task_head or ReadHead(LanguageModel, {}, {}, {})
     fields, random_layers = head.fields, ()
     if not settings.get("tied", True):
         table["output_table/table"] = Raw(family.output_kernel, transform=padded_rows(size))
@@ -264,7 +245,7 @@ def import_language_model(
         family = dataclasses.replace(family, output_kernel="")
     if task_head:
         bias = np.zeros(head.options["num_classes"], "float32")
-        table |= {**head.head.table, "head/dense/bias": bias}
+        table |= {**head.table, "head/dense/bias": bias}
     settings = {**settings, "vocab_size": size, "pad_id": special.pad}
     network = build_model(head.network_class, settings, **head.options)
     assign_weights(network, arrays, table, random_layers)

@@ -19,18 +19,15 @@ class HuggingFaceFolder:
     Attributes:
         config: fields of `config.json`.
         state: dict mapping the name of a weight in the PyTorch model to its array.
-        tokenizer: dict mapping the name of a tokenizer file to its contents. The dict is empty if
-            there is no tokenizer.
         pipeline: name of the task on the Hugging Face Hub, such as "fill-mask". An empty string
             means that the model card names no task.
         library: name of the library that can load the folder.
-        files: dict mapping the path of a further file to its contents.
+        files: dict mapping the path of a further file, such as a tokenizer's, to its contents.
         notes: sentences about parts that are left out or added, for stderr and the model card.
     """
 
     config: Mapping[str, Any]
     state: Mapping[str, np.ndarray]
-    tokenizer: Mapping[str, bytes]
     pipeline: str = ""
     library: str = "transformers"
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
@@ -42,10 +39,8 @@ class HuggingFaceFolder:
 
         `None` means that the folder contains no code.
         """
-        auto_classes = {
-            reference.rpartition(".")[2]: name
-            for name, reference in self.config.get("auto_map", {}).items()
-        }
+        auto_map = self.config.get("auto_map", {}).items()
+        auto_classes = {reference.rpartition(".")[2]: name for name, reference in auto_map}
         return auto_classes.get(self.config["architectures"][0])
 
 
@@ -85,10 +80,8 @@ def layer_state(
         else:
             suffix = "bias" if variable_name in ("bias", "beta") else "weight"
             names = [f"{name}.{suffix}" for name in names]
-            parts = [
-                value.T if transpose_kernels and variable_name == "kernel" else value
-                for value in parts
-            ]
+            is_transposed = transpose_kernels and variable_name == "kernel"
+            parts = [value.T if is_transposed else value for value in parts]
         state |= {f"{prefix}{name}": value for name, value in zip(names, parts, strict=True)}
     return state
 

@@ -240,7 +240,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
             {"lang2id": {"en": 1}},
             "lang2id={'en': 1}, but lang2id must number the languages from 0",
         ),
-        ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but the padding token has id 1"),
+        ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but only the tokenizer's 1"),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):

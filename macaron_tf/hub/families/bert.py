@@ -3,7 +3,7 @@
 from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily, head_table
-from macaron_tf.hub.family import pooled_heads, token_heads
+from macaron_tf.hub.family import text_heads, token_heads
 from macaron_tf.text import WordPieceVocabulary
 
 LAYERS = transformer_layer(
@@ -31,7 +31,7 @@ BERT = EncoderFamily(
         **head_table("cls.predictions.transform."),
         "sentence_pair/dense": "cls.seq_relationship",
     },
-    tasks={**pooled_heads(LINEAR, has_pooler=True), **token_heads()},
+    tasks={**text_heads(LINEAR, has_pooler=True), **token_heads()},
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
     positions="embeddings.position_embeddings.weight",
     segments="embeddings.token_type_embeddings.weight",

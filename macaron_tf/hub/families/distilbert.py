@@ -4,7 +4,7 @@ from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.families.bert import LINEAR
-from macaron_tf.hub.family import pooled_heads, token_heads
+from macaron_tf.hub.family import text_heads, token_heads
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 
@@ -41,7 +41,7 @@ DISTILBERT = DistilBertFamily(
         "masked_language/norm": "vocab_layer_norm",
     },
     tasks={
-        **pooled_heads({"pooler/dense": "pre_classifier", **LINEAR}, activation="relu"),
+        **text_heads({"pooler/dense": "pre_classifier", **LINEAR}, activation="relu"),
         **token_heads(),
     },
     bias=("vocab_projector.bias",),

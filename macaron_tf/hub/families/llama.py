@@ -3,12 +3,7 @@
 from typing import Any
 
 from macaron_tf.hub.arrays import Table, transformer_layer
-from macaron_tf.hub.config import (
-    ACTIVATIONS,
-    ForeignConfig,
-    rotary_fields,
-    rotary_settings,
-)
+from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig, rotary_fields, rotary_settings
 from macaron_tf.hub.families.gpt import GPT2
 from macaron_tf.hub.language_models import CAUSAL, LanguageFamily
 from macaron_tf.models.config import EncoderConfig

@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, pooled_heads, token_heads
+from macaron_tf.hub.family import ModelFolder, text_heads, token_heads
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
@@ -228,7 +228,7 @@ MACARON = _MacaronFamily(
         "masked_language/norm": "masked_language.norm",
     },
     tasks={
-        **pooled_heads(_POOLED, activation_field="pooler_activation"),
+        **text_heads(_POOLED, activation_field="pooler_activation"),
         **token_heads("head.dense", "head.dense"),
     },
     bias=("masked_language.bias",),

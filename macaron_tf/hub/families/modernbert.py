@@ -12,7 +12,7 @@ from macaron_tf.hub.config import (
 )
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.families.bert import LINEAR
-from macaron_tf.hub.family import pooled_heads
+from macaron_tf.hub.family import text_heads
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
@@ -38,7 +38,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     whole = rotary_settings(config, rope.get(_GLOBAL) or {}, "global_rope_theta", 160_000.0)
     local = rotary_settings(config, rope.get(_LOCAL) or {}, "local_rope_theta", 10_000.0)
     if local["rotary_scaling"] != whole["rotary_scaling"]:
-        raise config.refusal("RoPE scaling that differs between layers", "one scaling")
+        raise config.refusal(f"different RoPE scaling for {_LOCAL} and {_GLOBAL}", "equal scaling")
     return {
         "summary": config.choice("classifier_pooling", _POOLINGS, "cls"),
         "attention_windows": windows,
@@ -60,10 +60,7 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
     return {
         "local_attention": next(filter(None, windows), 128),
         "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
-        "rope_parameters": {
-            layer_type: rotary_fields(base, config.rotary_scaling)
-            for layer_type, base in bases.items()
-        },
+        "rope_parameters": {n: rotary_fields(b, config.rotary_scaling) for n, b in bases.items()},
         **({"classifier_pooling": poolings[0]} if poolings else {}),
         # `None` replaces transformers' defaults, which are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
@@ -90,7 +87,7 @@ MODERNBERT = EncoderFamily(
         ),
     },
     heads=head_table("head.", "norm"),
-    tasks=pooled_heads(
+    tasks=text_heads(
         {"pooler/dense": "head.dense", "pooler/norm": "head.norm", **LINEAR}, activation="gelu"
     ),
     bias=("decoder.bias",),

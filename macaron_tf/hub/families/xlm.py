@@ -1,12 +1,13 @@
 """XLM: an encoder with language embeddings, whose tokenizer splits words by Moses' rules."""
 
+import dataclasses
 from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, transformer_layer
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, token_heads
+from macaron_tf.hub.family import ModelFolder, TaskHead, token_heads
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.pretrained import Pretrained
@@ -56,14 +57,19 @@ class XlmFamily(EncoderFamily):
             raise UserError(f"{found}, but lang2id lists {len(language_ids)} languages: correct it")
         return tuple(sorted(language_ids, key=language_ids.get))
 
+    def read(self, folder: ModelFolder) -> Pretrained:
+        languages = self.languages(folder.config)
+        model = super().read(folder)
+        return dataclasses.replace(model, languages=languages if model.config.num_languages else ())
+
     def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
         if not (folder.path / "vocab.json").is_file():
             return None
         refuse_lower_case(folder.lower_case, folder.path)
         return read_xlm_vocabulary(folder.path, self.languages(folder.config))
 
-    def model_fields(self, model: Pretrained) -> dict[str, Any]:
-        fields: dict[str, Any] = {"pad_index": model.special.pad}
+    def _written_config(self, model: Pretrained, head: TaskHead, rows: int) -> dict[str, Any]:
+        fields = {**super()._written_config(model, head, rows), "pad_index": model.special.pad}
         if language_ids := {name: n for n, name in enumerate(model.languages)}:
             fields["lang2id"] = language_ids
             fields["id2lang"] = {n: name for name, n in language_ids.items()}

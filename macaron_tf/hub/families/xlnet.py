@@ -7,29 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.hub.arrays import (
-    UNUSED_TOKEN_BIAS,
-    Arrays,
-    Raw,
-    Table,
-    assign_weights,
-    padded_rows,
-)
+from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, padded_rows
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import (
-    TASKS,
-    Family,
-    ModelFolder,
-    TaskHead,
-    build_model,
-    pooled_heads,
-    token_heads,
-)
+from macaron_tf.hub.family import TASKS, ModelFolder, TaskHead, build_model, text_heads, token_heads
 from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
-from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
@@ -130,14 +114,14 @@ class XlnetFamily(EncoderFamily):
     ) -> tuple[keras.Model, dict[str, Any]]:
         network = build_model(TwoStreamModel, settings, self.memory_length)
         has_head = arrays.has(*self.bias)
-        pad = padded_rows(settings["vocab_size"], UNUSED_TOKEN_BIAS)
+        pad = padded_rows(settings["vocab_size"], is_bias=True)
         table = {**table, "language_head/bias": Raw(*self.bias, transform=pad)}
         assign_weights(network, arrays, table, random_layers=() if has_head else ("language_head",))
         objective = "permutation_language" if has_head else None
         return network, {"objective": objective, "has_masked_language": has_head}
 
     def is_tried(self, model: Pretrained) -> bool:
-        return Family.is_tried(self, model) and (
+        return super(EncoderFamily, self).is_tried(model) and (
             isinstance(model.network, TwoStreamModel) or model.config.positions == "transformer_xl"
         )
 
@@ -146,7 +130,7 @@ class XlnetFamily(EncoderFamily):
 
         A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
         """
-        network, config, notes = model.network, model.config, []
+        network, config = model.network, model.config
         table = {**self.table, **xlnet_attention(config.num_heads)}
         folder = EncoderFamily.write(dataclasses.replace(self, table=table), model)
         head, rows = self._written_head(model), kept_rows(model)
@@ -160,22 +144,19 @@ class XlnetFamily(EncoderFamily):
         if head is _LANGUAGE:
             bias = Raw(*self.bias, inverse=lambda bias: bias[rows])
             state |= layer_state(network.language_head, {"language_head/bias": bias})
-        if model.pooler:
-            notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
-        fields = {**folder.config, "mem_len": memory_length}
-        return dataclasses.replace(folder, config=fields, state=state, notes=tuple(notes))
+        note = "the pooler is left out, because only XLNet's classifiers have a pooler"
+        notes, fields = (note,) if model.pooler else (), {**folder.config, "mem_len": memory_length}
+        return dataclasses.replace(folder, config=fields, state=state, notes=notes)
 
     def _written_head(self, model: Pretrained) -> TaskHead:
         if isinstance(model.network, TASKS):
             return self.tasks[type(model.network)]
         return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
 
-    def tokenizer_files(
-        self, vocabulary: PieceVocabulary, config: EncoderConfig
-    ) -> dict[str, bytes]:
-        refuse_moses(vocabulary)
+    def tokenizer_files(self, model: Pretrained) -> dict[str, bytes]:
+        refuse_moses(model.vocabulary)
         # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
-        return tokenizer_files(vocabulary, padding_side="left")
+        return tokenizer_files(model.vocabulary, padding_side="left")
 
 
 # XLNet's classes without a task head, which do not know the name of a task on the Hub.
@@ -232,7 +213,7 @@ XLNET = XlnetFamily(
     output_kernel="lm_loss.weight",
     body_prefixes=("layer.",),
     tasks={
-        **pooled_heads(
+        **text_heads(
             {"pooler/dense": _XLNET_SUMMARY, "head/dense": "logits_proj"},
             activation_field="summary_activation",
         ),

@@ -184,14 +184,6 @@ def alibi(heads, distances):
     return -slopes * distances.abs().float()
 
 
-def masked_score(dtype):
-    """Returns the attention score that excludes a position from the softmax.
-
-    The score is finite, so that a sequence of only padding does not give NaN.
-    """
-    return -1e4 if dtype == torch.float16 else -1e9
-
-
 class Context:
     """Masks, positions and cache that all sub-layers share in one forward pass.
 
@@ -275,8 +267,10 @@ class Attention(nn.Module):
         if self.window:
             reach = self.window - 1 if self.config.causal else self.window // 2
             is_visible = is_visible & (distances.abs() <= reach)
+        # A finite score excludes a position: a sequence of only padding does not give NaN.
+        excluded = -1e4 if dtype == torch.float16 else -1e9
         scores = torch.zeros(is_visible.shape, dtype=dtype, device=distances.device)
-        scores = scores.masked_fill(~is_visible, masked_score(dtype))
+        scores = scores.masked_fill(~is_visible, excluded)
         if self.config.positions == "alibi" and not self.is_tiny:
             bias = alibi(self.heads, distances)
         return scores if bias is None else scores + bias.to(dtype)
@@ -370,9 +364,8 @@ class Gating(nn.Module):
         super().__init__()
         length = config.max_position_embeddings
         self.norm = layer_norm(config, width)
-        self.kernel = nn.Parameter(
-            torch.zeros(2 * length - 1) if config.toeplitz else torch.zeros(length, length)
-        )
+        shape = (2 * length - 1,) if config.toeplitz else (length, length)
+        self.kernel = nn.Parameter(torch.zeros(shape))
         self.bias = nn.Parameter(torch.ones(length))
 
     def forward(self, z, mask, addition):
@@ -454,9 +447,8 @@ class RelativeBias(nn.Module):
     def forward(self, distances):
         absolute = (-distances).clamp(min=0) if self.causal else distances.abs()
         exact = self.buckets // 2
-        ratio = torch.log(absolute.clamp(min=1).float() / exact) / math.log(
-            self.max_distance / exact
-        )
+        span = math.log(self.max_distance / exact)
+        ratio = torch.log(absolute.clamp(min=1).float() / exact) / span
         log_bucket = exact + (ratio * (self.buckets - exact)).long()
         buckets = torch.where(absolute < exact, absolute, log_bucket.clamp(max=self.buckets - 1))
         if not self.causal:
@@ -470,7 +462,7 @@ class Stack(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.layers = config.layers
-        for settings in (settings for layer in config.layers for settings in layer):
+        for settings in itertools.chain.from_iterable(config.layers):
             block, name = settings["name"].split(".")
             if block not in self._modules:
                 self.add_module(block, nn.Module())

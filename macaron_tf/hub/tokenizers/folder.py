@@ -27,7 +27,7 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
 MEND = "download or copy the tokenizer's files again"
 PYTHON = 'macaron_tf.load(..., tokenizer="python")'  # runs tokenizer.json in Python instead
 # Vocabulary files of all tokenizers.
-FILES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_FILES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _ENDS = ("bos_token", "eos_token")
 
 
@@ -40,15 +40,6 @@ _MODEL_FIELDS = {
 }
 # Fields of a step that change the positions of tokens, not their ids.
 _POSITIONS = ("trim_offsets", "str_rep")
-# Options of `tokenizer_config.json` that replace those of a step, as in transformers.
-OVERRIDES = {
-    "BertNormalizer": {
-        "do_lower_case": "lowercase",
-        "strip_accents": "strip_accents",
-        "tokenize_chinese_chars": "handle_chinese_chars",
-    },
-    "ByteLevel": {"add_prefix_space": "add_prefix_space"},
-}
 # Names of tokenizer classes, without the ending, that read the files of each kind of model alike.
 _CLASSES = {
     "WordPiece": ("Bert", "ConvBert", "DistilBert", "Electra", "Funnel", "LayoutLM", "MobileBert"),
@@ -103,7 +94,7 @@ class Tokenizer:
             damaged.
     """
 
-    def __init__(self, directory: pathlib.Path, files: Collection[str]):
+    def __init__(self, directory: pathlib.Path, files: Collection[str] = _FILES):
         def optional(name: str) -> dict:
             return read_json(directory / name) if (directory / name).is_file() else {}
 
@@ -122,7 +113,7 @@ class Tokenizer:
         self.file = next(paths, None)
         if not self.tokenizer_json and not self.file:
             names = ", ".join(name for name in files if name != "tokenizer.json")
-            others = [name for name in FILES if (directory / name).is_file()]
+            others = [name for name in _FILES if (directory / name).is_file()]
             found = f"has the tokenizer {others[0]}" if others else "contains no vocabulary"
             raise UserError(
                 f"{directory} {found}, but a model of this type is read with {names} or "
@@ -137,11 +128,9 @@ class Tokenizer:
             # Hugging Face's tokenizers leave out a token without a name.
             added = [*optional("added_tokens.json").items(), *added]
             self.all_added = {name: int(token_id) for name, token_id in added if name}
-            self.unnormalized = [
-                name
-                for name, token in self.entries.items()
-                if not token.get("normalized", not token.get("special"))
-            ]
+            entries = self.entries.items()
+            flags = {name: t.get("normalized", not t.get("special")) for name, t in entries}
+            self.unnormalized = [name for name, is_normalized in flags.items() if not is_normalized]
             sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
         roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= sentinels | {self.token(field) for field in (*_ENDS, *SPECIAL)}
@@ -155,7 +144,7 @@ class Tokenizer:
                 for part in step[group]:
                     yield from flat(part)
             elif step:
-                for option, name in OVERRIDES.get(step.get("type", ""), {}).items():
+                for option, name in parts.OVERRIDES.get(step.get("type", ""), {}).items():
                     if self.options.get(option) is not None:
                         step[name] = self.options[option]
                 yield _canonical(step)
@@ -228,25 +217,19 @@ class Tokenizer:
         if not self.tokenizer_json and name not in ("PreTrained", *_CLASSES[kind]):
             raise self.refusal(f"tokenizer_class={name}Tokenizer", "tokenizer_config.json")
 
-    def check_frame(
-        self,
-        role: str,
-        start: str | None,
-        end: str | None,
-        mask: str | None,
-        cls_last: bool = False,
-    ) -> None:
+    def check_frame(self, role: str, names: Sequence[str | None], cls_last: bool = False) -> None:
         """Refuses a template with other special tokens than a model of this role has.
 
         Args:
             role: "encoder" ([CLS] and [SEP] around a text), "sequence" (the source of an
                 encoder-decoder, which ends with [SEP]) or "language".
-            start, end, mask: names of [CLS], [SEP] and [MASK].
+            names: names of [CLS], [SEP] and [MASK].
             cls_last: whether the row of an encoder ends with [CLS].
         """
         if self.frame is None:
             return
         before, between, after = self.frame
+        start, end, mask = names
         allowed = {
             "encoder": (([],), ([end, start],)) if cls_last else (([start],), ([end],)),
             "sequence": (([], [start]), ([end],)),
@@ -254,9 +237,9 @@ class Tokenizer:
         }[role]
         is_known = before in allowed[0] and after in allowed[1]
         if not is_known or (role == "encoder" and {*between} != {end}):
-            names = " ".join([*before, "A", *between, "B", *after])
+            found = " ".join([*before, "A", *between, "B", *after])
             raise UserError(
-                f"{self.directory / 'tokenizer.json'} has the template {names}, but special tokens "
+                f"{self.directory / 'tokenizer.json'} has the template {found}, but special tokens "
                 "in other places cannot be read: give another model"
             )
 

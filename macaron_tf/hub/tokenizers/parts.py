@@ -81,3 +81,12 @@ SPLIT_SPACES = {
     "behavior": "MergedWithPrevious",
     "invert": False,
 }
+# Options of `tokenizer_config.json` that replace those of a step, as in transformers.
+OVERRIDES = {
+    "BertNormalizer": {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    },
+    "ByteLevel": {"add_prefix_space": "add_prefix_space"},
+}

@@ -84,9 +84,7 @@ def is_same(model: Mapping[str, Any], ours: Sequence[int], theirs: Sequence[int]
     if model.get("type") != "Unigram":
         return False
     pieces = dict(enumerate(model["vocab"]))
-    rows = [
-        [pieces.get(token_id, (str(token_id), 0.0)) for token_id in row] for row in (ours, theirs)
-    ]
+    rows = [[pieces.get(n, (str(n), 0.0)) for n in row] for row in (ours, theirs)]
     texts = ["".join(piece for piece, _ in row) for row in rows]
     scores = [math.fsum(score for _, score in row) for row in rows]
     return texts[0] == texts[1] and math.isclose(*scores, rel_tol=1e-6)

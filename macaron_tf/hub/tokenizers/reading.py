@@ -5,24 +5,15 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig, check_files
 from macaron_tf.hub.tokenizers import parts
-from macaron_tf.hub.tokenizers.folder import (
-    FILES,
-    MEND,
-    OVERRIDES,
-    SENTINEL,
-    SPECIAL,
-    Tokenizer,
-    special_of,
-)
+from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, SPECIAL, Tokenizer, special_of
 from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.hub.tokenizers.sentencepiece import read_llama, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.special import SPECIAL_PIECES
+from macaron_tf.special import SPECIAL_PIECES, Special
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
@@ -31,7 +22,6 @@ from macaron_tf.text.byte_pairs import (
     MosesPairVocabulary,
 )
 
-_AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
 _OTHER = "give another tokenizer"
 _XLM_SPECIAL = {
     "pad_token": ("<pad>",),
@@ -99,30 +89,24 @@ def read_vocabulary(
         token_ids, merges, options = tokenizer.byte_pairs()
         names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
         token_ids |= {name: tokenizer.all_added[name] for name in names if name not in token_ids}
-        tokenizer.check_frame(role, *names[2:])
+        tokenizer.check_frame(role, names[2:])
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         options["pair_separators"] = tokenizer.separators(2 if "<s>" in names else 1)
         options["mask_takes_space"] = tokenizer.takes_space(names[4])
-        ids = [token_ids[name] for name in names]
-        return _merged_pieces(BytePairVocabulary, tokenizer, token_ids, merges, ids, **options)
+        units, special = _units(tokenizer, token_ids, [token_ids[name] for name in names])
+        return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
     if model_type == "Unigram":
         return read_sentencepiece(tokenizer, role)
-    tokenizer.check_frame(role, *SPECIAL_PIECES[2:])
+    tokenizer.check_frame(role, SPECIAL_PIECES[2:])
     return _read_wordpiece(tokenizer, lower_case)
 
 
-def _merged_pieces(
-    vocabulary_class: type[_AnyVocabulary],
-    tokenizer: Tokenizer,
-    token_ids: Mapping[str, int],
-    merges: Sequence[str],
-    ids: Sequence[int | None],
-    **options,
-) -> _AnyVocabulary:
-    """Builds a BPE vocabulary, whose special tokens have the `ids` (see `special_of`)."""
+def _units(
+    tokenizer: Tokenizer, token_ids: Mapping[str, int], ids: Sequence[int | None]
+) -> tuple[tuple[str, ...], Special]:
+    """Returns the pieces of a BPE in order, and its special tokens (see `special_of`)."""
     units = _in_id_order(token_ids, tokenizer.directory)
-    special = special_of(ids, len(units))
-    return finish(vocabulary_class(units, merges, special=special, **options), tokenizer)
+    return units, special_of(ids, len(units))
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
@@ -151,7 +135,8 @@ def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     ends = token_ids[start if start in token_ids else end], token_ids[end]
     pad = token_ids.get(padding)
     ids = [None if pad in ends else pad, None, *ends, None]
-    return _merged_pieces(BytePairVocabulary, tokenizer, token_ids, merges, ids, **options)
+    units, special = _units(tokenizer, token_ids, ids)
+    return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
 
 
 def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
@@ -166,8 +151,8 @@ def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
     tokenizer.check_model("GPT", fuse_unk=(None, False), end_of_word_suffix=(WORD_END,))
     token_ids, merges = tokenizer.ids_and_merges()
     [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
-    ids = [None, token_ids[unknown], None, None, None]
-    return _merged_pieces(CharacterPairVocabulary, tokenizer, token_ids, merges, ids)
+    units, special = _units(tokenizer, token_ids, [None, token_ids[unknown], None, None, None])
+    return finish(CharacterPairVocabulary(units, merges, special), tokenizer)
 
 
 def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[PieceVocabulary, bool]:
@@ -202,7 +187,7 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
     else:
         vocabulary = _read_gpt2(tokenizer) if starts or byte_level else _read_gpt(tokenizer)
     bos = tokenizer.token("bos_token")
-    tokenizer.check_frame("language", bos, None, None)
+    tokenizer.check_frame("language", (bos, None, None))
     if frame and frame[0]:
         return vocabulary, True
     if has_pieces:
@@ -222,7 +207,7 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
     Raises:
         UserError: there is no `tokenizer.json`, or its tokenizer has no [SEP].
     """
-    tokenizer = Tokenizer(directory, FILES)
+    tokenizer = Tokenizer(directory)
     if not tokenizer.model:
         raise UserError(f"{directory} has no tokenizer.json, which tokenizer='python' needs")
     with refuse_damage(directory / "tokenizer.json", MEND):
@@ -243,14 +228,12 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
     if begin is None:
         begin = pad if sentinels else end
     pad = None if pad in (begin, end) and not sentinels else pad
-    special = special_of(
-        [pad, find("unk_token"), begin, end, find("mask_token")],
-        1 + max(token_ids.values()),
-        [sentinels[index] for index in sorted(sentinels)],
-    )
+    ids = [pad, find("unk_token"), begin, end, find("mask_token")]
+    in_order = [sentinels[index] for index in sorted(sentinels)]
+    special = special_of(ids, 1 + max(token_ids.values()), in_order)
     before, _, after = tokenizer.frame or ([], [], [])
-    ids = [[token_ids.get(name) for name in part] for part in (before, after)]
-    if ids[0] not in ([], [begin]) or ids[1] not in ([], [end], [end, begin]):
+    first, last = ([token_ids.get(name) for name in part] for part in (before, after))
+    if first not in ([], [begin]) or last not in ([], [end], [end, begin]):
         added = " ".join([*before, *after])
         raise UserError(f"{directory}/tokenizer.json has a template that adds {added}: {_OTHER}")
     mask = tokenizer.token("mask_token")
@@ -280,12 +263,12 @@ def read_xlm_vocabulary(
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
     names = tokenizer.special_tokens(token_ids, _XLM_SPECIAL)
-    ids = [token_ids[name] for name in names]
+    units, special = _units(tokenizer, token_ids, [token_ids[name] for name in names])
     # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = bool(tokenizer.options.get("do_lowercase_and_remove_accent", True))
-    options = {"languages": languages, "lower_case": lower_case}
-    return _merged_pieces(MosesPairVocabulary, tokenizer, token_ids, merges, ids, **options)
+    vocabulary = MosesPairVocabulary(units, merges, languages, lower_case, special)
+    return finish(vocabulary, tokenizer)
 
 
 def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
@@ -299,7 +282,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
         if tokenizer.options.get(option) not in (None, value):
             option = f"{option}={tokenizer.options[option]!r}"
             raise tokenizer.refusal(option, "tokenizer_config.json")
-    names, steps = OVERRIDES["BertNormalizer"], tokenizer.normalizers
+    names, steps = parts.OVERRIDES["BertNormalizer"], tokenizer.normalizers
     settings = {option: tokenizer.options.get(option) for option in names}
     if steps and steps[0].get("type", _BERT["type"]) == _BERT["type"]:
         step = {**_BERT, **steps[0]}

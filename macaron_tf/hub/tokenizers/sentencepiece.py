@@ -176,7 +176,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     ids = [pad, unknown, pad if start is None else start, end, mask]
     in_order = [sentinels[index] for index in sorted(sentinels)]
     special = special_of(ids, len(pieces), in_order)
-    tokenizer.check_frame("sequence", None, names[end], None)
+    tokenizer.check_frame("sequence", (None, names[end], None))
     options = _read_steps(tokenizer, model.normalizer_spec)
     return _vocabulary(tokenizer, model, pieces, special, **options)
 
@@ -194,7 +194,7 @@ def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVoca
     # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
     # SentencePiece.
     is_xlnet, fold_accents = "<cls>" in special_names, "<s>" not in special_names
-    tokenizer.check_frame(role, *special_names[2:], is_xlnet)
+    tokenizer.check_frame(role, special_names[2:], is_xlnet)
     if is_xlnet and tokenizer.file:
         # XLNet's tokenizer splits pieces that end in a digit and a comma again. A score penalty has
         # the same effect. The scores in `tokenizer.json` include the penalty.
@@ -287,9 +287,7 @@ def derived_merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> li
     scores, merges = dict(pieces), []
     for name in piece_ids:
         splits = ((name[:i], name[i:]) for i in range(1, len(name)))
-        pairs = [
-            (left, right) for left, right in splits if left in piece_ids and right in piece_ids
-        ]
+        pairs = [pair for pair in splits if pair[0] in piece_ids and pair[1] in piece_ids]
         merges += sorted(pairs, key=lambda pair: (piece_ids[pair[0]], piece_ids[pair[1]]))
     return [[*pair] for pair in sorted(merges, key=lambda pair: -scores["".join(pair)])]
 
@@ -306,11 +304,8 @@ def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piec
         UserError: an added token has a far larger id than the pieces.
     """
     listed = {name for name, token in tokenizer.entries.items() if not token.get("special")}
-    tokenizer.added = {
-        name: token_id
-        for name, token_id in tokenizer.added.items()
-        if token_id >= len(pieces) or name in listed
-    }
+    added, count = tokenizer.added.items(), len(pieces)
+    tokenizer.added = {name: n for name, n in added if n >= count or name in listed}
     for name, token_id in sorted(tokenizer.all_added.items(), key=lambda item: item[1]):
         given = f"{tokenizer.directory} gives the added token {name!r} the id {token_id}"
         if token_id >= 2 * len(pieces):

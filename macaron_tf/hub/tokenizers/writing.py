@@ -64,17 +64,15 @@ def language_tokenizer(
             macaron_tf.
     """
     refuse_moses(vocabulary)
-    if isinstance(vocabulary, CharacterPairVocabulary) and not is_framed:
-        names, special = token_names(vocabulary)
-        draft = _gpt(vocabulary, names, special)
-        draft.finish(vocabulary, names, special, max_length, has_segments=False)
+    draft = _draft(vocabulary, max_length, False, complete=is_framed, has_ends=is_framed)
+    if isinstance(vocabulary, CharacterPairVocabulary):
         return draft.contents()
-    draft = _draft(vocabulary, max_length, has_segments=False, complete=is_framed)
-    special, before = vocabulary.special, ["cls_token"] if starts or is_framed else []
+    draft.add_ends()
+    special, start = vocabulary.special, "cls " if starts else ""
     if is_framed:
-        draft.set_ends(before, ["sep_token"], ["mask_token"])
+        draft.set_frame("cls A mask", "cls A sep B mask")
         return draft.contents()
-    draft.set_ends(before, before, [])
+    draft.set_frame(f"{start}A", f"{start}A {start}B")
     if special.mask is None or special.mask < vocabulary.pieces:
         return draft.contents()
     # The special tokens of a GPT-2 or Llama begin and end a text.
@@ -108,8 +106,9 @@ def sequence_tokenizer(
     """
     refuse_moses(vocabulary)
     draft = _draft(vocabulary, max_length, has_segments=False, pad_last=pad_last)
-    before = ["cls_token"] if starts else []
-    draft.set_ends(before, ["sep_token", *before], ["sep_token"])
+    draft.add_ends()
+    start = "cls " if starts else ""
+    draft.set_frame(f"{start}A sep", f"{start}A sep {start}B sep")
     if len(sentinels):
         names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
         added = draft.fields["added_tokens"]
@@ -138,14 +137,22 @@ class _Draft:
     """Tokenizer to write.
 
     Attributes:
+        names, special: see `token_names`.
         fields: contents of `tokenizer.json`; empty if the tokenizer has no such file.
         config: contents of `tokenizer_config.json`.
         files: dict mapping the name of a vocabulary file to its contents.
     """
 
-    fields: dict[str, Any]
-    config: dict[str, Any]
-    files: dict[str, bytes]
+    names: list[str]
+    special: dict[str, str]
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """Ids of the tokens by their names."""
+        return {name: token_id for token_id, name in enumerate(self.names) if name}
 
     def contents(self) -> dict[str, bytes]:
         """Returns a dict mapping file name to contents."""
@@ -153,78 +160,33 @@ class _Draft:
         config = {"tokenizer_config.json": json_bytes(self.config)}
         return {**self.files, **tokenizer, **config}
 
-    def finish(
-        self,
-        vocabulary: PieceVocabulary,
-        names: Sequence[str],
-        special: Mapping[str, str],
-        max_length: int | None,
-        has_segments: bool,
-    ) -> None:
-        """Adds the fields that all tokenizers have (see `tokenizer_files` and `token_names`)."""
-        self.config["model_max_length"] = max_length or _ANY_LENGTH
-        if not self.fields:
-            return
-        inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
-        self.config |= {**special, "model_input_names": inputs}
-        token_ids, added = _ids_of(names), []
-        for name in dict.fromkeys(special.values()):
-            takes_space = vocabulary.mask_takes_space and name == special.get("mask_token")
-            token = _added_token(token_ids[name], name, special=True)
-            added.append({**token, "lstrip": takes_space})
-        for name, token_id in vocabulary.added.items():
-            token = _added_token(token_id, name, special=False)
-            added.append({**token, "normalized": name not in vocabulary.unnormalized})
-        self.fields = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": sorted(added, key=lambda token: token["id"]),
-            "post_processor": None,
-            **self.fields,
-        }
-
-    def set_ends(self, before: Sequence[str], between: Sequence[str], after: Sequence[str]) -> None:
-        """Sets the special tokens of a decoder by their fields, see `set_frame`."""
+    def add_ends(self) -> None:
+        """Names the special tokens that begin and end a decoder's text."""
         self.config["bos_token"] = self.config["cls_token"]
         self.config["eos_token"] = self.config["sep_token"]
-        self.set_frame(before, between, after)
 
-    def set_frame(
-        self,
-        before: Sequence[str],
-        between: Sequence[str],
-        after: Sequence[str],
-        second: int = 0,
-        cls_segment: int = 0,
-    ) -> None:
-        """Sets the special tokens that the tokenizer adds to a text or a pair of texts.
+    def set_frame(self, single: str, pair: str) -> None:
+        """Sets the special tokens that the tokenizer adds to a text and to a pair of texts.
 
-        Args:
-            before, between, after: fields, such as "cls_token", of the special tokens before a
-                text, between two texts and after the texts.
-            second: segment id of the second text.
-            cls_segment: segment id of [CLS].
+        In a frame such as "cls A sep B:1 sep:1", A and B stand for the texts, "cls" stands for the
+        token in the field `cls_token`, and a segment id other than 0 follows a colon.
         """
         token_ids = {token["content"]: token["id"] for token in self.fields["added_tokens"]}
+        tokens: dict[str, Any] = {}
 
-        def tokens(fields: Sequence[str], segment: int = 0) -> list[dict[str, Any]]:
-            segments = [cls_segment if field == "cls_token" else segment for field in fields]
-            return [
-                {"SpecialToken": {"id": self.config[field], "type_id": segment}}
-                for field, segment in zip(fields, segments, strict=True)
-            ]
+        def part(word: str) -> dict[str, Any]:
+            kind, _, segment = word.partition(":")
+            name = self.config.get(f"{kind}_token", kind)
+            if kind not in ("A", "B"):
+                tokens[name] = {"id": name, "ids": [token_ids[name]], "tokens": [name]}
+            type_name = "Sequence" if kind in ("A", "B") else "SpecialToken"
+            return {type_name: {"id": name, "type_id": int(segment or 0)}}
 
-        first = {"Sequence": {"id": "A", "type_id": 0}}
-        other = {"Sequence": {"id": "B", "type_id": second}}
-        names = dict.fromkeys(self.config[field] for field in (*before, *between, *after))
         self.fields["post_processor"] = {
             "type": "TemplateProcessing",
-            "single": [*tokens(before), first, *tokens(after)],
-            "pair": [*tokens(before), first, *tokens(between), other, *tokens(after, second)],
-            "special_tokens": {
-                name: {"id": name, "ids": [token_ids[name]], "tokens": [name]} for name in names
-            },
+            "single": [*map(part, single.split())],
+            "pair": [*map(part, pair.split())],
+            "special_tokens": tokens,
         }
 
 
@@ -234,29 +196,50 @@ def _draft(
     has_segments: bool,
     complete: bool = False,
     pad_last: bool = False,
+    has_ends: bool = True,
 ) -> _Draft:
-    """Builds the tokenizer of an encoder. `token_names` documents `complete` and `pad_last`."""
+    """Builds the tokenizer of an encoder, or without `has_ends` maybe GPT's, which has no [CLS].
+
+    `token_names` documents `complete` and `pad_last`.
+    """
     if isinstance(vocabulary, TokenizerJsonVocabulary):
         raise UserError(
             "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face: "
             "save in macaron_tf's own format, or copy tokenizer.json from the original folder"
         )
-    write = next((w for kind, w in _WRITERS.items() if isinstance(vocabulary, kind)), None)
+    writers = _WRITERS if has_ends else {**_WRITERS, CharacterPairVocabulary: _gpt}
+    write = next((w for kind, w in writers.items() if isinstance(vocabulary, kind)), None)
     if write is None:
         raise UserError(
             f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
             "tokenizers: export a SavedModel by `macaron export`, which includes the tokenizer"
         )
-    names, special = token_names(vocabulary, complete, pad_last)
-    draft = write(vocabulary, names, special)
-    draft.finish(vocabulary, names, special, max_length, has_segments)
+    draft = _Draft(*token_names(vocabulary, complete, pad_last))
+    write(vocabulary, draft)
+    special, token_ids, added = draft.special, draft.token_ids, []
+    draft.config["model_max_length"] = max_length or _ANY_LENGTH
     if not draft.fields:
         return draft
-    between, second = ["sep_token"] * vocabulary.pair_separators, int(has_segments)
+    inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
+    draft.config |= {**special, "model_input_names": inputs}
+    for name in dict.fromkeys(special.values()):
+        takes_space = vocabulary.mask_takes_space and name == special.get("mask_token")
+        token = _added_token(token_ids[name], name, special=True)
+        added.append({**token, "lstrip": takes_space})
+    for name, token_id in vocabulary.added.items():
+        token = _added_token(token_id, name, special=False)
+        added.append({**token, "normalized": name not in vocabulary.unnormalized})
+    added.sort(key=lambda token: token["id"])
+    settings = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+    draft.fields = {**settings, "post_processor": None, **draft.fields}
+    if "cls_token" not in special:
+        return draft
+    separators, second = "sep " * vocabulary.pair_separators, f":{int(has_segments)}"
+    single, pair = "A sep", f"A {separators}B{second} sep{second}"
     if vocabulary.cls_last:
-        draft.set_frame([], between, ["sep_token", "cls_token"], second, CLS_SEGMENT)
+        draft.set_frame(f"{single} cls:{CLS_SEGMENT}", f"{pair} cls:{CLS_SEGMENT}")
     else:
-        draft.set_frame(["cls_token"], between, ["sep_token"], second)
+        draft.set_frame(f"cls {single}", f"cls {pair}")
     return draft
 
 
@@ -264,11 +247,6 @@ def _added_token(token_id: int, name: str, special: bool) -> dict[str, Any]:
     """Builds the entry for the token `name` in the field `added_tokens` of `tokenizer.json`."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
     return {"id": token_id, "content": name, **flags, "special": special}
-
-
-def _ids_of(names: Sequence[str]) -> dict[str, int]:
-    """Returns the id of each token by its name."""
-    return {name: token_id for token_id, name in enumerate(names) if name}
 
 
 def _bpe(token_ids: Mapping[str, int], merges: Sequence[Sequence[str]], **fields) -> dict[str, Any]:
@@ -340,9 +318,7 @@ def token_names(
     return names, fields
 
 
-def _wordpiece(
-    vocabulary: WordPieceVocabulary, names: Sequence[str], special: Mapping[str, str]
-) -> _Draft:
+def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> None:
     fields = {
         "normalizer": parts.bert_normalizer(vocabulary.lower_case),
         "pre_tokenizer": parts.BERT_WORDS,
@@ -352,7 +328,7 @@ def _wordpiece(
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
-            "vocab": _ids_of(names),
+            "vocab": draft.token_ids,
         },
     }
     config = {
@@ -361,13 +337,12 @@ def _wordpiece(
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    return _Draft(fields, config, {"vocab.txt": vocabulary.contents()})
+    draft.fields, draft.config = fields, config
+    draft.files = {"vocab.txt": vocabulary.contents()}
 
 
-def _byte_pairs(
-    vocabulary: BytePairVocabulary, names: Sequence[str], special: Mapping[str, str]
-) -> _Draft:
-    token_ids, pairs = _ids_of(names), [merge.split(" ") for merge in vocabulary.merges]
+def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
+    token_ids, pairs = draft.token_ids, [merge.split(" ") for merge in vocabulary.merges]
     # The steps of `BytePairVocabulary.normalized`.
     steps = [*parts.BYTE_CLEANING]
     steps += [parts.NFC] if vocabulary.composed else []
@@ -385,19 +360,18 @@ def _byte_pairs(
         "model": _bpe(token_ids, pairs, ignore_merges=vocabulary.pattern == "llama3"),
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    return _Draft(fields, config, _pair_files(token_ids, vocabulary.merges))
+    draft.fields, draft.config = fields, config
+    draft.files = _pair_files(token_ids, vocabulary.merges)
 
 
-def _gpt(
-    vocabulary: CharacterPairVocabulary, names: Sequence[str], special: Mapping[str, str]
-) -> _Draft:
+def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
     """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK.
 
     Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
     `</w>`.
     """
-    token_ids, pairs = _ids_of(names), [merge.split(" ") for merge in vocabulary.merges]
-    unknown = special["unk_token"]
+    token_ids, pairs = draft.token_ids, [merge.split(" ") for merge in vocabulary.merges]
+    unknown = draft.special["unk_token"]
     fields = {
         "normalizer": parts.bert_normalizer(lower_case=True, strip_accents=True),
         "pre_tokenizer": parts.BERT_WORDS,
@@ -405,16 +379,16 @@ def _gpt(
         "model": _bpe(token_ids, pairs, unk_token=unknown, end_of_word_suffix=WORD_END),
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    return _Draft(fields, config, _pair_files(token_ids, vocabulary.merges))
+    draft.fields, draft.config = fields, config
+    draft.files = _pair_files(token_ids, vocabulary.merges)
 
 
-def _sentencepiece(
-    vocabulary: SentencePieceVocabulary, names: Sequence[str], special: Mapping[str, str]
-) -> _Draft:
+def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
     """Builds a SentencePiece tokenizer, unigram or BPE."""
+    names, special = draft.names, draft.special
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
-    pieces, token_ids = list(zip(names, scores, strict=True)), _ids_of(names)
+    pieces, token_ids = list(zip(names, scores, strict=True)), draft.token_ids
     unknown, byte_fallback = special["unk_token"], vocabulary.byte_fallback
     if vocabulary.model_type == "unigram":
         model_field = {"type": "Unigram", "unk_id": token_ids[unknown]}
@@ -447,7 +421,8 @@ def _sentencepiece(
         }
     lower_case = vocabulary.normalization.lower_case
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": lower_case}
-    return _Draft(fields, config, {"spiece.model": _model_file(vocabulary, model, names)})
+    draft.fields, draft.config = fields, config
+    draft.files = {"spiece.model": _model_file(vocabulary, model, names)}
 
 
 def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
@@ -493,15 +468,13 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     return steps
 
 
-def _moses(
-    vocabulary: MosesPairVocabulary, names: Sequence[str], special: Mapping[str, str]
-) -> _Draft:
+def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> None:
     """Builds an XLM tokenizer.
 
     It has no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
     Python.
     """
-    token_ids = _ids_of(names)
+    token_ids, special = draft.token_ids, draft.special
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
     config = {
         "tokenizer_class": "XLMTokenizer",
@@ -513,7 +486,8 @@ def _moses(
         "lang2id": languages,
         "id2lang": {language_id: name for name, language_id in languages.items()},
     }
-    return _Draft({}, config, _pair_files(token_ids, vocabulary.merges, first_line=""))
+    draft.config = config
+    draft.files = _pair_files(token_ids, vocabulary.merges, first_line="")
 
 
 _WRITERS = {
