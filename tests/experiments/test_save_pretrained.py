@@ -64,7 +64,7 @@ def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
     ran(export, tmp_path / "siamese", tmp_path / "served")
     classifier.network.quantize("int8")
     classifier.save_pretrained(tmp_path / "int8")
-    refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized, but", tmp_path)
+    refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized: give", tmp_path)
 
 
 def test_every_command_takes_what_load_opens(

@@ -233,9 +233,7 @@ SYSTEMS = {
     ),
     "gpt": pretrained(models.LanguageModel, CAUSAL, changes=GPT),
     "gpt2": pretrained(
-        models.LanguageModel,
-        CAUSAL,
-        changes={**GPT, "norm": "pre", "scaled_outputs": True},
+        models.LanguageModel, CAUSAL, changes={**GPT, "norm": "pre", "scaled_outputs": True}
     ),
     "gpt_classification": fine_tuned(
         lambda config: models.CausalClassifier(config, 3, 0.0, symmetric=True),

@@ -112,12 +112,7 @@ def test_no_text_of_a_validation_pair_is_trained_on(make, texts, vocabulary, wei
 @pytest.mark.parametrize(
     ("pairs", "least", "message", "sides"),
     [
-        (
-            "next_sentence",
-            4,
-            "need 2 or more documents with text",
-            ({1, 3}, {0, 2}),
-        ),
+        ("next_sentence", 4, "need 2 or more documents with text", ({1, 3}, {0, 2})),
         ("sentence_order", 2, "need 1 or more documents with text", ({1}, {0})),
     ],
 )

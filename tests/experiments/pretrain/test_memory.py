@@ -78,7 +78,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     # As on two devices with four rows each.
     monkeypatch.setattr(state, "_copies", lambda model, variable: [variable] * 2)
     assert train(XL, parts, corpus, [*settings, "training.max_steps=14"]) == 2
-    assert "use its batch_size, memory_length and devices" in capsys.readouterr().err
+    assert "other batch_size, memory_length and devices" in capsys.readouterr().err
 
 
 def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
