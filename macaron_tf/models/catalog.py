@@ -373,7 +373,7 @@ def config(name: str, /, **overrides) -> Config:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
     fields = {field.name for field in dataclasses.fields(CONFIGS[name])}
-    for option in overrides.keys() - fields:
+    for option in sorted(overrides.keys() - fields):
         raise ValueError(f"model {name!r} has no option {option!r}{nearest(option, fields)}")
     return dataclasses.replace(CONFIGS[name], **overrides)
 

@@ -155,7 +155,7 @@ def test_half_a_character_is_refused_in_python_too(folder):
     )
     for way in ways:
         for text in SURROGATES:
-            refuses("text 1 has '.ud[8-e]..', an unpaired surrogate", way, [text])
+            refuses("text 1 has '.ud[8-e]..', half a character", way, [text])
 
 
 @pytest.mark.parametrize("name", NAMES)

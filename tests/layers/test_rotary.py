@@ -104,4 +104,4 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
 
 def test_a_block_with_another_attention_refuses_rotary_positions():
     options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
-    rejects("needs a RotaryAttention: subclass it", FadingBlock, **options)
+    rejects("needs a RotaryAttention", FadingBlock, **options)

@@ -20,8 +20,8 @@ from tests.harness import refuses
 @pytest.mark.parametrize(
     ("schedule", "end", "said"),
     [
-        ("linear", 1e-3, "must be below training.learning_rate=0.001"),
-        ("constant", 1e-4, "has no effect in the constant schedule"),
+        ("linear", 1e-3, "must be below learning_rate=0.001"),
+        ("constant", 1e-4, "has no effect with schedule=constant"),
     ],
 )
 def test_a_schedules_end_is_below_its_peak(schedule, end, said):

@@ -172,7 +172,7 @@ def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_
     for block in ("swish_rnn", "macaron"):
         assert config("gpt_tiny", f"model.block={block}").block == block
     refuses(
-        "isolate_documents=True: GatedMLP cannot separate the documents of a packed sequence: use",
+        "isolate_documents=True: GatedMLP mixes packed documents: use",
         *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
     )
     refuses("which treats each row as one text: leave it out", config, "t5_tiny")
