@@ -218,7 +218,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no columns named 'label' .* --set table.text and table.label name the columns"
+    mend = "no columns named 'label' .*: give --set table.text and table.label"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import (
     count_texts,
@@ -22,7 +21,6 @@ from macaron_tf.data.sources.readers import (
 )
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import content_stamps
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -98,18 +96,6 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
         splits = (f"{source.split}[{part.start}:{part.stop}]" for part in parts)
         return [dataclasses.replace(source, split=split) for split in splits]
     return [source]
-
-
-def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Returns a fingerprint of a source's content without reading all text.
-
-    The fingerprint is the list that `content_stamps` returns for the files of the source. The
-    default corpus comes from a Python wheel and has no such files. Its list has a single tuple with
-    the SHA-256 of the wheel, 0 in place of a file size, and the version of the text extraction.
-    """
-    embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
-    files = source_files(source.source, source.split, source.languages, tfds)
-    return content_stamps(files) or embedded
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:

@@ -21,7 +21,6 @@ from macaron_tf.data.corpus.documents import (
     chunked,
     corpus_mixture,
     count_corpus,
-    identify_source,
     open_source,
 )
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
@@ -38,10 +37,11 @@ from macaron_tf.data.corpus.shards import (
 )
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.readers import source_stamps
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import only_writer, same_contents
+from macaron_tf.io.files import content_stamps, only_writer, same_contents
 from macaron_tf.io.progress import Progress, short
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 
@@ -277,7 +277,10 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
-        "sources": [identify_source(source, tfds) for source in config.sources],
+        "sources": [
+            source_stamps(source.source, source.split, source.languages, tfds, content_stamps)
+            for source in config.sources
+        ],
     }
     if config.languages:
         record["languages"] = config.languages  # the index of a language is its id

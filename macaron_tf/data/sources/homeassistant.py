@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
-from macaron_tf.io.paths import file_digest
+from macaron_tf.io.paths import clear_errors, file_digest
 
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
@@ -88,18 +88,13 @@ def fetch_homeassistant() -> pathlib.Path:
     # If the file in the cache is damaged or has another version, it is downloaded again.
     if wheel.is_file() and file_digest(wheel) == HOMEASSISTANT_SHA256:
         return wheel
-    try:
+    with clear_errors(f"cannot write to {folder}", "set MACARON_TF_CACHE to a folder of 120 MB"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary_folder:
             downloaded = _pip_download(temporary_folder)
-            digest = file_digest(downloaded)
-            if digest != HOMEASSISTANT_SHA256:
+            if file_digest(downloaded) != HOMEASSISTANT_SHA256:
                 raise UserError(f"{_WHEEL} has an unexpected SHA-256: check pip's index")
             os.replace(downloaded, wheel)
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {folder} ({error.strerror or error}): set MACARON_TF_CACHE (120 MB)"
-        ) from error
     return wheel
 
 

