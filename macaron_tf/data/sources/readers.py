@@ -75,12 +75,10 @@ def stream_pairs(
         return map(tuple, _function_items(parsed, split, tfds))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
-    if parsed.kind == "tsv":  # the file has no header
-        records, fields = table_records(parsed.path(split), _SIDES), _SIDES
-    else:
-        records = file_records(parsed.kind, _record_files(parsed, split))
-        fields = _pair_fields(parsed, records.fields, languages)
-    return map(tuple, records.strings(fields))
+    if parsed.kind == "tsv":  # the file has no header, and its cells need no check of their type
+        return (tuple(cells) for _, cells in table_records(parsed.path(split), _SIDES).rows(_SIDES))
+    records = file_records(parsed.kind, _record_files(parsed, split))
+    return map(tuple, records.strings(_pair_fields(parsed, records.fields, languages)))
 
 
 def _pair_fields(
