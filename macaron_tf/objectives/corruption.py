@@ -361,7 +361,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         sentinels = np.array(special.sentinels or range(size, size + SENTINELS), np.int32)
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
-            mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
+            mend = "raise mean_span" if kind == "random_spans" else "lower corruption.rate"
             raise UserError(f"{length + 2} tokens need {spans} of {SENTINELS} sentinels: {mend}")
         source_length, target_length = self.config.lengths(length)
         piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)

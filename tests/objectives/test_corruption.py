@@ -174,9 +174,9 @@ def test_each_objective_draws_as_its_formula_says(kind):
 def test_bad_input_is_named():
     dense = corruption.SpanCorruptionConfig(kind="iid_spans", rate=0.5)
     dense = corruption.SpanCorruptionObjective(config=dense)
-    refuses("corpus.sequence_length or corruption.rate", dense.corruption, toy.VOCABULARY, 300)
+    refuses("sentinels: lower corruption.rate", dense.corruption, toy.VOCABULARY, 300)
     long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
-    refuses(f"more than {SENTINELS} sentinels", long.corruption, toy.VOCABULARY, 1000)
+    refuses(f"of {SENTINELS} sentinels: raise", long.corruption, toy.VOCABULARY, 1000)
 
 
 def test_lengths_follow_poissons_law_until_the_budget_is_spent():
