@@ -416,9 +416,7 @@ class Pretrained:
             )
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
-            raise UserError(
-                f"scheme={config.scheme!r} is not the weights' {self.config.scheme!r}: leave it out"
-            )
+            raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
         self.require_floats()
         if config.causal and config.summary == "first":
             causal_classifier = CausalClassifier(config, num_classes, head_dropout)

@@ -432,12 +432,12 @@ def flash_attention(
     head_index = jnp.arange(rows * heads, dtype=jnp.uint32).reshape(rows, heads)
     attention = functools.partial(_attention, parameters)
     if distribution := keras.distribution.distribution():
-        sharded, mask = PartitionSpec("data", None, "model"), PartitionSpec("data")
-        heads = PartitionSpec("data", "model")
+        sharded = PartitionSpec("data", None, "model")
+        specs = (sharded, sharded, sharded, PartitionSpec("data"), PartitionSpec())
         attention = jax.shard_map(
             attention,
             mesh=distribution.device_mesh.backend_mesh,
-            in_specs=(sharded, sharded, sharded, mask, PartitionSpec(), heads),
+            in_specs=(*specs, PartitionSpec("data", "model")),
             out_specs=sharded,
             check_vma=False,  # the check does not support Pallas kernels
         )
