@@ -118,7 +118,8 @@ def run_compare(options: argparse.Namespace) -> None:
     metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
     if metric != other_metric:
         raise UserError(
-            f"{options.first} has the metric {metric.signature}, not {other_metric.signature}"
+            f"{options.first} was scored by {metric.signature}, {options.second} by "
+            f"{other_metric.signature}: score both with the same metric"
         )
     arguments = {"resamples": options.samples, "seed": options.seed}
     print(paired_bootstrap(first, second, references, metric, **arguments))
