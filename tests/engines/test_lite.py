@@ -197,7 +197,6 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
     exact = [answer["probabilities"] for answer in classifier.predict(many)]
     found = servable.run(signature, texts_of(many))["probabilities"]
     np.testing.assert_allclose(found, exact, atol=1e-5)  # the float32 graph's result
-    servable.close()
 
 
 def graph_was_faster(file):
@@ -220,7 +219,6 @@ def test_without_its_files_a_version_is_served_by_its_graph(classifier, version,
         assert servable.signature().waits
         found = servable.run(servable.signature(), texts_of(["a b"]))
         np.testing.assert_allclose(found["probabilities"][0], exact, atol=1e-5)
-        servable.close()
     assert "is damaged" in caplog.text
 
 

@@ -106,7 +106,7 @@ def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
     loaded = load(saved)
     assert answers_of(loaded, "a", None) == answers_of(loaded, "a", "sst2") == found.answers
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("the task that it was trained for: give", answers_of, load(saved), "a", None)
+    refuses("the task that it was trained for: set task=", answers_of, load(saved), "a", None)
     assert answered(main, "predict", saved, "--set", "task=sst2", text="a c\nb d\n") == answers
     refuses("for sst2, not for rte: leave task=rte out", answers_of, loaded, "a", "rte")
 

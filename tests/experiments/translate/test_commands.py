@@ -116,7 +116,7 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
         (["data.source=tsv:/nowhere/{split}.tsv"], "/nowhere/validation.tsv"),
         (["data.source=text:TMP/two.en,TMP/one.de"], "two.en"),
         (["training.best_metric=foo"], "training.best_metric is 'foo'"),
-        (["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"], "needs 512 tokens"),
+        (["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"], "only 36 tokens"),
     ],
 )
 def test_bad_settings_are_one_sentence_and_leave_nothing(
