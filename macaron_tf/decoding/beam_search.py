@@ -43,7 +43,8 @@ class LengthLimits(Settings):
 
     def check(self) -> None:
         if self.min_length >= self.max_length:
-            raise self.error(f"min_length must be below max_length={self.max_length}: lower it")
+            limit = f"below max_length={self.max_length}"
+            raise self.error(f"min_length={self.min_length} must be {limit}")
 
 
 def target_limits(

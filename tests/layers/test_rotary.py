@@ -50,7 +50,7 @@ def test_it_follows_the_equations_at_any_positions():
 
 
 def test_odd_heads_and_uneven_groups_are_refused():
-    rejects("head_dim=3 is odd", RotaryAttention(2, 3).build, (1, T, 6))
+    rejects("head_dim=3 must be even", RotaryAttention(2, 3).build, (1, T, 6))
     rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
 
 
