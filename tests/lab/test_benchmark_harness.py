@@ -36,7 +36,7 @@ def test_ratios_are_for_a_unit_and_paired_by_round():
 
 def test_unequal_work_is_refused():
     units = itertools.count(1)
-    refuses("cannot be compared", interleave, {"a": lambda: next(units)}, rounds=2, warm_up=1)
+    refuses("a did 2 units in a round", interleave, {"a": lambda: next(units)}, rounds=2, warm_up=1)
 
 
 def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
@@ -126,7 +126,7 @@ def test_every_subject_takes_its_options():
     ("name", "arguments", "sentence"),
     [
         ("decoding", "--model gpt2", "--size small must be one of tiny,"),
-        ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number of at least 0"),
+        ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
         (
             "__main__",
