@@ -228,7 +228,8 @@ def _refuse_damage(path: epath.Path) -> Iterator[None]:
 def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:
     if array.shape != tuple(shape):
         raise UserError(
-            f"{checkpoint} has other {settings}: {name} is {array.shape}, not {(*shape,)}"
+            f"{checkpoint} has other {settings}, as {name} is {array.shape}, not {(*shape,)}: "
+            "resume with those of the run"
         )
 
 
