@@ -120,7 +120,8 @@ def _tpu(name: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
-        raise UserError(f"--tpu {name} is unreachable ({first_line(error)}): start it") from error
+        reason = f"--tpu {name} is unreachable ({first_line(error)})"
+        raise UserError(f"{reason}: name a running TPU") from error
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
