@@ -73,10 +73,6 @@ class ExportedModel:
         outputs = small.answer(inputs) if small else None
         return self._model.run(signature, inputs) if outputs is None else outputs
 
-    def close(self) -> None:
-        """Frees the model. No thread may be running `run` at that time."""
-        self._model.close()
-
 
 class LiteTexts:
     """Engine that answers requests of a text-generating task in LiteRT.
