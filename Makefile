@@ -35,10 +35,10 @@ lint: $(STAMP)  ## check style, types and contracts of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test: $(STAMP) lint  ## run linters and the most important tests of each package (6 minutes on 2 cores)
+test: $(STAMP) lint  ## run linters and the most important tests of each package (7 minutes on 2 slow cores)
 	@$(PYTEST) --ignore tests/lab -m "not thorough and not slow"
 
-test-all: test  ## run `make test` and the thorough tests (about 20 minutes)
+test-all: test  ## run `make test` and the thorough tests (15 minutes)
 	@$(PYTEST) --ignore tests/lab -m "thorough and not slow"
 
 test-lab: $(STAMP)  ## run the tests of experiments.lab
@@ -102,7 +102,8 @@ test-notebooks: .venv-docs/installed  ## run the notebooks at tiny size (.venv-d
 NEWEST_PYTHON = $(shell for version in 3.13 3.12 3.11; do \
   for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
     $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
-NEWEST_TESTS := tests/kernels tests/layers tests/hub/test_vocabularies.py tests/training/test_fit_model.py tests/training/test_jax_engine.py
+NEWEST_TESTS := tests/kernels $(addprefix tests/,layers/test_contracts.py layers/test_attention.py \
+  hub/test_vocabularies.py training/test_fit_model.py training/test_jax_engine.py)
 test-newest: wheel  ## test the wheel with the newest Python and the newest packages (.venv-newest)
 	@python="$(NEWEST_PYTHON)"; wheel=$$(ls -t dist/*.whl | head -1); \
 	if [ -z "$$python" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \

@@ -14,6 +14,7 @@ from macaron_tf.cli import program
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError
 from tests.harness import refuses, rejects
+from tests.toys.marks import slow
 
 pytestmark = pytest.mark.thorough  # each test starts processes
 
@@ -47,6 +48,7 @@ def test_a_stream_that_fails_is_one_sentence(arguments, error):
     assert errors.startswith(f"error: {error}") and errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_output_is_utf_8_whatever_the_terminal_says():
     code = (
         "import sys; from macaron_tf.cli.program import exit_on_user_error;"
@@ -64,6 +66,7 @@ def test_tensorflows_log_is_silent_unless_it_is_asked_for(given, level):
     assert run(f'-c "{code.format(name)}"', env={**others, **given}) == (0, f"{level}\n", "")
 
 
+@pytest.mark.slow
 def test_a_command_starts_without_packages_that_keras_merely_tries():
     tried = ["jax", "matplotlib", "pandas", "sklearn"]
     code = f"""
@@ -78,6 +81,7 @@ assert pandas.DataFrame and sklearn.__version__
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_command_is_tensorflows_whatever_kerass_own_file_says(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "jax"}')
     environment = {name: os.environ[name] for name in os.environ if name != "KERAS_BACKEND"}
@@ -100,7 +104,7 @@ sys.meta_path.insert(0, Waiting())
 """
 
 
-@pytest.mark.parametrize("module", ["export.saved_model", "tensorflow.python", "keras.src"])
+@pytest.mark.parametrize("module", ["export.saved_model", *slow("tensorflow.python", "keras.src")])
 def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
     """Ctrl-C during any import prints one line and exits with status 130.
 

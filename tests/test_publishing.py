@@ -252,6 +252,7 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
     assert run_card(tmp_path, monkeypatch)["model"].name == "small"
 
 
+@pytest.mark.thorough
 def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     assert hub_command([bert, "me/small", "--format", "weights.h5"]) == 0
     message = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"

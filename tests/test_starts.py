@@ -9,6 +9,7 @@ from macaron_tf import models, starts
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, ids, normal, refuses
+from tests.toys.marks import thorough
 
 BASE = models.EncoderDecoderConfig(99, 64, 64, 4, 3, 3, dropout=0.0)
 SMALL = models.EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initializer_range=0.3)
@@ -29,12 +30,13 @@ SPLIT = {"scheme": "tokens/2, channels, tokens/2"}
 @pytest.mark.parametrize(
     "options",
     [
-        *(
-            {"block": block, "positions": positions}
-            for block in ("transformer", "macaron", "swish_rnn", ("macaron", "swish_rnn"))
-            for positions in ("learned", "sinusoidal", "none")
-        ),
+        {"block": "transformer", "positions": "learned"},
+        {"block": ("macaron", "swish_rnn"), "positions": "sinusoidal"},
         {"positions": "none", **SPLIT},
+        *thorough(
+            {"block": "swish_rnn", "positions": "none"},
+            {"block": "macaron", "positions": "learned"},
+        ),
     ],
 )
 def test_it_encodes_what_the_encoder_encodes(options):
@@ -63,7 +65,7 @@ def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
     assert np.abs(encoder_bias - decoder_bias).max() > 0.1
 
 
-@pytest.mark.parametrize("options", [{}, SPLIT])
+@pytest.mark.parametrize("options", [{}, *thorough(SPLIT)])
 def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
     config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
     config = dataclasses.replace(config, **options)
@@ -80,7 +82,7 @@ def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias(options):
     assert network.config.num_decoder_layers == config.num_layers
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [True, *thorough(False)])
 def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scaled):
     config = dataclasses.replace(SMALL, causal=True, norm="pre", num_segments=0, block="macaron")
     config = dataclasses.replace(config, embedding_scale=scaled)

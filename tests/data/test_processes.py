@@ -43,6 +43,7 @@ def test_a_killed_worker_is_one_sentence():
         refuses("a worker died, perhaps for lack", list, pool.map(dies, [0, 1, 2, 3]))
 
 
+@pytest.mark.thorough
 def test_they_end_with_their_caller(tmp_path):
     """If the parent process is killed, each worker ends as soon as its current job is done."""
     code = (

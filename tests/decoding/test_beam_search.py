@@ -7,6 +7,7 @@ import tensorflow as tf
 from macaron_tf.decoding import BeamSearchConfig, beam_search
 from macaron_tf.decoding.beam_search import top_k
 from tests.toys.decoding import REAL_SIZE, Toy, searched, trimmed
+from tests.toys.marks import slow
 
 PENALTIES = {
     "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,
@@ -53,9 +54,7 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     check(toy, sources, found, expected, penalty)
 
 
-@pytest.mark.parametrize(
-    "alpha", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 1.0))]
-)
+@pytest.mark.parametrize("alpha", [0.6, *slow(0.0, 1.0)])
 def test_exact_stopping_changes_nothing(alpha):
     """Beam search with exact stopping finds the same outputs as a search that never stops early."""
     limit = 30
@@ -149,6 +148,7 @@ def test_fewer_outputs_than_asked_for():
     assert not found["lengths"][:, 4:].any()
 
 
+@pytest.mark.thorough
 def test_saved_model_with_unknown_shapes(tmp_path):
     toy = Toy(4)
 

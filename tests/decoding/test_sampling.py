@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import Controls, Prompts, Rules, SamplingConfig, generate, sample, sampling
 from tests.toys.decoding import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model, searched, trimmed
+from tests.toys.marks import slow, thorough
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -250,7 +251,7 @@ def without_cache(model):
     return next_logits
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", slow(*MODELS, but=("transformer", "adaptive")))
 def test_greedy_is_the_argmax_of_the_whole_model(kind):
     model, rules = small(kind), Rules(Controls(temperature=0), END, barred)
     rows = [ROWS[0], ROWS[2]]  # prefill reads three tokens of both rows
@@ -264,7 +265,7 @@ def test_greedy_is_the_argmax_of_the_whole_model(kind):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("min_tokens", [0, 4])
+@pytest.mark.parametrize("min_tokens", [*slow(0), 4])
 def test_any_of_several_ends_ends_a_text(min_tokens):
     model, rules = small("transformer"), Rules(Controls(temperature=0), END, barred)
     whole = run(model, asked(), rules)["ids"]
@@ -282,9 +283,7 @@ def test_any_of_several_ends_ends_a_text(min_tokens):
         assert len(new) > min_tokens and (min_tokens or len(new) == 1)
 
 
-@pytest.mark.parametrize(
-    "kind", ["transformer", pytest.param("swish_rnn", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("kind", ["transformer", *slow("swish_rnn")])
 def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, barred)
     prompts = asked(limits=[N, 3, N])
@@ -312,7 +311,11 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
 
 @pytest.mark.parametrize(
     ("kind", "growing"),
-    [("transformer", True), ("swish_rnn", False), ("banded", True), ("banded", False)],
+    [
+        ("transformer", True),
+        *thorough(("swish_rnn", False)),
+        *slow(("banded", True), ("banded", False)),
+    ],
 )
 def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
     monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two chunks

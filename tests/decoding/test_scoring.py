@@ -12,6 +12,7 @@ from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.toys.decoding import SPACED, TEXT, language_model, llama_2
+from tests.toys.marks import thorough
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,7 @@ def log_softmax(network, row):
     return scipy.special.log_softmax(logits, axis=-1)
 
 
+@pytest.mark.thorough
 def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
     ids = vocabulary.encode_lines([TEXT.replace("\n", " ")])[0]
     pairs = [(ids[:5], ids[5:8]), ([], ids[:1]), (ids, ids[3:6]), (ids[:2], ids[2:9])]
@@ -47,7 +49,7 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 
 
-@pytest.mark.parametrize("stride", [None, 3, 11])
+@pytest.mark.parametrize("stride", [3, *thorough(None, 11)])
 def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
     network, vocabulary, stride
 ):

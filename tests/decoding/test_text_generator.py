@@ -76,7 +76,7 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
         assert "".join(generator.stream(text, config)) == found.text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [TextGenerator, SequenceGenerator])
 def test_several_ends_and_a_stream_says_the_same(kind, model, vocabulary):
     if kind is TextGenerator:

@@ -13,6 +13,7 @@ from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
 from macaron_tf.special import Special
 from tests.toys.decoding import check_greedy, shaken
+from tests.toys.marks import slow
 
 SIZE = 24
 
@@ -74,7 +75,7 @@ def test_limits_do_not_overflow(settings, expected):
     np.testing.assert_array_equal(limits, expected)
 
 
-@pytest.mark.parametrize("name", ["gnmt", "fairseq"])
+@pytest.mark.parametrize("name", ["fairseq", *slow("gnmt")])
 def test_a_huge_length_penalty_leaves_numbers(model, name):
     source = tf.constant(sources(2, 6))
     config = decoding.BeamSearchConfig(
@@ -203,7 +204,7 @@ def test_no_lines(model):
     "config",
     [
         decoding.BeamSearchConfig(n_best=4, max_length=6),
-        decoding.SamplingConfig(temperature=0.0, num_samples=2, max_length=6),
+        *slow(decoding.SamplingConfig(temperature=0.0, num_samples=2, max_length=6)),
     ],
 )
 def test_searches_agree_with_fixed_and_growing_caches(model, config):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from macaron_tf.training.progress import read_lines
 from tests.toys.distributed import batch_of, every_row, run
+from tests.toys.marks import slow
 from tests.toys.processes import finished, started, toy, two_workers
 
 
@@ -49,15 +50,11 @@ def results(tmp_path_factory):
 # Text models take long to trace and optimize, once for each replica.
 CASES = [
     ("two", 0, "toy"),
-    ("workers", 0, "toy"),
-    ("workers", 1, "toy"),
-    pytest.param("two", 0, "translation", marks=pytest.mark.slow),
-    pytest.param("two", 0, "pretraining", marks=pytest.mark.slow),
-    pytest.param("workers", 0, "pretraining", marks=pytest.mark.slow),
-    pytest.param("four", 0, "pretraining", marks=pytest.mark.slow),
+    *slow(("workers", 0, "toy"), ("workers", 1, "toy"), ("two", 0, "translation")),
+    *slow(*((name, 0, "pretraining") for name in ("two", "workers", "four"))),
 ]
 TWO = ("two", "toy")
-FOUR = pytest.param("four", "pretraining", marks=pytest.mark.slow)
+[FOUR] = slow(("four", "pretraining"))
 
 
 @pytest.mark.parametrize(("name", "worker", "kind"), CASES)
@@ -113,6 +110,7 @@ def test_replicas_are_the_same_to_the_bit(results, name, kind):
             np.testing.assert_array_equal(copy, found[f"{key.partition('/')[0]}/0"])
 
 
+@pytest.mark.slow
 def test_workers_are_the_same_to_the_bit(results):
     other = results("workers", 1, "toy")
     for key, copy in results("workers", 0, "toy").items():

@@ -12,6 +12,7 @@ from tests.harness import rejects
 from tests.toys.processes import python
 
 
+@pytest.mark.slow
 def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
     pytest.importorskip("jax")
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())

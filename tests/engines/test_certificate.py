@@ -17,6 +17,7 @@ from macaron_tf.errors import needed
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
 from tests.harness import refuses
+from tests.toys.marks import slow
 from tests.toys.pretrained import BYTES, WORDS, loaded
 
 MODELS = {
@@ -37,7 +38,7 @@ def record_of(path) -> dict:
     return json.loads((path / "assets.extra" / "export.json").read_text())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["fills", *slow("classes", "writes")])
 def test_the_record_and_the_card_hold_the_numbers(name, tmp_path):
     path = MODELS[name]().export(tmp_path / "served")
     [row] = record_of(path)["certificate"]
@@ -48,6 +49,7 @@ def test_the_record_and_the_card_hold_the_numbers(name, tmp_path):
     assert card.startswith("---\n") and certificate_table([row]) in card
 
 
+@pytest.mark.slow
 def test_litert_and_bfloat16_have_bounds_of_their_own(classifier, tmp_path):
     pytest.importorskip("ai_edge_litert")
     path = classifier.export(tmp_path / "served", bfloat16=True, lite="int8")
@@ -56,7 +58,7 @@ def test_litert_and_bfloat16_have_bounds_of_their_own(classifier, tmp_path):
     assert classifier.network.dtype_policy.name == "float32"
 
 
-@pytest.mark.parametrize("tampered", ["SavedModel", "LiteRT"])
+@pytest.mark.parametrize("tampered", ["SavedModel", *slow("LiteRT")])
 def test_a_file_that_differs_is_refused_and_nothing_is_left(
     tampered, classifier, tmp_path, monkeypatch
 ):
@@ -84,6 +86,7 @@ def test_a_file_that_differs_is_refused_and_nothing_is_left(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_without_its_runtime_a_file_is_not_checked(classifier, tmp_path, monkeypatch):
     def missing(folder):
         with needed("ONNX Runtime"):
@@ -176,6 +179,7 @@ def test_the_command_shows_the_table(classifier, tmp_path, capsys):
     assert certificate_table(record_of(tmp_path / "served" / "1")["certificate"]) in said
 
 
+@pytest.mark.slow
 def test_a_model_that_refuses_the_long_texts_is_compared_on_the_others(tmp_path):
     short = dataclasses.replace(MODELS["fills"](), trained_length=8)
     config = catalog.config("gpt2_tiny", vocab_size=BYTES.size, max_length=16)

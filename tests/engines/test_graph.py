@@ -20,6 +20,7 @@ from macaron_tf.models import (
 )
 from macaron_tf.pretrained import Pretrained
 from tests.harness import refuses
+from tests.toys.marks import slow
 from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
 
 pytestmark = pytest.mark.quick
@@ -46,8 +47,7 @@ def writer() -> Pretrained:
     ("network_class", "name"),
     [
         (PretrainingEncoder, "bert_tiny"),
-        (LanguageModel, "gpt2_tiny"),
-        (LanguageModel, "llama_tiny"),
+        *slow((LanguageModel, "gpt2_tiny"), (LanguageModel, "llama_tiny")),
     ],
 )
 def test_an_encoder_is_fine_tuned_and_answers(network_class, name, tmp_path):
@@ -65,23 +65,26 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, tmp_path):
     refuses("example 2 has 1 text", model.fine_tune, [("a", "b"), "c"], ["one", "two"])
 
 
-def test_pairs_and_scores_are_fine_tuned(tmp_path):
+@pytest.mark.thorough
+@pytest.mark.parametrize("texts", [[("a b", "a"), ("c d", "a")], *slow(["a b", "c d"])])
+def test_scores_are_fine_tuned(texts, tmp_path):
     model = loaded(PretrainingEncoder, "bert_tiny")
-    pairs, options = (
-        [("a b", "a"), ("c d", "a")] * 8,
-        dict(epochs=8, learning_rate=1e-3, batch_size=8),
-    )
-    tuned = model.fine_tune(pairs, ["yes", "no"] * 8, **options)
-    assert [answer["label"] for answer in tuned.predict(pairs[:2])] == ["yes", "no"]
-    rated = model.fine_tune(pairs, [4.5, 1.0] * 8, **options)
-    high, low = rated.predict(pairs[:2])
+    options = dict(epochs=8, learning_rate=1e-3, batch_size=8)
+    rated = model.fine_tune(texts * 8, [4.5, 1.0] * 8, **options)
+    high, low = rated.predict(texts)
     assert high - low > 1.5
     rated.save_pretrained(tmp_path / "rated")
-    assert load(tmp_path / "rated").predict(pairs[:2]) == [high, low]
-    rated = model.fine_tune([first for first, _ in pairs], [4.5, 1.0] * 8, **options)
-    high, low = rated.predict(["a b", "c d"])
-    assert high - low > 1.5
-    refuses(r"distinct labels \(1\)", model.fine_tune, pairs, [1.0] * 16)
+    assert load(tmp_path / "rated").predict(texts) == [high, low]
+    refuses(r"distinct labels \(1\)", model.fine_tune, texts, [1.0] * 2)
+
+
+@pytest.mark.slow
+def test_classes_of_pairs_are_fine_tuned():
+    pairs = [("a b", "a"), ("c d", "a")]
+    model = loaded(PretrainingEncoder, "bert_tiny")
+    options = dict(epochs=8, learning_rate=1e-3, batch_size=8)
+    tuned = model.fine_tune(pairs * 8, ["yes", "no"] * 8, **options)
+    assert [answer["label"] for answer in tuned.predict(pairs)] == ["yes", "no"]
 
 
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):
@@ -137,7 +140,7 @@ def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("2 texts, lists or dicts: pass first and second", pairs.predict, *sides)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_writer_streams_scores_and_takes_numbers(writer):
     drawn = {"temperature": 0.7, "seed": 3, "max_tokens": 6}
     answer = writer.predict("a b", **drawn)
@@ -160,7 +163,7 @@ def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
     assert short.keys() == long.keys() == no_text.keys()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "vocabulary", "start", "max_bytes"),
     [
@@ -211,7 +214,7 @@ def test_gaps_are_filled_with_as_many_pieces_as_asked():
         refuses(f"top={top} must be", model.predict, "[MASK]", top=top)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_export_in_bfloat16_leaves_the_model_as_it_was(classifier, tmp_path):
     before = classifier.predict(["a b"])
     classifier.export(tmp_path / "served", bfloat16=True)

@@ -18,6 +18,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import int8_error, refuses
+from tests.toys.marks import slow
 
 pytest.importorskip("ai_edge_litert")
 
@@ -107,13 +108,16 @@ def assert_equal(found, expected):
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-4, atol=1e-4)
 
 
-# One token; one chunk of 16; several chunks, two cache sizes and rows that wait; the last position.
-@pytest.mark.parametrize("lengths, new", [([1], 9), ([17], 5), ([70, 60, 3], 15), ([80], 10)])
+# One token; several chunks, two cache sizes and rows that wait; one chunk of 16; the last position.
+@pytest.mark.parametrize(
+    "lengths, new", [([1], 9), ([70, 60, 3], 15), *slow(([17], 5), ([80], 10))]
+)
 def test_continuations_are_the_graphs(gpt, lengths, new):
     network, decoders = gpt
     assert_equal(continued(decoders["fp32"], lengths, new), continued(network, lengths, new))
 
 
+@pytest.mark.slow
 def test_rotary_positions_and_shared_keys_are_the_graphs():
     options = dict(positions="rotary", num_kv_heads=1, norm_type="rms", use_bias=False, tied=False)
     network = language_model(gated=True, **options)
@@ -162,6 +166,7 @@ def test_translations_are_the_graphs(pair, count, config):
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_source_beyond_the_positions_is_refused_in_a_sentence():
     network = translator(positions="learned", max_length=12)
     decoder = convert_decoder(network, "fp32")
@@ -182,6 +187,7 @@ def test_int8_translations_have_close_scores(pair):
     assert (found["scores"] != expected["scores"]).any()
 
 
+@pytest.mark.slow
 def test_a_recurrence_reads_prompts_token_by_token():
     network = language_model(block="swish_rnn")
     decoder = convert_decoder(network, "fp32")
@@ -244,6 +250,7 @@ def test_refusals(tmp_path):
     refuses("contains no exported model", find_version, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model, kind, texts, options",
     [

@@ -36,6 +36,7 @@ def train_flags(bucket: str, steps: int = 20) -> list[str]:
     return ["--corpus", f"{bucket}/corpus", *flags([*settings, "training.validate_every=10"])]
 
 
+@pytest.mark.slow
 def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     run = f"{bucket}/bert"
     assert main(["train", "bert_tiny", run, *train_flags(bucket)]) == 0
@@ -62,6 +63,7 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     assert not os.path.exists("ram:")
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     """The run stops with an error that names the shard, and resumes once the shard is restored."""
     corpus = tmp_path / "corpus"

@@ -488,6 +488,7 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
     del sys.modules["my_arm"]
 
 
+@pytest.mark.slow
 @pretended
 def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     out = tmp_path / "out"
@@ -529,6 +530,7 @@ def blocks(tmp_path):
     return lambda *more: compare([*arguments, *(more or arms)])
 
 
+@pytest.mark.slow
 @pretended
 def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path):
     # Evaluations by a user before the comparison are ignored.

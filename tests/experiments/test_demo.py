@@ -1,9 +1,12 @@
 """The demo runs all of its stages, on a toy corpus."""
 
+import pytest
+
 from macaron_tf.__main__ import main
 from tests.toys.numbers import number_settings
 
 
+@pytest.mark.slow
 def test_all_stages_follow_each_other(number_text, tmp_path, capfd):
     settings = [*number_settings(number_text, 50), "data.test_split=validation"]
     flags = [word for setting in settings for word in ("--set", setting)]

@@ -47,6 +47,7 @@ def test_cosines_learn_scores(run, ran):
     assert record["metrics"]["spearman"] == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, metric, options",
     [

@@ -77,6 +77,7 @@ def tiny(request, tmp_path):
     return arguments
 
 
+@pytest.mark.slow
 def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
     found, lines = run("gpt", tiny("gpt"))
     assert "val_loss" in lines and lines.count("\nthe") == 2
@@ -105,6 +106,7 @@ def test_a_block_of_ones_own_is_compared_at_equal_parameters(run, tiny):
     assert all(1 < float(row[2].split()[0]) < 10 for row in rows[1:])
 
 
+@pytest.mark.slow
 def test_other_libraries_weights_are_fine_tuned_exported_and_asked(run, tiny):
     found, lines = run("fine_tune", tiny("fine_tune"))
     answers = lines.splitlines()[-len(found["QUESTIONS"]) :]

@@ -8,6 +8,7 @@ import json
 import types
 
 import numpy as np
+import pytest
 
 from experiments.few_shot.commands import main
 from experiments.few_shot.evaluate import Asker, evaluate
@@ -130,6 +131,7 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
             assert "".join(map(vocabulary.piece_name, ids)) == answer
 
 
+@pytest.mark.slow
 def test_classes_are_asked_by_their_words(
     language_run, tfds_dir, tmp_path, ran, refused, monkeypatch
 ):

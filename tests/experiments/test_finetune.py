@@ -116,6 +116,7 @@ def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, caps
     assert f"{start}cannot write {run}/scores/" in printed.err
 
 
+@pytest.mark.thorough
 def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused):
     """After a stop at update 6, the same command finishes the run; other settings are refused."""
     write_toy(tmp_path)

@@ -33,6 +33,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.harness import built, refuses
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.tasks import (
     BLAME,
@@ -129,6 +130,7 @@ def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
     answered(main, "predict", folder / "squad2", text="{Who?\tAnn saw Rome.")
 
 
+@pytest.mark.slow
 def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused):
     """Question answering and tagging work with [CLS] at the end of a row, as in XLNet."""
     lines = [" ".join(rows) for rows in itertools.permutations((*NAMES, "the", "old", "cat"), 3)]
@@ -277,6 +279,7 @@ def test_an_adaptive_softmax_is_a_start(toy):
     np.testing.assert_array_equal(task.language_model(inputs), network(inputs))
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path, answered):
     run = tmp_path / "run"
     training = ("max_steps=60", "validate_every=30", "log_every=20", "learning_rate=0.01")
@@ -295,7 +298,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     assert said["label"].numpy().tolist() == [b"positive"]
 
 
-@pytest.fixture(scope="module", params=["gpt_tiny", "bert_tiny"])
+@pytest.fixture(scope="module", params=["bert_tiny", *slow("gpt_tiny")])
 def choosing(request, toy, tmp_path_factory):
     """Returns a run that chooses the ending that has the same sentiment as the context."""
     folder, rng = tmp_path_factory.mktemp("choices"), np.random.default_rng(0)

@@ -39,6 +39,7 @@ def test_predict_goes_on_with_what_the_model_has_learnt(language_run, ran):
         assert line.count(letter) > len(line) / 3
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_and_samples_count_up_from_it(language_run, ran):
     def sampled(seed, *more):
         settings = flags(["max_tokens=9", f"seed={seed}", *more])

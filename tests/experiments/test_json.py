@@ -14,6 +14,7 @@ from macaron_tf.text import PairVocabulary, WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from macaron_tf.text.words import WordVocabulary
 from tests.harness import built
+from tests.toys.marks import slow
 from tests.toys.objectives import tiny
 from tests.toys.pretraining import flags
 from tests.toys.systems import ELMO
@@ -65,7 +66,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow(*MODELS, but=("vectors", "continues")))
 def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, refused, capsys):
     make, options, refusals = MODELS[name]
     make().save_pretrained(tmp_path / "model")
@@ -86,6 +87,7 @@ def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, re
         refused(main, [*words, "--set", setting], message, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_refused_line_has_its_number_in_the_file(tmp_path, refused):
     pairs(vocabulary=PairVocabulary(WORDS, WORDS)).save_pretrained(tmp_path / "model")
     (tmp_path / "lines").write_text("\n" * 257 + "paid " * 300)

@@ -58,6 +58,7 @@ def test_one_language_of_translations_is_read(xnli):
                 tfds, TOY, code)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, capsys, refused):
     start = make_start(tmp_path / "xlm", "xlm_tiny")
     names = get_task("xnli").labels
@@ -97,6 +98,7 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     refused(main, other, "language='fr'", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran, refused):
     start, texts = make_start(tmp_path / "xlm", "xlm_tiny"), [german for _, german in PAIRS]
     table, run, saved = (tmp_path / name for name in ("own.tsv", "run", "saved"))

@@ -30,6 +30,7 @@ def looked(ran, folder, model, *arguments):
     return numbers, drawn, lines
 
 
+@pytest.mark.slow
 def test_a_translation_s_words_attend_the_words_that_they_translate(number_run, tmp_path, ran):
     diagonal = []
     for number, (source, target) in enumerate(number_pairs(3, seed=5)):

@@ -129,6 +129,7 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     assert task.serve(text.splitlines())["score"].numpy() == pytest.approx([good, bad], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_tags_are_those_of_the_file(tmp_path, ran):
     write_reading(tmp_path)
     source, settings = (
@@ -165,6 +166,7 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     assert labelled(run.task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):
     code = (
         "from tests.toys.tasks import sentences\n"
@@ -222,6 +224,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
     _, flags = own
     command = ["train", "finetune:classify", tmp_path / "run", *flags]

@@ -140,6 +140,7 @@ def settings(steps: int = 10) -> list[str]:
     return [*changes, "training.save_every_steps=10", "training.warmup_steps=5"]
 
 
+@pytest.mark.slow
 def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran):
     train = ["train", "./mine.py", "run"]
     ran(main, *train, *flags(settings(10)))

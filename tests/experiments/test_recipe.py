@@ -39,7 +39,7 @@ def test_every_public_function_of_a_family_is_listed():
     assert listed == registry.FAMILY_OF
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_training_imports_its_own_family_alone():
     code = "import sys, experiments.pretrain.run; from experiments import registry; "
     code += "registry.load('bert_tiny'); print(*sys.modules)"

@@ -11,6 +11,7 @@ from experiments.commands import main
 from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.training import build_fit_model
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags
 from tests.toys.runs import elmo, embeddings, text_to_text, translation
 from tests.toys.tasks import toy_flags, validations
@@ -20,11 +21,7 @@ SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes
 
 
 # translate/test_commands.py resumes translations by the same command.
-LONG = (translation, elmo, text_to_text)
-LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
-
-
-@pytest.mark.parametrize("make", [embeddings, *LONG])
+@pytest.mark.parametrize("make", [embeddings, *slow(translation, elmo, text_to_text)])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     words = make(request.getfixturevalue)
     run = tmp_path / "run"

@@ -26,6 +26,7 @@ def saved(toy_run, number_run, language_run, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_run(saved, number_run, toy_run, language_run, tmp_path, answered):
     runs = {"numbers": number_run, "toy": toy_run, "gpt2": language_run}
     lines = {"numbers": "one two\nthree four five\n", "toy": "good film\n", "gpt2": "a a\n"}
@@ -41,6 +42,7 @@ def test_it_answers_as_the_run(saved, number_run, toy_run, language_run, tmp_pat
         assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
     toy_run, language_run, ran, refused, tmp_path
 ):
@@ -67,6 +69,7 @@ def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
     refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized: give", tmp_path)
 
 
+@pytest.mark.slow
 def test_every_command_takes_what_load_opens(
     saved, toy_run, number_run, answered, ran, refused, tmp_path
 ):
@@ -96,6 +99,7 @@ def test_every_command_takes_what_load_opens(
     ran(export, tmp_path / "numbers", tmp_path / "served")
 
 
+@pytest.mark.slow
 def test_a_quantized_run_answers_as_load_does(toy_run, answered, tmp_path):
     found = macaron_tf.load(toy_run)
     found.network.quantize("int8")

@@ -295,6 +295,7 @@ def test_trusted_code_that_loads_a_stranger_s_folder_does_not_trust_it(folders):
     assert REFUSED in sys.modules["own"].refusal and not ran_times(folders)
 
 
+@pytest.mark.slow
 def test_other_processes_are_told_in_their_arguments(folders):
     macaron_tf.load("own", trust_code=True)
     assert macaron_tf.load("own").network.count_params() > 0  # the class is imported

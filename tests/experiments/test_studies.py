@@ -14,11 +14,12 @@ import pytest
 from experiments import studies
 from experiments.compare.commands import main as compare
 from experiments.compare.trainers import Pretraining
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags
 from tests.toys.studies import is_figure
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGINT)])
 def test_a_killed_study_stops_its_commands(number, tmp_path):
     (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\nexec sleep 100\n")
     (tmp_path / "python").chmod(0o755)
@@ -52,6 +53,7 @@ def test_a_record_is_small_and_has_a_line_for_each_item_of_a_list(tmp_path):
     assert found.pop("rows")[1] == {"arm": "ä", "loss": None} and found == expected
 
 
+@pytest.mark.slow
 def test_pretraining_is_scored_on_tasks_and_not_repeated(calls, study, study_corpus, tmp_path):
     settings, task = study
     out, rates = tmp_path / "steps", ["--learning-rates", "1e-3", "1e-2"]

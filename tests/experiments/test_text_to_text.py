@@ -17,11 +17,12 @@ from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags, t5_settings
 from tests.toys.tasks import assert_same_weights, scores_in, validations
 
 
-@pytest.mark.parametrize("recipe", ["t5_tiny", pytest.param("bart_tiny", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recipe", ["t5_tiny", *slow("bart_tiny")])
 def test_it_is_pre_trained_and_evaluated(
     recipe, t5_run, t5_corpus, tables, tmp_path, ran, answered
 ):
@@ -97,6 +98,7 @@ def test_a_long_line_is_cut_and_text_without_labels_is_not_scored(tuned, tmp_pat
     refused(main, [*arguments, "--split", "test"], "split 'test' of tsv:", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
     """A model from a .keras file has no recipe."""
     run, _ = tuned
@@ -128,6 +130,7 @@ def test_a_task_is_judged_on_its_own_validation_split(t5_run, tmp_path, monkeypa
         }
 
 
+@pytest.mark.slow
 def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
     texts = ("a b c", "b c d", "c d a", "d a b")
     for split in ("train", "validation"):

@@ -45,6 +45,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 from tests.export.serving_toys import ask_elsewhere, call
 from tests.toys.hard_texts import hard_texts
+from tests.toys.marks import slow
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import toy_settings
 from tests.toys.tasks import READING, outputs_of, write_run, write_untrained
@@ -297,10 +298,7 @@ KINDS = {
 }
 
 
-# One kind for each way to answer; `make test-slow` runs the others.
-QUICK = ("classes", "scores", "spans", "tags", "vectors", "continues", "answers_bart")
-QUICK += ("translates", "keras_classes")
-NAMES = [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in KINDS]
+NAMES = slow(*KINDS, but=("classes",))
 
 
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:

@@ -61,6 +61,7 @@ def test_a_process_finishes_what_it_began_after_sigterm(process):
         socket.create_connection(("127.0.0.1", port))
 
 
+@pytest.mark.slow
 def test_a_process_ends_within_its_grace_whatever_runs(process):
     """A request that computes for minutes, one whose body stops, and an idle connection."""
     server, port = process

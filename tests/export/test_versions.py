@@ -116,6 +116,7 @@ def test_the_next_version_never_overflows(tmp_path):
     assert list(find_versions(str(tmp_path))) == [1]
 
 
+@pytest.mark.slow
 def test_an_export_removes_what_a_killed_one_left(tmp_path):
     code = """
 import os, signal, sys

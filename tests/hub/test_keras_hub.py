@@ -1,6 +1,7 @@
 """Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
 import dataclasses
+import itertools
 import json
 
 import keras
@@ -21,6 +22,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, ids, numpy_of, refuses
+from tests.toys.marks import slow
 from tests.toys.processes import in_new_process
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -130,6 +132,7 @@ def test_masked_tokens_are_learnt_from_text():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_from_text_and_lives_in_a_preset(tmp_path):
     keras.utils.set_random_seed(0)
     tokenizer = EncoderTokenizer(WORD_PIECES)
@@ -191,13 +194,15 @@ def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[lis
     return done
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", [False, *slow(True)])
 @pytest.mark.parametrize(
     "changes",
     [
         {"block": "macaron"},
-        {"output_bias": True, "embedding_dim": 8},
-        {"block": ("swish_rnn", "macaron"), "positions": "transformer_xl"},
+        *slow(
+            {"output_bias": True, "embedding_dim": 8},
+            {"block": ("swish_rnn", "macaron"), "positions": "transformer_xl"},
+        ),
     ],
 )
 def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled):
@@ -217,6 +222,7 @@ def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled
     assert found["padding_mask"][0].sum() == 4 + new.index(stop) + 1
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     network = language_model(max_length=48)
     task = task_of(Pretrained(network))
@@ -229,16 +235,10 @@ def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     assert found == greedy(network, rows, 48)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "quantized"),
-    [
-        ("classifier", False),
-        pytest.param("masked", True, marks=pytest.mark.slow),
-        ("language_model", False),
-        pytest.param("classifier", True, marks=pytest.mark.slow),
-        pytest.param("masked", False, marks=pytest.mark.slow),
-        pytest.param("language_model", True, marks=pytest.mark.slow),
-    ],
+    [*itertools.product(("classifier", "masked", "language_model"), (False, True))],
 )
 def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
     if kind == "classifier":
@@ -287,6 +287,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     refuses("task cannot be read", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -379,6 +380,7 @@ def test_what_is_frozen_is_so_in_a_preset(kind, tmp_path):
     assert [weight.trainable for weight in again.weights] == flags and not all(flags)
 
 
+@pytest.mark.slow
 def test_a_network_alone_becomes_a_task():
     for network in (classifier(), language_model()):
         task = task_of(network)

@@ -23,6 +23,7 @@ from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import ids, numpy_of, refuses
 from tests.toys.decoding import check_greedy
 from tests.toys.hugging_face import check_equal, noise
+from tests.toys.marks import slow
 
 keras_hub = pytest.importorskip("keras_hub")
 
@@ -286,7 +287,7 @@ def copy_layers(theirs, ours, **changes) -> None:
     assign_weights(ours, KerasArrays.of_layers(layers), names)
 
 
-@pytest.mark.parametrize("pre_norm", [True, False])
+@pytest.mark.parametrize("pre_norm", [False, *slow(True)])
 def test_logits_and_greedy_decoding_of_keras_hub_layers_agree(pre_norm):
     theirs = KerasHubModel(pre_norm)
     ours = our_model(norm="pre" if pre_norm else "post")

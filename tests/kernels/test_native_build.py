@@ -146,13 +146,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(compiler, monkeypatch, caplo
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(
-    "sanitizers",
-    [
-        pytest.param("address,undefined,float-cast-overflow", marks=pytest.mark.thorough),
-        pytest.param("thread", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizers", ["address,undefined,float-cast-overflow", "thread"])
 def test_the_loops_are_clean_under(sanitizers, tmp_path):
     try:
         compiler = native.find_compiler()

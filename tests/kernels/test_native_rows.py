@@ -11,6 +11,7 @@ from macaron_tf.kernels import implementation_scope, native, swish_gate, swish_r
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, LayerNormalization
 from tests.harness import normal
+from tests.toys.marks import slow
 from tests.toys.swish import built
 
 __all__ = ["built"]  # a fixture for every test here
@@ -171,7 +172,7 @@ KERNELS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", slow(*KERNELS, but=KERNELS.keys() - {"swish_gate"}))
 def test_gradients_of_gradients_and_forward_mode(name):
     """Second-order gradients and forward-mode derivatives agree with the reference."""
     kernel, reference, shapes = KERNELS[name]

@@ -237,7 +237,7 @@ def test_every_loop_is_vectorized():
         assert re.search(r"\sv?(mul|fn?m(add|sub)\d+)ps\s", code), name
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_replicas_of_a_new_process():
     """A new process loads the library from the cache, and the gradients of replicas add up."""
     program = """

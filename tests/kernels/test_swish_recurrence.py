@@ -57,9 +57,12 @@ def run(implementation):
 
 
 def case(name, *values, quick=True):
-    """Returns the parameters of a test case. `make test` runs XLA only in the quick cases."""
-    marks = [] if quick or name != "xla" else [pytest.mark.thorough]
-    return pytest.param(name, *values, marks=marks)
+    """Returns the parameters of a test case; those of XLA and of the native op may be slow."""
+    if quick or name not in ("xla", "native"):
+        return pytest.param(name, *values)
+    return pytest.param(
+        name, *values, marks=pytest.mark.slow if name == "xla" else pytest.mark.thorough
+    )
 
 
 # Gates follow the recurrence, so one step size is enough except for native gates.

@@ -9,6 +9,7 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
 from macaron_tf.pretrained import Pretrained
 from tests.harness import built
+from tests.toys.marks import slow
 
 
 def network(folder, norm, **options):
@@ -17,7 +18,7 @@ def network(folder, norm, **options):
     return str(folder)
 
 
-@pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trained", [False, *slow(True)])
 def test_strang_splitting_needs_sub_steps_of_second_order(
     tmp_path, disk_or_bucket, monkeypatch, trained
 ):

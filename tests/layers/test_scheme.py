@@ -9,6 +9,7 @@ from macaron_tf.layers import MacaronBlock, Mix, TransformerBlock, block_class
 from macaron_tf.layers.scheme import parse_scheme, scheme_text
 from macaron_tf.settings import SettingError
 from tests.harness import check_layer, normal, randomized
+from tests.toys.marks import slow
 
 MACARON = "channels/2, tokens, channels/2"
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
@@ -138,7 +139,7 @@ def runge_kutta(f, x, h):
 EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x + h / 2 * f(x)))
 
 
-@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("norm", ["pre", *slow("post")])
 @pytest.mark.parametrize(
     ("scheme", "steps"),
     [

@@ -6,6 +6,7 @@ from macaron_tf.layers import SwishRNN, SwishRNNBlock
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import normal, numpy_of, randomized, twin_of, weights_of
+from tests.toys.marks import slow, thorough
 from tests.toys.swish import LENGTHS, by_the_equations
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
@@ -58,9 +59,8 @@ def test_left_padding_changes_no_real_position():
     np.testing.assert_allclose(found, numpy_of(block(x)), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["mixed_bfloat16", pytest.param("float32", marks=pytest.mark.slow)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *slow("float32")])
 def test_24_layers_start_finite_and_of_unit_scale(dtype):
     keras.utils.set_random_seed(1)
     config = EncoderConfig(
@@ -80,7 +80,7 @@ def test_24_layers_start_finite_and_of_unit_scale(dtype):
         assert 1e-4 < inner < 1.0
 
 
-@pytest.mark.parametrize("step_size", [1, 3])
+@pytest.mark.parametrize("step_size", [3, *thorough(1)])
 def test_bidirectional_reads_each_row_from_both_ends(step_size, tmp_path):
     x, lengths = normal(2, 9, 6), (9, 5)
     mask = np.arange(9) < np.array(lengths)[:, None]

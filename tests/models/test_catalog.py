@@ -22,6 +22,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.variables import spec_of
 from tests.harness import rejects
+from tests.toys.marks import slow
 
 # Exact numbers of parameters.
 EXACT = {
@@ -208,7 +209,7 @@ def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
     assert round(count / 1e6, 1) == millions
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", pytest.param("base", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["tiny", "mini", *slow("base")])
 def test_all_berts_hold_equal_matrices(size):
     counts = {family: matrices(shaped(f"{family}_{size}", vocab_size=8)) for family in BERTS}
     # Only BERT-rab and SwishRNN have a relative bias, with 32 H numbers per layer.
@@ -218,9 +219,7 @@ def test_all_berts_hold_equal_matrices(size):
     assert counts["bert_rab"] == counts["swish_rnn"] == counts["bert"] + bias
 
 
-@pytest.mark.parametrize(
-    "size", ["tiny", "small", *(pytest.param(s, marks=pytest.mark.slow) for s in ("base", "big"))]
-)
+@pytest.mark.parametrize("size", ["tiny", "small", *slow("base", "big")])
 def test_macaron_and_transformer_have_equal_parameters(size):
     """A Macaron layer has 3 D more parameters than a Transformer layer: a bias and a LayerNorm."""
     macaron, plain = (shaped(f"{name}_{size}", vocab_size=8) for name in ("macaron", "transformer"))

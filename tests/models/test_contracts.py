@@ -11,6 +11,7 @@ from macaron_tf import layers, models
 from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
 from tests.harness import check_checkpoint, check_model, ids, normal
+from tests.toys.marks import slow, thorough
 from tests.toys.objectives import tiny
 from tests.toys.systems import SYSTEMS
 
@@ -40,9 +41,13 @@ CONTRACTS = [
         ),
         {"source": ids(3, 7), "target": ids(3, 6)},
     ),
-    (
-        models.EncoderDecoder(models.catalog.config("bart_tiny", **OWN_SOURCE, logits_bias=True)),
-        {"source": ids(3, 7), "target": ids(3, 6)},
+    *slow(
+        (
+            models.EncoderDecoder(
+                models.catalog.config("bart_tiny", **OWN_SOURCE, logits_bias=True)
+            ),
+            {"source": ids(3, 7), "target": ids(3, 6)},
+        )
     ),
 ]
 
@@ -55,18 +60,23 @@ def test_a_model_keeps_its_contract(model, inputs, tmp_path):
     check_checkpoint(model, lambda model: model(inputs), tmp_path)
 
 
-# Each type of model once.
-NAMES = ["albert", "span_bert", "gpt", "gpt_classification", "transformer_xl", "xlnet", "t5"]
-NAMES += ["bart", "electra", "classification", "question_answering", "tagging"]
-NAMES += ["sentence_classes", "elmo", "word_tagging", "tcn"]
-
-
-# Models that are another model with one more head.
-LONG = {"span_bert", "electra", "bart", "gpt_classification"}
-
-
+# Each type of model once. Those that are slow have the parts of others.
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES]
+    "name",
+    [
+        *("gpt", "t5", "classification", "tcn"),
+        *thorough("transformer_xl", "elmo"),
+        *slow(
+            "albert",
+            "span_bert",
+            "electra",
+            "bart",
+            "xlnet",
+            "gpt_classification",
+            "question_answering",
+        ),
+        *slow("tagging", "sentence_classes", "word_tagging"),
+    ],
 )
 def test_a_system_s_model_keeps_its_contract(name, tmp_path):
     system = SYSTEMS[name]
@@ -138,7 +148,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("case", FROZEN)
+@pytest.mark.parametrize("case", thorough(*FROZEN, but=("encoder", "stack")))
 def test_frozen_layers_stay_frozen_in_every_copy(case, tmp_path):
     model, parts, trained = FROZEN[case]()
     frozen(model, *parts)

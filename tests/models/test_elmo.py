@@ -12,6 +12,7 @@ from macaron_tf import models
 from macaron_tf.layers import ProjectedLSTM
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger
 from tests.harness import built, normal, numpy_of, softmax, twin_of, weights_of
+from tests.toys.marks import slow
 from tests.toys.systems import ELMO, TAGGER, words
 from tests.toys.systems import drawn_elmo as drawn
 
@@ -151,10 +152,8 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     assert tiny.count_params() == own
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["input", "output", "both"])
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
     """ELMo's vectors enter at the LSTM's input, at its output, or at input and output.
 
@@ -224,7 +223,7 @@ READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dr
         (lambda config: models.EncoderQuestionAnswering(config), (2, 2, 9)),
     ],
 )
-@pytest.mark.parametrize("place", ["input", "both", "none"])
+@pytest.mark.parametrize("place", ["input", "none", *slow("both")])
 def test_task_models_read_words_by_their_characters(make, shape, place):
     model = make(dataclasses.replace(READER, elmo_place=place))
     model.build()
@@ -248,6 +247,7 @@ def test_task_models_read_words_by_their_characters(make, shape, place):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_language_model_is_taken_over_and_trained_where_it_is_not_frozen():
     elmo, characters = drawn(), words(2, 7)
     for frozen in (True, False):

@@ -1,6 +1,7 @@
 """Tests of the encoder: blocks, options, mixed block types, shared and factorized weights."""
 
 import dataclasses
+import itertools
 import json
 
 import keras
@@ -14,6 +15,7 @@ from macaron_tf.layers.blocks import BLOCKS, MacaronBlock
 from macaron_tf.layers.heads import Pooling
 from macaron_tf.models import Encoder, EncoderConfig, EncoderTokenClassifier
 from tests.harness import built, check_saved, ids, numpy_of, rejects
+from tests.toys.marks import slow
 
 PARTS = {
     "shared": {"sharing": "all"},
@@ -36,14 +38,10 @@ def tiny(**changes) -> EncoderConfig:
 
 
 # Each block and each option once; `make test-slow` tests all pairs.
-PAIRS = [
-    pytest.param(block, part, marks=() if i % len(ANY) == j else pytest.mark.slow)
-    for i, part in enumerate(PARTS)
-    for j, block in enumerate(ANY)
-]
+ONCE = [(ANY[i % len(ANY)], part) for i, part in enumerate(PARTS)]
 
 
-@pytest.mark.parametrize(("block", "parts"), PAIRS)
+@pytest.mark.parametrize(("block", "parts"), slow(*itertools.product(ANY, PARTS), but=ONCE))
 def test_every_block_takes_every_part(block, parts, tmp_path):
     config = tiny(block=block, **PARTS[parts])
     encoder = built(Encoder, config)
@@ -66,7 +64,7 @@ def test_every_block_takes_every_part(block, parts, tmp_path):
     check_saved(encoder, inputs, tmp_path)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", slow(*BLOCKS, but=("transformer", "gmlp")))
 def test_dynamic_lengths_need_no_new_trace(block):
     encoder, traces = built(Encoder, tiny(block=block, relative_bias="per_layer")), []
 
@@ -81,7 +79,7 @@ def test_dynamic_lengths_need_no_new_trace(block):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", slow(*BLOCKS, but=("macaron", "gmlp")))
 def test_shared_layers_count_once(block):
     def count(**changes):
         return built(Encoder, tiny(block=block, **changes)).stack.count_params()
@@ -109,8 +107,10 @@ class Behind(keras.Model):
     "make",
     [
         lambda: [keras.layers.GlobalAveragePooling1D()],
-        lambda: [keras.layers.LSTM(4)],
-        lambda: [MacaronBlock(num_heads=2, feed_forward_dim=16), Pooling("max")],
+        *slow(
+            lambda: [keras.layers.LSTM(4)],
+            lambda: [MacaronBlock(num_heads=2, feed_forward_dim=16), Pooling("max")],
+        ),
     ],
 )
 def test_layers_behind_an_encoder_ignore_its_padding(make, tmp_path):

@@ -5,20 +5,30 @@ import pytest
 import tensorflow as tf
 
 from tests.harness import numpy_of
+from tests.toys.marks import slow
 from tests.toys.on_both import ATTENTION, CASES, RECURRENCE, fitted, model_of, recurrence_loss
 from tests.toys.processes import python
 
 pytestmark = pytest.mark.thorough
 
 
+# Each kind of model and of cache once; `make test-slow` runs the others.
+QUICK = ("translator_swish_rnn", "modern_bert_tiny", "rotary", "tcn_jsb", "transformer_xl")
+
+
 @pytest.fixture(scope="module")
-def models():
-    return {name: model_of(name) for name in CASES}
+def models(request):
+    """Returns the models of the tests that run."""
+    tests = {item.name for item in request.session.items if item.path == request.path}
+    names = (
+        name for name in CASES if f"{test_models_give_the_same_on_jax.__name__}[{name}]" in tests
+    )
+    return {name: model_of(name) for name in names}
 
 
 @pytest.fixture(scope="module")
 def on_jax(models, tmp_path_factory):
-    """Returns the outputs of all models on JAX.
+    """Returns the outputs of `models` on JAX.
 
     All models share one process, because importing JAX takes longer than running them.
     """
@@ -35,7 +45,7 @@ def on_jax(models, tmp_path_factory):
     return np.load(files[1])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow(*CASES, but=QUICK))
 def test_models_give_the_same_on_jax(name, models, on_jax):
     for key, expected in CASES[name][1](models[name]).items():
         found = on_jax[f"{name}/{key}"]

@@ -6,6 +6,7 @@ import tensorflow as tf
 from macaron_tf.layers import SwishRNN
 from macaron_tf.models import EncoderConfig, LanguageModel
 from tests.harness import bfloat16_error, built, check_saved, ids, numpy_of, refuses, rejects
+from tests.toys.marks import slow, thorough
 
 V, L = 24, 7
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
@@ -42,14 +43,9 @@ MORE = {
     "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
-FAST = ("swish_rnn", "banded", "llama")  # a cache with each type of state
-COMBINED = ("split_albert", "split_xl", "split_swish", "biased", "languages", "narrow")
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
-
-
-def rarely(kind: str) -> pytest.MarkDecorator:
-    """Returns the mark of a kind; other combinations of split layers are slow tests."""
-    return pytest.mark.slow if kind in COMBINED else pytest.mark.thorough
+FIRST = ("transformer", "llama")
+OTHERS = [kind for kind in CACHED if kind not in (*FIRST, "swish_rnn")]
 
 
 def small(dtype=None, **options) -> LanguageModel:
@@ -62,7 +58,7 @@ def rows(batch=2, length=L):
     return ids(batch, length, vocab_size=V)
 
 
-@pytest.mark.parametrize("kind", BLOCKS | MORE)
+@pytest.mark.parametrize("kind", thorough(*(BLOCKS | MORE), but=(*BLOCKS, "llama", "split")))
 def test_no_later_token_changes_an_output(kind):
     model, token_ids = small(**(BLOCKS | MORE)[kind]), rows()
     called = tf.function(lambda token_ids: model({"token_ids": token_ids}), autograph=False)
@@ -79,10 +75,10 @@ def test_no_later_token_changes_an_output(kind):
 @pytest.mark.parametrize(
     ("kind", "max_length"),
     [
-        *((kind, None) for kind in FAST),
-        *(pytest.param(kind, 9, marks=pytest.mark.thorough) for kind in FAST),
-        *(pytest.param(kind, None, marks=rarely(kind)) for kind in CACHED if kind not in FAST),
-        *(pytest.param(kind, 9, marks=pytest.mark.slow) for kind in CACHED if kind not in FAST),
+        *((kind, None) for kind in FIRST),
+        *thorough(("swish_rnn", None)),
+        *slow(*((kind, 9) for kind in (*FIRST, "swish_rnn"))),
+        *slow(*((kind, length) for kind in OTHERS for length in (None, 9))),
     ],
 )
 def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
@@ -129,7 +125,7 @@ def test_reading_under_bfloat16_is_near_steps(kind):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("max_length", [None, 12])
+@pytest.mark.parametrize("max_length", [*thorough(None), 12])
 def test_prompts_of_any_length_go_on_as_the_whole_model_with_banded_layers(max_length):
     model, token_ids = small(**MORE["banded"]), rows(length=12)
     whole = numpy_of(model({"token_ids": token_ids}))

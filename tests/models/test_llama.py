@@ -46,7 +46,7 @@ def test_queries_and_keys_are_parts_of_their_own():
     np.testing.assert_allclose(numpy_of(kernel), alone, atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_exports_and_int8_answer_alike(tmp_path):
     model = llama()
     expected = answers(model)

@@ -9,6 +9,7 @@ from macaron_tf.layers.packing import packing_scope
 from macaron_tf.layers.rotary import frequencies
 from macaron_tf.models import Encoder, PretrainingEncoder, catalog
 from tests.harness import built, check_saved, ids, int8_error, numpy_of
+from tests.toys.marks import slow
 
 V = 40
 SIZES = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 24, "num_heads": 4}
@@ -25,7 +26,7 @@ def rows():
     return given
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", slow(*BLOCKS, but=("transformer",)))
 def test_the_first_sub_layer_has_no_norm_and_no_weight_a_bias(block, tmp_path):
     model = built(PretrainingEncoder, config(block=block), noise=0.3)
     paths = [weight.path for weight in model.encoder.weights]
@@ -79,7 +80,7 @@ def test_padding_packing_and_documents_change_nothing(block):
     np.testing.assert_allclose(found, expected[real], atol=2e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_exports_and_int8_answer_alike(tmp_path):
     model, given = built(Encoder, config(), noise=0.2), rows()
     expected, real = numpy_of(model(given)), rows() != 0

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
 from macaron_tf.models.segment_memory import SegmentLanguageModel, TwoStreamModel
+from tests.toys.marks import slow, thorough
 
 SHAPE = (16, 8, 24, 2)
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
@@ -84,12 +85,8 @@ def swish_rnn(**options):
     ("make", "jit_compile"),
     [
         (language_model, False),
-        pytest.param(swish_rnn, True, marks=pytest.mark.slow),
-        (swish_rnn, False),
-        *(
-            pytest.param(make, False, marks=pytest.mark.thorough)
-            for make in (encoder_decoder, segments, two_streams)
-        ),
+        *thorough((swish_rnn, False)),
+        *slow((swish_rnn, True), *((m, False) for m in (encoder_decoder, segments, two_streams))),
     ],
 )
 def test_gradients_are_the_same(make, jit_compile):

@@ -15,6 +15,7 @@ from macaron_tf.models import (
 from macaron_tf.models.config import differing_fields
 from macaron_tf.settings import SettingError
 from tests.harness import built, check_model, ids, numpy_of
+from tests.toys.marks import slow
 
 MACARON = "channels/2, tokens, channels/2"
 DRY = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -48,7 +49,7 @@ SCHEMES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "inputs", "options"), SYSTEMS)
+@pytest.mark.parametrize(("make", "inputs", "options"), [*SYSTEMS[:2], *slow(SYSTEMS[2])])
 def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inputs, options):
     """A Transformer with Macaron's scheme is bit-identical to a Macaron from initialization on."""
     macaron = make(block="macaron", **options)
@@ -64,25 +65,18 @@ def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inpu
     np.testing.assert_array_equal(numpy_of(back(inputs)), numpy_of(plain(inputs)))
 
 
-@pytest.mark.parametrize(
-    "scheme", [*(pytest.param(one, marks=pytest.mark.slow) for one in SCHEMES[:2]), SCHEMES[2]]
-)
-@pytest.mark.parametrize(("make", "inputs", "options"), SYSTEMS)
+@pytest.mark.parametrize("scheme", [*slow(*SCHEMES[:2]), SCHEMES[2]])
+@pytest.mark.parametrize(("make", "inputs", "options"), [SYSTEMS[0], *slow(*SYSTEMS[1:])])
 def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     model = make(scheme=scheme, **options)
     assert model.get_config()["config"]["config"]["scheme"] == scheme
     check_model(model, inputs, tmp_path)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("scheme", [pytest.param(SCHEMES[1], marks=pytest.mark.slow), SCHEMES[2]])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
 @pytest.mark.parametrize(
-    ("make", "inputs", "options"),
-    [
-        pytest.param(*SYSTEMS[0], marks=pytest.mark.slow),
-        pytest.param(language_model, TEXT, {}, marks=pytest.mark.slow),
-        SYSTEMS[2],
-    ],
+    ("make", "inputs", "options"), [SYSTEMS[0], (language_model, TEXT, {}), SYSTEMS[2]]
 )
 def test_an_export_and_cached_decoding_answer_as_the_model(make, inputs, options, scheme, tmp_path):
     model = make(scheme=scheme, **options)
@@ -126,6 +120,7 @@ def test_layers_share_each_step_of_a_scheme():
     assert apart[1].sublayers[2][1] is not apart[0].sublayers[2][1]
 
 
+@pytest.mark.thorough
 def test_memory_has_its_place_in_decoders_only():
     model = translator(scheme="channels/2, tokens, channels/2, memory", num_source_layers=1)
     kinds = [

@@ -11,6 +11,7 @@ from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.segment_memory import SegmentMemory
 from macaron_tf.objectives import CausalLanguageObjective
 from tests.harness import built, ids, normal, numpy_of, rejects
+from tests.toys.marks import slow, thorough
 from tests.toys.objectives import V, tiny
 
 XL = {"causal": True, "positions": "transformer_xl", "num_segments": 0, "embedding_norm": False}
@@ -51,7 +52,7 @@ SPLIT = {"scheme": "channels/2, tokens/2 by heun, channels/2 again, tokens/2"}
     "options",
     [
         *({"block": block, "norm": norm} for block in BLOCKS for norm in ("pre", "post")),
-        *({"block": block, **SPLIT} for block in ("transformer", "swish_rnn")),
+        *thorough({"block": "transformer", **SPLIT}, {"block": "swish_rnn", **SPLIT}),
     ],
 )
 def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(options):
@@ -63,7 +64,11 @@ def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(options):
 
 @pytest.mark.parametrize(
     ("block", "softmax"),
-    [*((block, {}) for block in BLOCKS), *(("transformer", options) for options in SOFTMAXES[1:])],
+    [
+        *((block, {}) for block in ("transformer", "swish_rnn")),
+        ("transformer", ADAPTIVE),
+        *slow(("macaron", {}), *(("transformer", options) for options in SOFTMAXES[2:])),
+    ],
 )
 def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
     token_ids = ids(2, 9, vocab_size=V)
@@ -112,7 +117,7 @@ def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
     assert sum(len(found) for found in rows_of) == V
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", ["swish_rnn", *slow("transformer", "macaron")])
 def test_no_token_leaks_backwards_through_the_memory(block):
     token_ids = ids(2, 12, vocab_size=V)
     model = language_model(block=block)
@@ -175,8 +180,7 @@ def inputs_of(guessed=(1, 3, 4), seed=0):
     "options",
     [
         {"block": "transformer"},
-        {"block": "macaron"},
-        {"scheme": "tokens/2 by heun, channels, tokens/2 again"},
+        *slow({"scheme": "tokens/2 by heun, channels, tokens/2 again"}, {"block": "macaron"}),
     ],
 )
 def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(options):

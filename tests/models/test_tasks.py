@@ -200,7 +200,7 @@ MASKED = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "arguments", "shape"),
     [

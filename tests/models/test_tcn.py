@@ -30,6 +30,7 @@ def test_parameters_are_counted_and_no_position_sees_a_later_one(config, mixer):
     np.testing.assert_allclose(numpy_of(last(x)), before[:, -1], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [VECTORS, IDS])
 def test_an_export_takes_other_lengths_than_the_first_call_s(config, tmp_path):
     model = built(TemporalModel, config)

@@ -10,6 +10,7 @@ from macaron_tf.models import catalog
 from macaron_tf.models.config import READ_BY_SOME
 from macaron_tf.settings import SettingError, hints_of
 from tests.harness import ids, normal, numpy_of, rejects
+from tests.toys.marks import slow
 
 SHAPES = {"vocab_size": 24, "hidden_dim": 16, "feed_forward_dim": 96, "num_heads": 2}
 SHAPES |= {"max_length": 12, "head_dim": None}
@@ -102,12 +103,16 @@ def outputs(config, drawn: bool = True):
     return [*weights, *(("", answer) for answer in answers)]
 
 
+# A family of each kind of network; `make test-slow` takes the others.
+NAMES = slow(*FAMILIES, but=("lstm", "tcn", "vectors"))
+
+
 def test_every_setting_has_another_value_here():
     assert OTHERS.keys() == {*READ_BY_SOME}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_what_a_network_does_not_read_changes_nothing(family):
     config = config_of(family)
     unread = catalog.network(config).unread()
@@ -124,7 +129,7 @@ def test_what_a_network_does_not_read_changes_nothing(family):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_what_a_network_reads_changes_it(family):
     """Each setting that a network does not report as ignored changes its outputs.
 

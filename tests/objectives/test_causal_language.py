@@ -145,6 +145,7 @@ def test_evaluation_leaves_the_memory_of_training_alone():
     assert again["loss_sum"] == fresh["loss_sum"]  # a new text has no memory
 
 
+@pytest.mark.thorough
 def test_an_update_s_micro_batches_have_texts_of_their_own():
     """With memory, updates on two micro-batches equal updates on one batch of the same rows."""
 

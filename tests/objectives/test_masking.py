@@ -13,6 +13,7 @@ from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.special import Special
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
 from tests.toys import objectives as toy
+from tests.toys.marks import slow
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 
@@ -292,7 +293,7 @@ UNSPACED = {
 }
 
 
-@pytest.mark.parametrize("script", UNSPACED)
+@pytest.mark.parametrize("script", slow(*UNSPACED, but=("Chinese",)))
 def test_words_of_scripts_without_spaces_are_masked(script):
     """Whole words, n-grams, spans and infilled words reach their share, up to one word."""
     rng = np.random.default_rng(0)

@@ -74,6 +74,7 @@ def test_real_text_equals_the_tokenizers_package_and_comes_back(gpt2, real_pairs
     assert gpt2.decode_lines(expected) == text
 
 
+@pytest.mark.thorough
 def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
     """A graph and Python split texts around every 97th Unicode character in the same way."""
     characters = [chr(c) for c in range(1, 0x110000, 97) if not 0xD800 <= c < 0xE000]

@@ -186,6 +186,7 @@ def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):
     assert 1.02 < longer < 1.5
 
 
+@pytest.mark.slow
 def test_bpe_dropout_draws_the_same_in_each_process(tmp_path):
     vocabulary = SentencePieceVocabulary.train(["the cat sat on the mat", "a dog ran"] * 9, 40)
     vocabulary.save(tmp_path)

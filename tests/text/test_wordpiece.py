@@ -105,6 +105,7 @@ def test_rare_characters_are_left_out():
     refuses("no text to train a vocabulary on", WordPieceVocabulary.train, ["", "\x00"], 100)
 
 
+@pytest.mark.slow
 def test_thousands_of_characters_become_pieces_where_the_text_has_them():
     """Rare Chinese characters are added to the vocabulary while there is room.
 

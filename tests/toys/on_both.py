@@ -201,8 +201,8 @@ def main(weights, numbers):
 
     assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
     data, found = np.load(weights), {}
-    for name, (_, numbers_of) in CASES.items():
-        model = model_of(name)
+    for name in dict.fromkeys(key.partition("/")[0] for key in data):
+        numbers_of, model = CASES[name][1], model_of(name)
         model.set_weights([data[f"{name}/{i}"] for i in range(len(model.weights))])
         for key, value in jax.jit(functools.partial(numbers_of, model))().items():
             found[f"{name}/{key}"] = value

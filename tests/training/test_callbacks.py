@@ -62,6 +62,7 @@ def tracker_file(tmp_path, monkeypatch):
     return f"{tmp_path}/trackers.py"
 
 
+@pytest.mark.thorough
 def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
     callbacks = Callbacks.parse([f"{tracker_file}:Tracker(every=3)"], None)
     [tracker] = callbacks.make(tmp_path / "run")
@@ -86,7 +87,7 @@ def test_keras_own_early_stopping_ends_a_run(tmp_path):
     assert result.checkpoint.name == "step-00000004"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_trace_of_some_updates(tmp_path, capsys):
     [trace] = Callbacks.parse([], "3:4").make(tmp_path)
     config = dataclasses.replace(CONFIG, max_steps=5)

@@ -14,6 +14,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import FirstStage
 from tests.harness import refuses
+from tests.toys.marks import slow
 from tests.toys.training import (
     SIGNATURE,
     merged_batch,
@@ -59,7 +60,7 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("steps_per_call", [1, 4])
+@pytest.mark.parametrize("steps_per_call", [4, *slow(1)])
 def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_per_call):
     """Micro-batches are read in order, although `remat` could swap the first two.
 

@@ -50,7 +50,7 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
         np.testing.assert_allclose(found[name], array, rtol=most, atol=most, err_msg=name)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_processes_make_the_updates_of_one(tmp_path):
     """Two processes make the same updates as one, with dropout and with unevenly split batches."""
     alone, two = (tmp_path / name for name in ("alone", "two"))

@@ -149,10 +149,8 @@ def test_vectors_are_spared_from_decay_and_arguments_arrive():
     assert optimizer.momentum == 0.5
 
 
-SLOW = [pytest.param(n, marks=pytest.mark.thorough) for n in ("schedule_free_adamw", "own")]
-
-
-@pytest.mark.parametrize("name", ["muon", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "own"])
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
     """A stopped run resumes bit-identically, with dropout, accumulation and clipping."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9

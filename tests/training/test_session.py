@@ -31,6 +31,7 @@ from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
 from tests.harness import refuses
+from tests.toys.marks import slow, thorough
 from tests.toys.training import (
     CONFIG,
     StopAt,
@@ -87,11 +88,8 @@ def test_a_whole_run(uninterrupted):
     ("how", "step"),
     [
         ("kill", 13),
-        (signal.SIGTERM, 7),
-        *(
-            pytest.param(how, 16, marks=pytest.mark.thorough)
-            for how in ("kill", signal.SIGINT, "validation")
-        ),
+        *thorough((signal.SIGTERM, 7), ("validation", 16)),
+        *slow(("kill", 16), (signal.SIGINT, 16)),
     ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
@@ -117,10 +115,10 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, 
     assert_same_run(tmp_path, model, uninterrupted)
 
 
-SIGTERMS = [pytest.param([signal.SIGTERM] * n, marks=pytest.mark.thorough) for n in (1, 2)]
-
-
-@pytest.mark.parametrize("more", [[signal.SIGINT], *SIGTERMS])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "more", [[signal.SIGINT], *slow([signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM])]
+)
 def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatch, uninterrupted):
     def signalled(*given, **options):
         for number in more:
@@ -177,6 +175,7 @@ SHORT = {"max_steps": 2, "accumulation_steps": 1, "ema_decay": None, "validate_e
 SHORT = dataclasses.replace(CONFIG, **SHORT)
 
 
+@pytest.mark.slow
 def test_refuses_what_does_not_belong_together(tmp_path):
     one, _ = run(tmp_path / "one", SHORT, vocabulary_hash="first")
     refuses("vocabulary mismatch", run, tmp_path / "one", SHORT, vocabulary_hash="second")
@@ -229,8 +228,9 @@ VALIDATIONS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", VALIDATIONS)
-@pytest.mark.parametrize("is_resumed", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("is_resumed", [False, *slow(True)])
 def test_the_best_checkpoint_by_the_direction_of_its_metric(case, is_resumed, tmp_path):
     metric, validations, best = VALIDATIONS[case]
     config = dataclasses.replace(SHORT, best_metric=metric)
@@ -249,8 +249,8 @@ def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
     assert (result.step, result.best_step) == (6, 6)
 
 
-@pytest.mark.parametrize("limit", [1, 3, 10])
-@pytest.mark.parametrize("per_call", [1, 1000])
+@pytest.mark.parametrize("limit", thorough(1, 3, 10, but=(1, 10)))
+@pytest.mark.parametrize("per_call", thorough(1, 1000, but=(1000,)))
 def test_a_run_ends_at_its_last_skipped_update(limit, per_call, tmp_path):
     """The number of updates between two log lines is irrelevant."""
 
@@ -299,7 +299,7 @@ def test_handlers_are_put_back(uninterrupted):
     assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
-@pytest.mark.parametrize("per_call", [4, pytest.param(1000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("per_call", [4, *thorough(1000)])
 def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call):
     result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
     assert result.step == CONFIG.max_steps
@@ -421,6 +421,7 @@ def test_a_line_that_cannot_be_written(tmp_path):
             log.finish()  # unwritten lines are tried again
 
 
+@pytest.mark.thorough
 def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
     """Limits and saves in minutes use a monotonic clock, and a resumed run continues its count."""
     monkeypatch.setattr(time, "time", lambda: 0.0)
@@ -445,6 +446,7 @@ BRIEF = dataclasses.replace(
 )
 
 
+@pytest.mark.thorough
 def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     bucket = ram_paths.folder(tmp_path)
     with contextlib.suppress(KeyboardInterrupt):

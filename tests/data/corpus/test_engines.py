@@ -74,6 +74,7 @@ def test_processes(agrees):
     agrees(processes=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
 def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
     """A preparation that is killed and resumed with 1 or 2 processes writes the same files."""

@@ -20,6 +20,7 @@ from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
 from tests.harness import refuses, rejects
 from tests.toys.corpora import config_of, numbers_of, rows_of
+from tests.toys.marks import slow
 
 ROWS = 90
 
@@ -47,7 +48,7 @@ def joined(dataset) -> list[int]:
     return list(itertools.chain(*first_ids(dataset)))
 
 
-@pytest.mark.parametrize("shuffled_rows", [1, 30, 1000])
+@pytest.mark.parametrize("shuffled_rows", [1000, *slow(1, 30)])
 def test_each_epoch_is_a_permutation(corpus, monkeypatch, shuffled_rows):
     monkeypatch.setattr(corpus, "shuffled_rows", shuffled_rows)
     rows = joined(corpus.dataset("train", 9, seed=3).take(20))
@@ -67,12 +68,10 @@ def test_sizes_of_batches(corpus):
     spec = corpus.dataset("train", 4, drop_remainder=False, repeat=False).element_spec
     assert spec["token_ids"] == tf.TensorSpec([None, 8], tf.int32)
     for start, drop, sizes in (
-        (0, True, [40, 40]),
         (0, False, [40, 40, 10]),
         (1, True, [40]),
         (2, False, [10]),
         (2, True, []),
-        (9, False, []),
     ):
         dataset = corpus.dataset("train", 40, start_step=start, repeat=False, drop_remainder=drop)
         assert dataset.cardinality() == len(sizes)
@@ -233,7 +232,7 @@ def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
 
 @pytest.mark.parametrize(
     ("shuffled_rows", "groups", "seed"),
-    [(1, 7, (3, 0)), (16, 4, None), (16, 4, (3, 0)), (10_000, 1, (3, 0))],
+    [(16, 4, None), (16, 4, (3, 0)), *slow((1, 7, (3, 0)), (10_000, 1, (3, 0)))],
 )
 def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, seed):
     order = RowOrder(paths, SHARDS, FIRST_ROWS, shuffled_rows, seed)
@@ -323,7 +322,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
     refuses(odd, stream_dataset, stream_corpus, "train", 3, bidirectional=True)
 
 
-@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("both", [True, *slow(False)])
 def test_it_begins_at_any_step(stream_corpus, both):
     size = 4 if both else 3
     length = stream_corpus.rows("train") // (2 if both else 3)
@@ -367,7 +366,7 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
     returns the same batches.
     """
     monkeypatch.setattr(reading, "_DRAWS_PER_CHUNK", 64)
-    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
+    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 400)
     drawn = [language_of(batch) for batch in whole]
     assert all((len(one) == 2) == bool(number // 2 % 2) for number, one in enumerate(drawn))
     rows = {(0,): 0, (1,): 0, (1, 0): 0}
@@ -375,13 +374,13 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
         rows[tuple(dict.fromkeys(shard.languages))] += shard.rows
     assert sum(rows.values()) == languages.rows("train") and min(rows.values()) > 0
     share = rows[0,] ** 0.5 / (rows[0,] ** 0.5 + rows[1,] ** 0.5)
-    assert drawn.count((0,)) / 300 == pytest.approx(share, abs=0.08)
-    assert drawn.count((1, 0)) == 300
+    assert drawn.count((0,)) / 200 == pytest.approx(share, abs=0.1)
+    assert drawn.count((1, 0)) == 200
     for language, count in rows.items():  # each row of a language occurs once per epoch
         mine = [b for b, one in zip(whole, drawn, strict=True) if one == language]
         numbers = np.concatenate([batch["row_number"] for batch in mine])
         assert len(set(numbers[:count])) == count and set(numbers) == set(numbers[:count])
-    for start in (1, 63, 64, 131):
+    for start in (63, 131):
         later = batches(language_batches(languages, 4, 3, start, 2, numbered=True), 5)
         np.testing.assert_equal(later, whole[start : start + 5])
     another = batches(language_batches(languages, 4, seed=4), 60)

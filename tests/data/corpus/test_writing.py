@@ -24,6 +24,7 @@ from tests.toys.corpora import (
     numbers_of,
     rows_of,
 )
+from tests.toys.marks import thorough
 
 
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
@@ -344,7 +345,7 @@ def test_sentence_order_of_several_languages(make, sources):
     assert seen == {False, True}
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize("alpha", [0.0, *thorough(0.5)])
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
     """Languages that are sampled more than once repeat training rows, but no validation rows.
 

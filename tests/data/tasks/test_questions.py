@@ -17,6 +17,7 @@ from macaron_tf.data.tasks.questions import (
     read_questions,
 )
 from tests.harness import refuses
+from tests.toys.marks import thorough
 
 SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")
 
@@ -170,7 +171,7 @@ def test_batches_carry_two_positions(vocabulary):
     assert batches_of().fingerprint() != data.fingerprint()
 
 
-@pytest.mark.parametrize("cls_last", [False, True])
+@pytest.mark.parametrize("cls_last", [False, *thorough(True)])
 def test_real_answers_are_found_again(cls_last, tfds, bert):
     examples, bert = read_questions(SQUAD, "validation", tfds), copy.copy(bert)
     bert.cls_last = cls_last

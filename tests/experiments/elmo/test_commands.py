@@ -89,6 +89,7 @@ def test_another_text_is_not_scored_as_the_held_out_one(text, run, capsys):
     file.write_text(before)
 
 
+@pytest.mark.slow
 def test_lines_of_any_length_are_embedded_alike(run):
     opened = ElmoRun.open(run)
     network = opened.load_network(opened.checkpoint("last"))
@@ -101,6 +102,7 @@ def test_lines_of_any_length_are_embedded_alike(run):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
     from export.saved_model import main as export
 
@@ -197,10 +199,8 @@ def colour_tables(folder) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "task",
-    ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conll2003", "squad"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classify", "conll2003", "squad"])
 def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
     out, tables = str(tmp_path / "out"), colour_tables(tmp_path)[task]
     small = ["epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6", "max_length=20"]

@@ -81,11 +81,12 @@ PAIRS = ["corpus.sequence_length=32", "corpus.pairs=next_sentence"]
 PAIRS += ["masking.mask=0.8", "masking.random=0.1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "changes", "least"),
     [
         ("albert_tiny", ["corpus.sequence_length=32", "model.embedding_dim=16"], 0.2),
-        pytest.param("macaron_bert_tiny", PAIRS, 0.3, marks=pytest.mark.slow),
+        ("macaron_bert_tiny", PAIRS, 0.3),
     ],
 )
 def test_one_command_learns_pairs_too(recipe, changes, least, source, tmp_path):
@@ -222,6 +223,7 @@ def test_rare_characters_are_left_out(tmp_path, ran):
     assert float(out.partition(": ")[2].partition("%")[0]) > 5
 
 
+@pytest.mark.slow
 def test_a_corpus_has_the_vocabulary_that_its_recipe_trains(tmp_path, ran):
     settings = vocabulary_flags(tmp_path, "byte_bpe", 280)  # other tests use the other kinds
     places = [tmp_path / name for name in ("vocabulary", "corpus")]
@@ -271,6 +273,7 @@ def test_a_model_has_the_corpus_languages(recipe):
         ).model_config(100)
 
 
+@pytest.mark.slow
 def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
     """A second run starts from the first run's weights and vocabulary, on different text.
 

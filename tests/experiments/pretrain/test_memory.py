@@ -61,6 +61,7 @@ def memory_of(run) -> dict[str, np.ndarray]:
         return {name: arrays[name] for name in arrays.files if name.startswith("memory/")}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(
     whole, settings, corpus, tmp_path, monkeypatch, capsys
 ):
@@ -81,6 +82,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert "other batch_size, memory_length and devices" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
     for length in (12, 40):
@@ -100,6 +102,7 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     assert scores_in(tmp_path / "scores")["rows"] == rows
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_a_text_of_any_length(whole, ran):
     """A model with a memory of 12 tokens continues a prompt of 24 tokens by 16 tokens."""
     text = "a b " * 12
@@ -125,7 +128,8 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
         assert found["completion"][row].numpy().decode() == expected.text
 
 
-@pytest.mark.parametrize("block", [pytest.param("transformer", marks=pytest.mark.slow), "macaron"])
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["transformer", "macaron"])
 def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path):
     run = tmp_path / "xlnet"
     settings = [*settings, f"model.block={block}", "training.max_steps=2", "model.num_layers=1"]

@@ -79,6 +79,7 @@ def rows_in(folder) -> list[dict]:
     return json.loads((folder / "jsb.json").read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_models_and_seeds_are_trained_and_shown(whole):
     folder, _ = whole
     rows = rows_in(folder)
@@ -94,6 +95,7 @@ def test_models_and_seeds_are_trained_and_shown(whole):
     assert all(words in shown_table for words in ("| tcn |", "8.1", "test"))
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_trained_again(again, capsys):
     folder, command = again
     rows = rows_in(folder)
@@ -282,6 +284,7 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     assert next(iter(in_order.train(0)))["targets"].shape == (3,)
 
 
+@pytest.mark.slow
 def test_a_task_in_a_bucket(tunes, tmp_path, ran, refused):
     out = as_path(ram_paths.folder(tmp_path))
     command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]

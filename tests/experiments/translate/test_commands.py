@@ -36,7 +36,6 @@ def evaluated(run, folder, *arguments) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
-@pytest.mark.quick
 def test_it_learns_and_writes_what_it_measured(number_run):
     lines = read_lines(number_run / "metrics.jsonl")
     validated = validations(number_run)
@@ -60,7 +59,6 @@ def test_evaluate_scores_and_bootstrap_tests_the_difference(number_run, tmp_path
     assert first == again and "p" in first
 
 
-@pytest.mark.quick
 def test_predict_gives_one_line_for_each_line_in_order(number_run, monkeypatch, capfd, answered):
     pairs = number_pairs(6, seed=4)
     text = "".join(f"{source}\n" for source, _ in pairs[:3]) + "\n" + f"{pairs[3][0]}\n"
@@ -80,6 +78,7 @@ def test_predict_gives_one_line_for_each_line_in_order(number_run, monkeypatch, 
     assert "line 2 is not UTF-8" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
     def sampled(*more):
         text = "one two three\nfour five six seven\n"
@@ -169,6 +168,7 @@ def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused):
     refused(main, run, "training.best_metric=bleu is 0 even if the model's output", tmp_path)
 
 
+@pytest.mark.slow
 def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
     pairs = number_pairs(4, seed=5)
     for side, name in enumerate(("a.en", "a.de")):
@@ -216,6 +216,7 @@ def stopped(tmp_path_factory):
     return types.SimpleNamespace(run=run, file=file, settings=settings, held=held, **said)
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_where_it_stopped(stopped):
     held = len(stopped.held)
     assert "resuming after step 10" in stopped.out

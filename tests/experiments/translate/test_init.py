@@ -63,6 +63,7 @@ def check_use(run, tmp_path, answered):
     assert [row[0].decode() for row in found["translations"].numpy()] == translated
 
 
+@pytest.mark.slow
 def test_an_encoder_begins_both_stacks(starts, number_text):
     recipe, network = begun(read_start(starts["xlm"]), XLM, number_text)
     encoder = PretrainingRun.open(starts["xlm"]).load_network().encoder
