@@ -296,10 +296,8 @@ class Family(abc.ABC):
         unread = [name for name in unread if not name.endswith(self.ignored_suffixes)]
         for name in unread:
             if name.startswith(self.body_prefixes):
-                raise UserError(
-                    f"the weight {name} has no counterpart in the {self.name} model that "
-                    "config.json describes: give config.json and weights of the same model"
-                )
+                lack = f"the weight {name} has no counterpart in the {self.name} of config.json"
+                raise UserError(f"{lack}: give config.json and weights of the same model")
         return tuple(unread)
 
 

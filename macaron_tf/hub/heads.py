@@ -271,7 +271,7 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
     classifier = network.classifier if isinstance(network, EncoderMultipleChoice) else network
     state = layer_state(classifier.pooler, table) if "pooler/dense" in table else {}
     state |= layer_state(classifier.head, table)
-    if isinstance(network, EncoderClassifier):
+    if isinstance(network, EncoderClassifier | CausalClassifier):
         kernel, bias = unstandardized_weights(model)
         name = table["head/dense"]
         state |= {f"{name}.weight": kernel.T, f"{name}.bias": bias}

@@ -15,7 +15,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, check_pieces, padded_rows
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
-from macaron_tf.hub.heads import ReadHead, find_head, head_fields, unstandardized_weights
+from macaron_tf.hub.heads import (
+    ReadHead,
+    find_head,
+    head_fields,
+    head_state,
+    unstandardized_weights,
+)
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
@@ -45,7 +51,8 @@ class LanguageFamily(Family):
         tokenizer: "required" if a folder needs a tokenizer. "optional" reads the model without a
             vocabulary if the tokenizer is missing. "tried" also reads the model without a
             vocabulary if the tokenizer is not supported, and prints a note.
-        last_norm: name of the last norm, with `{}` for the index of the last layer.
+        last_norm: name of the last norm, with `{}` for the index of the last layer. An empty string
+            means that the classifier's head has a bias.
         language_class: suffix of the class name of the model with its output layer.
         bias: name of the output layer's bias. Most models have none.
     """
@@ -98,21 +105,17 @@ class LanguageFamily(Family):
 
     def missing_part(self, model: Pretrained) -> str:
         if isinstance(model.network, CausalClassifier):
-            if CausalClassifier not in self.tasks:
-                return "a classifier's head"
-            return "symmetric=True" if model.network.symmetric else ""  # reads pairs in both orders
+            if model.network.symmetric:  # reads pairs in both orders
+                return "symmetric=True"
+            is_unbiased = self.last_norm and self._norm_offset(model) is None
+            return "the bias of the classifier's head" if is_unbiased else ""
         rows = kept_rows(model)
         is_predicted = rows != model.special.begin  # [CLS] is never predicted
         has_bias = np.any(_output_bias(model, rows)[is_predicted])
         return "an output bias" if has_bias and not self.bias else ""
 
     def write(self, model: Pretrained) -> HuggingFaceFolder:
-        """Converts a language model or its classifier to the files of a Hugging Face model.
-
-        The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
-        classifier has no bias. Instead, the bias of the last norm increases by the shortest vector
-        that the kernel maps to the classifier's bias.
-        """
+        """Converts a language model or its classifier to the files of a Hugging Face model."""
         model.require_head()
         network, config, special = model.network, model.config, model.special
         rows, is_framed, notes = kept_rows(model), _is_framed(model), []
@@ -130,8 +133,11 @@ class LanguageFamily(Family):
         state = layer_state(network.encoder, table, self.prefix, self.transpose_kernels)
         suffix, pipeline, fields, files = self.language_class, "text-generation", {}, {}
         if isinstance(network, CausalClassifier):
-            self._fold_head(model, state)
             head = self.tasks[CausalClassifier]
+            if self.last_norm:
+                self._fold_head(model, state)
+            else:
+                state |= head_state(model, head.table)
             suffix, pipeline = head.class_suffix, head.pipeline
             fields = head_fields(model, self, CausalClassifier)
             if is_framed:
@@ -164,23 +170,25 @@ class LanguageFamily(Family):
             notes=tuple(notes),
         )
 
-    def _fold_head(self, model: Pretrained, state: dict[str, np.ndarray]) -> None:
-        """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
+    def _norm_offset(self, model: Pretrained) -> np.ndarray | None:
+        """Returns what to add to the bias of the last norm instead of the bias of the head.
 
-        A norm has no bias in Llama. The bias of a norm cannot express the head's bias if the scores
-        of the classes are linearly dependent.
+        The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
+        classifier has no bias. The result is the shortest vector that the kernel maps to the bias,
+        or `None` if there is no such vector: a norm has no bias in Llama, and the scores of the
+        classes may be linearly dependent.
         """
         kernel, bias = (value.astype("float64") for value in unstandardized_weights(model))
-        norm = self.last_norm.format(model.config.num_layers - 1)
-        name = f"{self.prefix}{norm}.bias"
-        has_offset = name in state
-        offset = np.linalg.pinv(kernel.T) @ bias if has_offset else np.zeros(len(kernel))
-        if not np.allclose(offset @ kernel, bias, atol=1e-6):
-            why = f"the head has a bias, which Hugging Face's {self.name} has no place for"
-            raise UserError(f"{why}: save the model in macaron_tf's own format")
-        state["score.weight"] = kernel.T.astype("float32")
-        if has_offset:
-            state[name] = (state[name] + offset).astype("float32")
+        is_biased = model.config.norm_type == "layer"
+        offset = np.linalg.pinv(kernel.T) @ bias * is_biased
+        return offset if np.allclose(offset @ kernel, bias, atol=1e-6) else None
+
+    def _fold_head(self, model: Pretrained, state: dict[str, np.ndarray]) -> None:
+        """Adds a classifier's kernel to `state`, and `_norm_offset` to the last norm's bias."""
+        state["score.weight"] = unstandardized_weights(model)[0].T
+        name = f"{self.prefix}{self.last_norm.format(model.config.num_layers - 1)}.bias"
+        if name in state:
+            state[name] = (state[name] + self._norm_offset(model)).astype("float32")
 
 
 def _is_framed(model: Pretrained) -> bool:
@@ -236,16 +244,17 @@ def import_language_model(
         "language_head/bias": padded_rows(size, is_bias=True)(bias),
     }
     head = task_head or ReadHead(LanguageModel, {}, {}, {})
-    fields, random_layers = head.fields, ()
+    fields, random_layers = head.fields, []
     if not settings.get("tied", True):
         table["output_table/table"] = Raw(family.output_kernel, transform=padded_rows(size))
         if not arrays.has(family.output_kernel):
-            random_layers = ("output_table",)
+            random_layers.append("output_table")
             fields = {"missing_head": "" if task_head else family.output_kernel, **fields}
         family = dataclasses.replace(family, output_kernel="")
     if task_head:
         bias = np.zeros(head.options["num_classes"], "float32")
-        table |= {**head.table, "head/dense/bias": bias}
+        table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
+        random_layers.append("language_head/projection")  # a classifier has no output layer
     settings = {**settings, "vocab_size": size, "pad_id": special.pad}
     network = build_model(head.network_class, settings, **head.options)
     assign_weights(network, arrays, table, random_layers)

@@ -39,10 +39,8 @@ def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
     """Raises a UserError if a folder contains other modules than an encoder and its pooling."""
     module_types = [_type(module) for module in modules]
     if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UserError(
-            f"{directory}/modules.json lists {', '.join(module_types)}, but only Transformer, "
-            "Pooling and optionally Normalize can be read: give another model"
-        )
+        found = f"{directory}/modules.json lists {', '.join(module_types)}"
+        raise UserError(f"{found}, but only Transformer, Pooling and Normalize can be read")
 
 
 def with_pooling(encoder: Pretrained, directory: pathlib.Path, modules: list[dict]) -> Pretrained:
@@ -85,10 +83,8 @@ def _pooling(file: pathlib.Path) -> str:
     poolings = [*map(str, poolings if isinstance(poolings, list) else [poolings])]
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
     if len(poolings) != 1 or poolings[0] not in names:
-        raise UserError(
-            f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}, but must set it to "
-            f"exactly one of {', '.join(_POOLINGS)}: give another model"
-        )
+        found = f"{file} sets the pooling to {' and '.join(poolings) or 'nothing'}"
+        raise UserError(f"{found}, but only one of {', '.join(_POOLINGS)} can be read")
     return names[poolings[0]]
 
 

@@ -355,7 +355,7 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
     ("changes", "reason"),
     [
         ({"kinds": ["Transformer", "Pooling", "Dense"]}, "Transformer, Pooling, Dense, but only"),
-        ({"pooling": TWO}, "to cls_token and max_tokens, but must set it to exactly one"),
+        ({"pooling": TWO}, "to cls_token and max_tokens, but only one of"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
     ],
 )

@@ -1,5 +1,6 @@
 """Tests of networks without a Hugging Face class, saved with this project's PyTorch model file."""
 
+import itertools
 import json
 
 import numpy as np
@@ -7,14 +8,16 @@ import pytest
 
 import macaron_tf
 from macaron_tf.models import (
+    CausalClassifier,
     EncoderClassifier,
     EncoderMultipleChoice,
     EncoderQuestionAnswering,
     EncoderTokenClassifier,
     PretrainingEncoder,
 )
+from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses
-from tests.toys.decoders import language_model
+from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
 from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
@@ -63,6 +66,12 @@ SYSTEMS = {
     "alibi": {"block": "macaron", "positions": "alibi", "attention_windows": (4,)},
     "rotary amlp": {"block": "amlp", "toeplitz": False, "positions": "rotary"},
     "post-norm branches": {"scheme": "2 x (tokens & channels/2)", "sharing": "all"},
+    "causal": {"block": "macaron", "causal": True},
+    "qk norm": {"block": ("amlp", "macaron"), "qk_norm": "head", "toeplitz": False},
+    "output norm": {
+        **{"scheme": "channels/2, tokens & channels/2 by heun again", "norm": "output"},
+        **{"norm_type": "rms", "qk_norm": "heads"},
+    },
 }
 HEADS = {
     PretrainingEncoder: ("MaskedLM", {}),
@@ -71,6 +80,9 @@ HEADS = {
     EncoderQuestionAnswering: ("QuestionAnswering", {}),
     EncoderMultipleChoice: ("MultipleChoice", {}),
 }
+# A causal model's classifier reads the last token (see `CLASSIFIERS`).
+FIRST = (EncoderClassifier, EncoderMultipleChoice)
+SCORES = [(s, n) for s, n in itertools.product(SYSTEMS, HEADS) if s != "causal" or n not in FIRST]
 # Language models, which have other defaults (see `language_model`).
 LANGUAGE = {
     "macaron": {"block": "macaron"},
@@ -93,6 +105,23 @@ LANGUAGE = {
         **{"rnn_step_sizes": (2,), "local_rotary_base": 100.0, "embedding_dim": 16},
     },
     "solvers": {"scheme": "channels by heun, tokens by rk4", "attention_windows": (3,)},
+    "qwen": {
+        **{"block": ("swish_rnn", "macaron"), "qk_norm": "head", "head_dim": 6, "num_kv_heads": 1},
+        **{"positions": "rotary", "norm_type": "rms"},
+    },
+    "olmo": {
+        **{"block": "macaron", "qk_norm": "heads", "norm": "output", "norm_type": "rms"},
+        **{"positions": "rotary", "num_kv_heads": 2, "use_bias": False, "tied": False},
+    },
+    "output norm": {
+        **{"scheme": "tokens & channels/2, channels by heun & tokens again", "norm": "output"},
+        "attention_windows": (0, 4),
+    },
+}
+# Classifiers of language models. A classifier of Llama is also written so, because it has a bias.
+CLASSIFIERS = {
+    **{name: LANGUAGE[name] for name in ("macaron", "full steps", "swish_rnn", "windows", "olmo")},
+    "llama": LLAMA,
 }
 REAL = IDS != 0
 
@@ -145,8 +174,6 @@ def test_our_reader_takes_a_language_model_without_its_code(system, tmp_path, ca
     ("options", "reason"),
     [
         ({"block": "gmlp"}, "block='gmlp' has no counterpart in Hugging Face's"),
-        ({"block": "macaron", "norm": "output"}, "norm='output' has no counterpart"),
-        ({"block": "macaron", "qk_norm": "head"}, "qk_norm='head' has no counterpart"),
         ({"block": "macaron", "adaptive_cutoffs": (20,)}, r"adaptive_cutoffs=\(20,\) has no count"),
     ],
 )
@@ -185,8 +212,7 @@ def test_layers_that_are_not_those_of_the_settings_are_refused(tmp_path):
         refuses(f"has {reason}", macaron_tf.load, f"hugging-face:{tmp_path / 'out'}")
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("network", HEADS)
+@pytest.mark.parametrize(("system", "network"), SCORES)
 def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     ending, kind = HEADS[network]
@@ -232,6 +258,8 @@ def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
     ids = torch.tensor(np.random.default_rng(0).integers(5, pieces, (2, 11)))
     mask = torch.ones_like(ids)
     ids[1, :padding] = mask[1, :padding] = 0
+    padded, alone = theirs(ids, mask).logits, theirs(ids[1:, padding:]).logits
+    torch.testing.assert_close(padded[1:, padding:], alone, atol=1e-5, rtol=0)
     options = {"max_new_tokens": 9, "min_new_tokens": 9, "return_dict_in_generate": True}
     for beams in (1, 2):
         options |= {"num_beams": beams, "output_logits": True}
@@ -251,6 +279,66 @@ def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
             ours = numpy_of(made.network({"token_ids": row}))[0, 10:-1, :pieces]
             found = torch.cat([logits[:1] for logits in cached.logits]).numpy()
             np.testing.assert_allclose(ours, found, atol=1e-5)
+
+
+def classifier(system, classes, **fields) -> Pretrained:
+    network = CausalClassifier(language_model(**CLASSIFIERS[system]).config, classes)
+    return Pretrained(random(network), vocabulary=byte_pairs(), **fields)
+
+
+@pytest.mark.parametrize("system", CLASSIFIERS)
+def test_our_reader_takes_a_language_model_s_classifier(system, tmp_path):
+    made = classifier(system, 3, labels=("x", "y", "z"))
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
+    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+    assert read.unread == () and read.missing_head == "" and read.labels == ("x", "y", "z")
+    assert type(read.network) is CausalClassifier
+    assert read.config.splittings == made.config.splittings
+    pieces = made.vocabulary.pieces
+    for ours, back in ((made.encoder, read.encoder), (made.network.head, read.network.head)):
+        for weight, other in zip(ours.weights, back.weights, strict=True):
+            is_table = weight.path.endswith("tokens/table")  # without the unused rows at the end
+            rows = slice(pieces if is_table else None)
+            np.testing.assert_array_equal(numpy_of(weight)[rows], numpy_of(other)[rows])
+    texts = ["the cat", "a dog ran on the mat"]
+    answers = (one.predict(texts) for one in (made, read))
+    for answer, again in zip(*answers, strict=True):
+        assert answer["label"] == again["label"]
+        np.testing.assert_allclose(answer["probabilities"], again["probabilities"], atol=1e-6)
+    read.save_pretrained(tmp_path / "again", format=FORMAT)
+    first, second = (tmp_path / place / "model.safetensors" for place in ("out", "again"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("system", CLASSIFIERS)
+def test_pytorch_s_classifier_reads_the_last_token(system, classes, tmp_path):
+    """Rows may be padded on either side, and on the right also without an attention mask."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    task = {"task": {"mean": 2.0, "deviation": 3.0}} if classes == 1 else {}
+    made = classifier(system, classes, labelled=task)
+    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    theirs, loaded = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out", trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(loaded.values())
+    ids, padding = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 11)), 5
+    ids[1, -padding:] = made.special.pad
+    ours = numpy_of(made.network({"token_ids": ids}))
+    ours = ours * 3.0 + 2.0 if classes == 1 else ours
+    left = np.stack([ids[0], np.roll(ids[1], padding)])
+    right, left = torch.tensor(ids), torch.tensor(left)
+    with torch.no_grad():
+        for given in (
+            {"input_ids": right, "attention_mask": (right != made.special.pad).long()},
+            {"input_ids": left, "attention_mask": (left != made.special.pad).long()},
+            {"input_ids": right},
+        ):
+            np.testing.assert_allclose(ours, theirs(**given).logits.numpy(), atol=1e-5)
+    labels = torch.tensor([0.5, 1.5] if classes == 1 else [0, 2])
+    theirs(right, labels=labels).loss.backward()
+    assert all(weight.grad is not None for weight in theirs.parameters())
 
 
 def test_pytorch_s_models_follow_transformers_customs(tmp_path):

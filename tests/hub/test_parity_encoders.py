@@ -234,12 +234,8 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3, but only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* has no counterpart"),
         ("xlm", {"causal": True}, "causal=True, but only False"),
-        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3, but lang2id lists 1 languages"),
-        (
-            "xlm",
-            {"lang2id": {"en": 1}},
-            "lang2id={'en': 1}, but lang2id must number the languages from 0",
-        ),
+        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and lang2id={'en': 0}, but lang2id must number"),
+        ("xlm", {"lang2id": {"en": 1, "fr": 2, "de": 3}}, "lang2id must number all languages from"),
         ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but only the tokenizer's 1"),
     ],
 )

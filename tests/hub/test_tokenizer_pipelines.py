@@ -311,7 +311,7 @@ def test_special_tokens_map_names_what_the_config_leaves_out(tmp_path):
     base, _ = base_of("byte_level")
     base["added_tokens"][0]["content"] = "<end>"
     write(base, tmp_path)
-    refuses("no end-of-text token", read_language_vocabulary, tmp_path, True)
+    refuses("has no eos_token, but needs", read_language_vocabulary, tmp_path, True)
     names = {"bos_token": "<end>", "eos_token": {"content": "<end>"}}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
     vocabulary, _ = read_language_vocabulary(tmp_path, True)

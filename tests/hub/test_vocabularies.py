@@ -432,7 +432,7 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
     whole = json.loads((tmp_path / "tokenizer.json").read_text())
     whole["model"]["vocab"][5][0] = "no byte"
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
-    refuses("byte_fallback=true, but lacks the token <0x01>", read_vocabulary, tmp_path)
+    refuses("is damaged .byte_fallback=true without the token <0x01>", read_vocabulary, tmp_path)
 
 
 def test_the_real_albert_vocabulary(shared_data):
@@ -613,7 +613,7 @@ def test_llama_2s_pieces(tmp_path):
 
 def test_other_files_are_refused(tmp_path):
     for removed, name, contents, reason in (
-        ((), "vocab.json", "{}", r"contains vocab\.json but lacks merges\.txt"),
+        ((), "vocab.json", "{}", r"has vocab\.json, but no merges\.txt"),
         ((), "merges.txt", "", "no pad_token, but needs <pad> or"),
         (
             ("vocab.json",),

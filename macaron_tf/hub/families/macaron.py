@@ -10,8 +10,8 @@ from typing import Any
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, text_heads, token_heads
+from macaron_tf.hub.encoders import EncoderFamily, head_table
+from macaron_tf.hub.family import ModelFolder, TaskHead, text_heads, token_heads
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
@@ -20,6 +20,7 @@ from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
+from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
 
@@ -30,7 +31,7 @@ _SETTINGS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
     *("activation", "gated", "use_bias", "scaled", "norm", "norm_type", "epsilon", "affine"),
-    *("num_kv_heads", "attention_windows", "first_norm"),
+    *("num_kv_heads", "qk_norm", "attention_windows", "first_norm"),
     *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
     *("positions", "toeplitz", "tiny_attention_dim", "num_segments"),
     *("embedding_norm", "embedding_scale", "initializer_range"),
@@ -95,7 +96,6 @@ def _fields(config: EncoderConfig) -> dict[str, Any]:
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
         "positions": config.relative,
-        "norm": config.norm == "output",
         # A causal gMLP cannot decode token by token.
         "block": any(map(is_import_path, config.blocks))
         or (config.causal and bool(config.without_attention)),
@@ -127,7 +127,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
             for operator, residual in branches:
                 mixer, first_residual = residual.sublayer, branches[0][1]
                 name = names.setdefault(id(mixer), f"block_{index}.{residual.name}")
-                norm_owner = residual if config.norm == "pre" else first_residual
+                norm_owner = first_residual if config.norm == "post" else residual
                 norm = norm_owner.layer_norm and names.setdefault(id(norm_owner.layer_norm), name)
                 settings = {
                     "name": name,
@@ -157,7 +157,7 @@ def _table() -> Table:
     gated_mlp = ("inner", "outer", "gating/norm", *(f"tiny_attention/{name}" for name in attention))
     # Layers and single weights of each mixer, which are in the sub-layer of another name.
     mixers = {
-        "attention": ("attention", attention, ()),
+        "attention": ("attention", attention, ("query_scale", "key_scale")),
         "feed_forward": ("feed_forward", ("inner", "outer"), ()),
         "swish_rnn": ("feed_forward", ("inner", "outer"), _RNN_WEIGHTS),
         "gated_mlp": ("gated_mlp", gated_mlp, ("gating/kernel", "gating/bias")),
@@ -193,6 +193,7 @@ _NAMES: dict[str, Any] = {
     "derive_fields": _fields,
     "without_effect": ("output_bias", "pooler_activation"),  # or read with the head
 }
+_HEAD = {"head/dense": "head.dense"}
 MACARON_LANGUAGE = LanguageFamily(
     **_NAMES,
     catalog="gpt2_base",
@@ -204,6 +205,7 @@ MACARON_LANGUAGE = LanguageFamily(
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
     required_fields={"causal": True},
+    tasks={CausalClassifier: TaskHead("ForSequenceClassification", "text-classification", _HEAD)},
 )
 
 
@@ -211,22 +213,18 @@ class _MacaronFamily(EncoderFamily):
     """Rules for all networks with blocks of macaron_tf, which have the same `model_type`."""
 
     def read(self, folder: ModelFolder) -> Pretrained:
-        if folder.config.architecture == self.class_prefix + MACARON_LANGUAGE.language_class:
+        suffix = folder.config.architecture.removeprefix(self.class_prefix)
+        is_classifier = suffix == "ForSequenceClassification" and folder.config.get("causal")
+        if is_classifier or suffix == MACARON_LANGUAGE.language_class:
             return MACARON_LANGUAGE.read(folder)
         return super().read(folder)
 
 
-_POOLED = {
-    **{"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"},
-    "head/dense": "head.dense",
-}
+_POOLED = {"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm", **_HEAD}
 MACARON = _MacaronFamily(
     **_NAMES,
     table=_TABLE,
-    heads={
-        "masked_language/dense": "masked_language.dense",
-        "masked_language/norm": "masked_language.norm",
-    },
+    heads=head_table("masked_language.", "norm"),
     tasks={
         **text_heads(_POOLED, activation_field="pooler_activation"),
         **token_heads("head.dense", "head.dense"),

@@ -42,19 +42,14 @@ class XlmFamily(EncoderFamily):
         The tuple is empty if the configuration names no languages.
 
         Raises:
-            UserError: `lang2id` does not number the languages from 0, or `n_langs` is another
-                number of languages.
+            UserError: `lang2id` does not number the `n_langs` languages from 0.
         """
-        language_ids = config.get("lang2id") or {}
-        count = config.number("n_langs", 1)
+        language_ids, count = config.get("lang2id") or {}, config.number("n_langs", 1)
         # Compared as text, because values of a damaged file may have any type.
-        ids = {*map(repr, language_ids.values())} if isinstance(language_ids, dict) else None
-        if ids is None or ids != {*map(repr, range(len(language_ids)))}:
-            found = f"{config.where} has lang2id={language_ids!r:.60}"
-            raise UserError(f"{found}, but lang2id must number the languages from 0: correct it")
-        if language_ids and len(language_ids) != count:
-            found = f"{config.where} has n_langs={count}"
-            raise UserError(f"{found}, but lang2id lists {len(language_ids)} languages: correct it")
+        ids = map(repr, language_ids.values()) if isinstance(language_ids, dict) else ()
+        if language_ids and sorted(ids) != sorted(map(repr, range(count))):
+            found = f"{config.where} has n_langs={count} and lang2id={language_ids!r:.60}"
+            raise UserError(f"{found}, but lang2id must number all languages from 0: correct it")
         return tuple(sorted(language_ids, key=language_ids.get))
 
     def read(self, folder: ModelFolder) -> Pretrained:

@@ -40,14 +40,14 @@ SOLVERS = {
 SETTINGS = {
     **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
     **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
-    **{"scaled": True, "use_bias": True, "num_kv_heads": None},
+    **{"scaled": True, "use_bias": True, "num_kv_heads": None, "qk_norm": "none"},
     **{"rotary_dim": None, "rotary_scaling": ()},
     **{"norm": "post", "norm_type": "layer", "affine": True, "epsilon": 1e-12},
     **{"positions": "learned", "max_position_embeddings": 512, "toeplitz": True, "num_segments": 2},
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
     **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
     **{"classifier_dropout": 0.1, "pooler_activation": "tanh"},
-    **{"causal": False, "tie_word_embeddings": True, "output_bias": False},
+    **{"causal": False, "tie_word_embeddings": True, "output_bias": False, "pad_token_id": None},
 }
 
 
@@ -80,10 +80,7 @@ class MacaronConfig(PretrainedConfig):
     }
 
     def __init__(self, **fields):
-        settings = {name: fields.pop(name, default) for name, default in SETTINGS.items()}
-        super().__init__(**fields)
-        for name, value in settings.items():
-            setattr(self, name, value)
+        super().__init__(**{**SETTINGS, **fields})
 
 
 def layer_norm(config, width=None):
@@ -164,7 +161,7 @@ def rotary_angles(config, base, dim, positions):
 
 
 def rotate(x, angles):
-    """Rotates the channel pairs (i, i + r / 2) of `x (B, H, L, d)` by `angles (..., L, r / 2)`.
+    """Rotates the channel pairs (i, i + r / 2) of `x (B, H, L, d)` by `angles (B, 1, L, r / 2)`.
 
     The channels from r to d stay unchanged.
     """
@@ -191,7 +188,7 @@ class Context:
 
     Attributes:
         mask: `(B, S)`, False at padding.
-        positions: `(L,)` or `(B, L)`, positions of the new tokens in their texts.
+        positions: `(B, L)` or `(1, L)`, positions of the new tokens in their texts.
         distances: `(L, S)`, index of the key minus index of the query.
         cache: transformers' `Cache`, or `None`.
         slots: iterator over the indices of the cache's layers. Each evaluation of an attention or a
@@ -218,7 +215,8 @@ class Attention(nn.Module):
     """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d.
 
     If the setting `scaled` is False, there is no division by sqrt(d). If `num_kv_heads` is less
-    than H, several query heads share each head of keys and values.
+    than H, several query heads share each head of keys and values. If `qk_norm` is "head" or
+    "heads", queries and keys pass an RMSNorm over each head, or over all heads together.
     """
 
     def __init__(self, config, settings, heads=None, head_dim=None, output_dim=None):
@@ -238,13 +236,20 @@ class Attention(nn.Module):
             self.query = nn.Linear(config.hidden_dim, width, bias=use_bias)
             self.key_value = nn.Linear(config.hidden_dim, 2 * kv_width, bias=use_bias)
         self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=use_bias)
+        self.qk_norm = "none" if self.is_tiny else config.qk_norm
+        if self.qk_norm != "none":
+            scales = (width, kv_width) if self.qk_norm == "heads" else 2 * (self.head_dim,)
+            self.query_scale, self.key_scale = (nn.Parameter(torch.ones(n)) for n in scales)
 
     def forward(self, x, context, bias=None):
         query, key, value = self.project(x)
+        if self.qk_norm != "none":
+            query = self.normalize(query, self.query_scale)
+            key = self.normalize(key, self.key_scale)
         if self.rotary_base:
             dim = self.head_dim if self.is_tiny else self.config.rotary_dim or self.head_dim
             angles = rotary_angles(self.config, self.rotary_base, dim, context.positions)
-            angles = angles[:, None] if angles.ndim == 3 else angles  # (B, 1, L, r/2) or (L, r/2)
+            angles = angles[:, None]  # (B, 1, L, r/2)
             query, key = rotate(query, angles), rotate(key, angles)
         key, value = context.update(next(context.slots), key, value)
         scores = self.scores(x.dtype, context, key.shape[2], bias)
@@ -257,6 +262,13 @@ class Attention(nn.Module):
             scale=self.scale,
         )
         return self.output(y.transpose(1, 2).flatten(2))
+
+    def normalize(self, x, scale):
+        """Applies the RMSNorm to queries or keys `(B, H, L, d)`."""
+        shape = x.shape[3:] if self.qk_norm == "head" else x.shape[1::2]  # (d,) or (H, d)
+        x = x.transpose(1, 2)  # (B, L, H, d)
+        x = functional.rms_norm(x, shape, scale.view(shape), self.config.epsilon)
+        return x.transpose(1, 2)
 
     def scores(self, dtype, context, length, bias):
         """Computes the scores that are added to `Q K^T`, for the last `length` positions."""
@@ -417,7 +429,7 @@ class SubLayer(nn.Module):
 
     def __init__(self, config, settings):
         super().__init__()
-        self.is_pre_norm, self.mixer_name = config.norm == "pre", settings["mixer"]
+        self.norm_place, self.mixer_name = config.norm, settings["mixer"]
         self.norm = None if "norm" in settings else layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
         self.add_module(self.mixer_name, MIXERS[self.mixer_name](config, settings))
@@ -426,8 +438,9 @@ class SubLayer(nn.Module):
         """Returns `base` plus one step of the solver, whose start point is `x`."""
         mixer, point, slopes = self.get_submodule(self.mixer_name), x, []
         for row in SOLVERS[solver]:
-            point = norm(point) if self.is_pre_norm else point
-            slopes.append(self.dropout(mixer(point, context, bias)))
+            point = norm(point) if self.norm_place == "pre" else point
+            slope = mixer(point, context, bias)
+            slopes.append(self.dropout(norm(slope) if self.norm_place == "output" else slope))
             step = sum(step_size * w * slope for w, slope in zip(row, slopes, strict=True))
             point = x + step
         return base + step
@@ -457,7 +470,7 @@ class RelativeBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """Stack of layers, with a final norm if the layers are pre-norm."""
+    """Stack of layers, with a final norm unless the layers are post-norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -470,8 +483,8 @@ class Stack(nn.Module):
                 self._modules[block].add_module(name, SubLayer(config, settings))
             if settings.get("bias") and settings["bias"] not in self._modules:
                 self.add_module(settings["bias"], RelativeBias(config))
-        self.is_pre_norm = config.norm == "pre"
-        self.final_norm = layer_norm(config) if self.is_pre_norm else None
+        self.is_post_norm = config.norm == "post"
+        self.final_norm = None if self.is_post_norm else layer_norm(config)
 
     def forward(self, x, context):
         """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`.
@@ -491,7 +504,7 @@ class Stack(nn.Module):
                 step_options = (norm, settings["step_size"], settings["solver"])
                 x = sublayer(x, start, *step_options, context, biases.get(name))
                 if not settings.get("joined"):
-                    start = x = x if self.is_pre_norm else norm(x)
+                    start = x = norm(x) if self.is_post_norm else x
             states.append(x)
         if self.final_norm:
             states[-1] = self.final_norm(x)
@@ -565,7 +578,9 @@ class MacaronModel(MacaronPreTrainedModel):
         start = 0 if cache is None else cache.get_seq_length()
         end = start + inputs.shape[1]
         if position_ids is None:
-            position_ids = torch.arange(start, end, device=inputs.device)
+            position_ids = torch.arange(start, end, device=inputs.device)[None]
+            if self.config.causal and attention_mask is not None:  # padding may be on the left
+                position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, start:]
         if attention_mask is None:
             attention_mask = torch.ones(inputs.shape[0], end, device=inputs.device)
         context = Context(attention_mask.bool(), position_ids, cache)
@@ -634,7 +649,9 @@ class HeadModel(MacaronPreTrainedModel):
         loss = self.loss_of(logits, labels)
         return self.output_class(loss=loss, logits=logits, hidden_states=states)
 
-    def loss_of(self, logits, labels):
+    def loss_of(self, logits, labels):  # of (B, C) or (B, L, C)
+        if labels is not None and logits.shape[-1] == 1:  # numbers
+            return functional.mse_loss(logits[..., 0], labels.float())
         return cross_entropy(logits, labels)
 
 
@@ -714,8 +731,9 @@ class TaskModel(HeadModel):
     """Base class of task models: the network with a task head of dropout and a linear layer.
 
     If `pooled` is True, the head reads the pooler `activation(x[0] W + b)`, where x[0] is the first
-    position. If `norm_type` is "unbiased", the pooler ends with a norm. If `pooled` is False, the
-    head reads every position.
+    position. If `norm_type` is "unbiased", the pooler ends with a norm. In a causal model, the head
+    reads the last token that is not padding, without a pooler. If `pooled` is False, the head reads
+    every position.
     """
 
     pooled = False
@@ -725,7 +743,7 @@ class TaskModel(HeadModel):
         super().__init__(config)
         width = config.hidden_dim
         self.macaron = MacaronModel(config)
-        if self.pooled:
+        if self.pooled and not config.causal:
             unbiased = config.norm_type == "unbiased"
             norm = layer_norm(config) if unbiased else nn.Identity()
             dense = nn.Linear(width, width, bias=not unbiased)
@@ -734,18 +752,20 @@ class TaskModel(HeadModel):
         self.head = nn.ModuleDict({"dense": nn.Linear(width, self.num_scores or config.num_labels)})
         self.post_init()
 
-    def scores(self, *args, **kwargs):
-        out = self.macaron(*args, return_dict=True, **kwargs)
+    def scores(self, input_ids=None, attention_mask=None, *args, **kwargs):
+        out = self.macaron(input_ids, attention_mask, *args, return_dict=True, **kwargs)
         x = out.last_hidden_state
-        if self.pooled:
+        if self.pooled and self.config.causal:
+            is_real = attention_mask
+            if attention_mask is None:  # as in transformers' classifiers
+                is_real = input_ids != self.config.pad_token_id
+            positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+            last = (positions * is_real).argmax(-1)
+            x = x.take_along_dim(last[:, None, None], dim=1)[:, 0]  # (B, D)
+        elif self.pooled:
             x = ACTIVATIONS[self.config.pooler_activation](self.pooler["dense"](x[:, 0]))
             x = self.pooler["norm"](x)
         return self.head["dense"](self.dropout(x)), out.hidden_states
-
-    def loss_of(self, logits, labels):  # of (B, C) or (B, L, C)
-        if labels is not None and self.config.num_labels == 1:
-            return functional.mse_loss(logits[..., 0], labels.float())
-        return cross_entropy(logits, labels)
 
 
 class MacaronForSequenceClassification(TaskModel):

@@ -320,9 +320,7 @@ class Tokenizer:
                 return token_ids, merges
         file = self.directory / "merges.txt"
         if not file.is_file():
-            raise UserError(
-                f"{self.directory} contains {self.file.name} but lacks merges.txt: {MEND}"
-            )
+            raise UserError(f"{self.directory} has {self.file.name}, but no merges.txt: {MEND}")
         with refuse_damage(file, MEND):
             text = file.read_text(encoding="utf-8")
         lines = (line.removesuffix("\r") for line in text.split("\n"))

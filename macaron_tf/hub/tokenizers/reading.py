@@ -125,13 +125,10 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
 
 def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     token_ids, merges, options = tokenizer.byte_pairs()
-    end, start = tokenizer.token("eos_token") or "<|endoftext|>", tokenizer.token("bos_token")
-    added, padding = tokenizer.all_added, tokenizer.token("pad_token")
+    added, names = tokenizer.all_added, {"eos_token": ("<|endoftext|>",)}
+    [end] = tokenizer.special_tokens(added | token_ids, names)
+    start, padding = tokenizer.token("bos_token"), tokenizer.token("pad_token")
     token_ids |= {name: added[name] for name in (start, end, padding) if name in added}
-    if end not in token_ids:
-        raise UserError(
-            f"the tokenizer of {tokenizer.directory} has no end-of-text token {end!r}: {MEND}"
-        )
     ends = token_ids[start if start in token_ids else end], token_ids[end]
     pad = token_ids.get(padding)
     ids = [None if pad in ends else pad, None, *ends, None]

@@ -245,9 +245,7 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
             by_name = {piece.piece: piece for piece in pieces}
             for name in (f"<0x{byte:02X}>" for byte in range(256)):
                 if name not in by_name:
-                    raise UserError(
-                        f"{file} has byte_fallback=true, but lacks the token {name}: {MEND}"
-                    )
+                    raise ValueError(f"byte_fallback=true without the token {name}")
                 by_name[name].type = _Piece.BYTE
         for token in tokenizer.tokenizer_json.get("added_tokens") or ():
             if token["id"] < len(pieces):

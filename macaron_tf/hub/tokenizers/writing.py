@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from sentencepiece import sentencepiece_model_pb2
 
@@ -24,6 +24,7 @@ from macaron_tf.text.byte_pairs import (
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
 _ANY_LENGTH = 10**9
+_Parts: TypeAlias = tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]  # see `_Draft`
 
 
 def tokenizer_files(
@@ -134,7 +135,7 @@ def refuse_moses(vocabulary: PieceVocabulary) -> None:
 
 @dataclasses.dataclass
 class _Draft:
-    """Tokenizer to write.
+    """Tokenizer to write. The functions in `_WRITERS` return its last three attributes.
 
     Attributes:
         names, special: see `token_names`.
@@ -215,7 +216,7 @@ def _draft(
             "tokenizers: export a SavedModel by `macaron export`, which includes the tokenizer"
         )
     draft = _Draft(*token_names(vocabulary, complete, pad_last))
-    write(vocabulary, draft)
+    draft.fields, draft.config, draft.files = write(vocabulary, draft)
     special, token_ids, added = draft.special, draft.token_ids, []
     draft.config["model_max_length"] = max_length or _ANY_LENGTH
     if not draft.fields:
@@ -318,7 +319,7 @@ def token_names(
     return names, fields
 
 
-def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> None:
+def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> _Parts:
     fields = {
         "normalizer": parts.bert_normalizer(vocabulary.lower_case),
         "pre_tokenizer": parts.BERT_WORDS,
@@ -337,11 +338,10 @@ def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> None:
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    draft.fields, draft.config = fields, config
-    draft.files = {"vocab.txt": vocabulary.contents()}
+    return fields, config, {"vocab.txt": vocabulary.contents()}
 
 
-def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
+def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> _Parts:
     token_ids, pairs = draft.token_ids, [merge.split(" ") for merge in vocabulary.merges]
     # The steps of `BytePairVocabulary.normalized`.
     steps = [*parts.BYTE_CLEANING]
@@ -360,11 +360,10 @@ def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
         "model": _bpe(token_ids, pairs, ignore_merges=vocabulary.pattern == "llama3"),
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    draft.fields, draft.config = fields, config
-    draft.files = _pair_files(token_ids, vocabulary.merges)
+    return fields, config, _pair_files(token_ids, vocabulary.merges)
 
 
-def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
+def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> _Parts:
     """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK.
 
     Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
@@ -379,11 +378,10 @@ def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
         "model": _bpe(token_ids, pairs, unk_token=unknown, end_of_word_suffix=WORD_END),
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    draft.fields, draft.config = fields, config
-    draft.files = _pair_files(token_ids, vocabulary.merges)
+    return fields, config, _pair_files(token_ids, vocabulary.merges)
 
 
-def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
+def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> _Parts:
     """Builds a SentencePiece tokenizer, unigram or BPE."""
     names, special = draft.names, draft.special
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
@@ -421,8 +419,7 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
         }
     lower_case = vocabulary.normalization.lower_case
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": lower_case}
-    draft.fields, draft.config = fields, config
-    draft.files = {"spiece.model": _model_file(vocabulary, model, names)}
+    return fields, config, {"spiece.model": _model_file(vocabulary, model, names)}
 
 
 def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
@@ -468,7 +465,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     return steps
 
 
-def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> None:
+def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> _Parts:
     """Builds an XLM tokenizer.
 
     It has no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
@@ -486,8 +483,7 @@ def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> None:
         "lang2id": languages,
         "id2lang": {language_id: name for name, language_id in languages.items()},
     }
-    draft.config = config
-    draft.files = _pair_files(token_ids, vocabulary.merges, first_line="")
+    return {}, config, _pair_files(token_ids, vocabulary.merges, first_line="")
 
 
 _WRITERS = {
