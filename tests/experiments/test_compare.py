@@ -163,6 +163,7 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pretended
 def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
     record, text, _ = compared("--widths", "16", "32", "64", "--equal", "parameters")

@@ -340,6 +340,7 @@ def test_fewer_than_two_choices_are_refused(choosing, text, words, tmp_path, ref
     refused(main, ["predict", str(choosing), "--input", str(tmp_path / "lines")], words)
 
 
+@pytest.mark.slow
 def test_an_export_chooses_as_predict_does(choosing, tmp_path, answered):
     lines = ["the film great\tgood\tbad", "very film great\tbad\tgood"]
     found = answered(main, "predict", choosing, text="\n".join(lines))

@@ -116,6 +116,7 @@ def test_a_run_keeps_its_classes(own, table, capsys):
     assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
 
 
+@pytest.mark.slow
 def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     rows = [(text, 1000 + 50 * (label == "positive")) for text, label in sentences(240, 1)]
     write_table(tmp_path / "own.tsv", rows, "text\tlabel")

@@ -35,6 +35,7 @@ from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.export.serving_toys import call, count_calls
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST, SURROGATES
+from tests.toys.marks import slow
 from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import toy_settings, write_documents
 from tests.toys.tasks import (
@@ -241,7 +242,9 @@ def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     assert any(f.attr["_XlaMustCompile"].b for f in graph.library.function)
 
 
-@pytest.mark.parametrize(("name", "output"), [("sst2", "probabilities"), ("embedder", "vector")])
+@pytest.mark.parametrize(
+    ("name", "output"), [("embedder", "vector"), *slow(("sst2", "probabilities"))]
+)
 def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
     folder, tmp_path, monkeypatch, capsys, name, output
 ):

@@ -178,7 +178,7 @@ def test_the_lines_of_a_model_card_run(family, task, tmp_path, monkeypatch):
     assert names["model"] and names["tokenizer"]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", slow(*TASKS, but=TASKS.keys() - {"spans"}))
 def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
     trained("bert", task).save_pretrained(tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()

@@ -44,7 +44,7 @@ LAST = [
     *((system, {"block": block}) for system in SYSTEMS for block in BLOCKS),
     ("transformer_tiny", {"norm": "post"}),
     ("transformer_tiny", {"positions": "rotary", "num_kv_heads": 1, "rotary_dim": 4}),
-    ("transformer_tiny", {"scheme": "tokens/2, channels, tokens/2"}),
+    ("transformer_tiny", {"scheme": "tokens/2 by heun, channels by midpoint & tokens/2 again"}),
     ("transformer_tiny", {"positions": "alibi", "block": "macaron"}),
     ("t5_tiny", {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"}),
 ]

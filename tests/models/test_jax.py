@@ -20,10 +20,8 @@ QUICK = ("translator_swish_rnn", "modern_bert_tiny", "rotary", "tcn_jsb", "trans
 def models(request):
     """Returns the models of the tests that run."""
     tests = {item.name for item in request.session.items if item.path == request.path}
-    names = (
-        name for name in CASES if f"{test_models_give_the_same_on_jax.__name__}[{name}]" in tests
-    )
-    return {name: model_of(name) for name in names}
+    asked = [name for name in CASES if f"test_models_give_the_same_on_jax[{name}]" in tests]
+    return {name: model_of(name) for name in asked}
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,9 @@ MORE = {
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
     "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
+    "branches": {
+        "scheme": "tokens/2 by heun, channels step 2 width 1/4 by midpoint & tokens/2 by heun again"
+    },
 }
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 FIRST = ("transformer", "llama")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
 from macaron_tf.models.segment_memory import SegmentLanguageModel, TwoStreamModel
-from tests.toys.marks import slow, thorough
+from tests.toys.marks import slow
 
 SHAPE = (16, 8, 24, 2)
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
@@ -85,8 +85,8 @@ def swish_rnn(**options):
     ("make", "jit_compile"),
     [
         (language_model, False),
-        *thorough((swish_rnn, False)),
-        *slow((swish_rnn, True), *((m, False) for m in (encoder_decoder, segments, two_streams))),
+        *slow(*((swish_rnn, compiled) for compiled in (True, False))),
+        *slow(*((make, False) for make in (encoder_decoder, segments, two_streams))),
     ],
 )
 def test_gradients_are_the_same(make, jit_compile):

@@ -116,8 +116,8 @@ def test_ids_may_have_any_integer_type(name):
 
 COMPILED = [("triplets", "transformer"), ("tcn", "tcn")]
 LONG = [("gpt", "transformer"), ("question_answering", "transformer"), ("tcn", "gru")]
-LONG += [("albert", "transformer")]
 LONG += [("transformer_xl", "swish_rnn"), ("translation", "macaron"), ("elmo", None)]
+LONG += [("albert", "transformer")]
 LONG += [(name, None) for name in sorted(set(NAMES) - {name for name, _ in COMPILED + LONG})]
 
 

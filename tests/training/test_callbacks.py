@@ -62,7 +62,7 @@ def tracker_file(tmp_path, monkeypatch):
     return f"{tmp_path}/trackers.py"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
     callbacks = Callbacks.parse([f"{tracker_file}:Tracker(every=3)"], None)
     [tracker] = callbacks.make(tmp_path / "run")

@@ -88,8 +88,8 @@ def test_a_whole_run(uninterrupted):
     ("how", "step"),
     [
         ("kill", 13),
-        *thorough((signal.SIGTERM, 7), ("validation", 16)),
-        *slow(("kill", 16), (signal.SIGINT, 16)),
+        *thorough((signal.SIGTERM, 7)),
+        *slow(("kill", 16), (signal.SIGINT, 16), ("validation", 16)),
     ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
@@ -421,7 +421,7 @@ def test_a_line_that_cannot_be_written(tmp_path):
             log.finish()  # unwritten lines are tried again
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
     """Limits and saves in minutes use a monotonic clock, and a resumed run continues its count."""
     monkeypatch.setattr(time, "time", lambda: 0.0)
