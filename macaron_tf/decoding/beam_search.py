@@ -394,7 +394,9 @@ def _continuations(
     largest = best_logits[:, :, :1]
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)
-    is_suppressed = tf.reduce_any(ids[..., None] == hidden_ids, -1) | (ids >= real_size)
+    is_suppressed = ids >= real_size
+    for hidden_id in hidden_ids:
+        is_suppressed |= ids == hidden_id
     scores = tf.where(is_suppressed, NEVER, best_logits + base)
     # (B, K, C) -> (B, K * C)
     scores, best_indices = tf.math.top_k(tf.reshape(scores, [-1, beams * count]), beams)

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +29,9 @@ _WITHOUT_EFFECT = (
     *("output_past", "num_labels", "_num_labels", "max_new_tokens", "min_new_tokens", "prefix"),
     *("finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id"),
     *("is_decoder", "is_encoder_decoder", "cls_token_id", "sep_token_id", "mask_token_id"),
+    # Of earlier versions: switches of other frameworks, and defaults of text generation.
+    *("xla_device", "use_bfloat16", "tf_legacy_loss", "_flash_attn_2_enabled", "typical_p"),
+    *("num_beam_groups", "num_return_sequences", "language", "name", "adapters", "is_composition"),
     # Of heads: a family reads those that its heads need.
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
     *("summary_first_dropout", "summary_last_dropout", "start_n_top", "end_n_top", "macaron_tf"),
@@ -133,18 +135,17 @@ class ForeignConfig:
         self.names_read.add(field)
         return self.fields.get(field, default)
 
-    def report_unread(self, without_effect: Sequence[str]) -> None:
-        """Prints a note on stderr about fields that nothing read, except those without effect.
+    def refuse_unread(self, without_effect: Sequence[str]) -> None:
+        """Raises a UserError that names the fields that nothing read, except those without effect.
 
         Empty values, such as `None` and False, count as switched off.
         """
         known = {*self.names_read, *_WITHOUT_EFFECT, *_GENERATION, *without_effect}
         unread = [name for name, value in self.fields.items() if value and name not in known]
         if unread:
-            print(
-                f"note: {self.where} has fields that macaron_tf ignores, so outputs may differ "
-                f"from transformers: {', '.join(unread)}",
-                file=sys.stderr,
+            raise UserError(
+                f"{self.where} has fields that macaron_tf does not know: {', '.join(unread)}: "
+                "remove those that the model's answers do not depend on"
             )
 
     def number(self, field: str, default: float | None = None, value_type: type = int) -> Any:

@@ -181,6 +181,8 @@ class SequenceFamily(Family):
                     array = np.take(array, order, axis)
             return array
 
+        if not self.output_kernel:  # transformers saves a bias of zeros, too
+            state["final_logits_bias"] = np.zeros((1, len(rows)), "float32")
         state |= layer_state(network, table, convert=sines_first)
         heads = (self.output_kernel, "final_logits_bias")
         return {n if n in heads else self.prefix + n: array for n, array in state.items()}

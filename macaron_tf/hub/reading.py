@@ -53,7 +53,7 @@ def read_hugging_face(
     vocabulary = read_python_vocabulary(folder) if in_python else None
     family = FAMILIES[config.get("model_type")]
     model = family.read(ModelFolder(folder, config, lower_case, not modules, vocabulary))
-    config.report_unread(family.without_effect)
+    config.refuse_unread(family.without_effect)
     return with_pooling(model, directory, modules) if modules and pooling else model
 
 

@@ -42,6 +42,24 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
     return model
 
 
+def marian(activation="relu"):
+    """Returns a MarianMTModel with random weights, whose decoder starts with the padding token."""
+    config = transformers.MarianConfig(
+        vocab_size=VOCAB,
+        **WIDTHS,
+        encoder_layers=2,
+        decoder_layers=3,
+        max_position_embeddings=64,
+        activation_function=activation,
+        scale_embedding=True,
+        pad_token_id=VOCAB - 1,
+        decoder_start_token_id=VOCAB - 1,
+        eos_token_id=0,
+        forced_eos_token_id=None,
+    )
+    return shaken(transformers.MarianMTModel, config, 0.2, (0, None), "embed_positions")
+
+
 T5 = {
     "d_model": 32,
     "d_kv": 6,

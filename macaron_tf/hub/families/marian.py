@@ -9,12 +9,8 @@ from macaron_tf.models.config import EncoderDecoderConfig
 
 
 def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Computes the MarianMT settings that `Family.settings` does not cover.
-
-    `max_position_embeddings` limits the length, although MarianMT's positions are sinusoidal.
-    """
-    length = {"max_position_embeddings": config.max_length, "static_position_embeddings": True}
-    return {**equal_sizes(config), **length, "scale_embedding": True}
+    """Computes the MarianMT settings that `Family.settings` does not cover."""
+    return {**equal_sizes(config), "static_position_embeddings": True, "scale_embedding": True}
 
 
 def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
@@ -35,11 +31,11 @@ MARIAN = dataclasses.replace(
     starts=False,
     starts_with_padding=True,
     appends_padding=True,
-    settings=SETTINGS,
+    # The positions are sinusoidal, but have a limit.
+    settings={**SETTINGS, "max_length": ("max_position_embeddings", 1024)},
     fixed_settings={**POST, "position_layout": "concatenated"},
     derive_settings=_marian_settings,
     derive_fields=_marian_fields,
-    without_effect=(*BART.without_effect, "max_position_embeddings"),
     required_fields={
         **BART.required_fields,
         "normalize_embedding": False,
