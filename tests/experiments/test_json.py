@@ -66,7 +66,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", slow(*MODELS, but=("vectors", "continues")))
+@pytest.mark.parametrize("name", slow(*MODELS, but=("vectors", "continues", "word_vectors")))
 def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, refused, capsys):
     make, options, refusals = MODELS[name]
     make().save_pretrained(tmp_path / "model")

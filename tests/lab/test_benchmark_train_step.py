@@ -162,6 +162,7 @@ def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
     assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_our_step_learns_on_jax():
     pytest.importorskip("jax")
     setting = dataclasses.replace(TINY, num_layers=1)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from experiments.lab import tpu_check
 from experiments.lab.tpu_check import collectives, cycles, main
 from macaron_tf.layers import SwishRNN
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags, toy_settings
 
 TINY = flags([*toy_settings("text:none"), "model.num_layers=1"])
@@ -165,9 +166,11 @@ def test_a_batch_has_static_shapes_of_the_longest_rows(name, shapes):
     ("name", "settings"),
     [
         ("bert_tiny", [*toy_settings("text:none"), "model.num_layers=1"]),
-        ("transformer_xl_tiny", ["batch_size=2", "model.num_layers=1"]),
-        ("elmo_tiny", ["vocabulary_size=50", "samples=8", "row_length=4", "model.lstm_dim=8"]),
         ("tcn_adding", ["model.widths=8", "batch_size=2"]),
+        *slow(
+            ("transformer_xl_tiny", ["batch_size=2", "model.num_layers=1"]),
+            ("elmo_tiny", ["vocabulary_size=50", "samples=8", "row_length=4", "model.lstm_dim=8"]),
+        ),
     ],
 )
 def test_the_step_is_the_one_of_training(name, settings):

@@ -26,21 +26,9 @@ from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.training import train
 from macaron_tf.training.jax_model import build_jax_model
 from tests.toys.jax_systems import CONFIG, objective
-from tests.toys.training import SIGNATURE, toy_network, toy_objective
+from tests.toys.training import SIGNATURE, StopAt, killed, toy_network, toy_objective
 
 STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_steps=3)
-
-
-class StopAt(keras.callbacks.Callback):
-    """A callback that ends training after a step without saving, as if all processes died."""
-
-    def __init__(self, step: int):
-        super().__init__()
-        self.step = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.model.step == self.step:
-            raise KeyboardInterrupt
 
 
 def batches(start: int, stop: int | None = None) -> tf.data.Dataset:
@@ -75,7 +63,7 @@ def run(kind: str, folder: str, mesh: str, stop: int) -> None:
     config = dataclasses.replace(STEPS, max_steps=10**6) if stop < 0 else STEPS
     model = build_jax_model(network, sums, config)
     with contextlib.suppress(KeyboardInterrupt):
-        train(model, batches, folder, judge, callbacks=[StopAt(stop)])
+        train(model, batches, folder, judge, callbacks=[StopAt(stop, killed)])
 
 
 if __name__ == "__main__":

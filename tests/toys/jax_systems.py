@@ -8,7 +8,6 @@ import dataclasses
 import pathlib
 import sys
 
-import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -117,18 +116,3 @@ if __name__ == "__main__":
         "muon_mesh": {"remat": False, "data": 4, "model": 2, "optimizer": "muon"},
     }.items():
         np.savez(folder / f"{name}.npz", **learnt(**options))
-
-
-def state_of(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    """Returns a checkpoint's weights, moving average and training state as arrays."""
-    folder, found = run_dir / "checkpoints" / f"step-{step:08d}", {}
-    for file in folder.glob("*.h5"):
-        with h5py.File(file) as weights:
-
-            def add(name, item, file=file):
-                if isinstance(item, h5py.Dataset):
-                    found[f"{file.stem}/{name}"] = item[...]
-
-            weights.visititems(add)
-    with np.load(folder / "training_state.npz") as arrays:
-        return found | {name: arrays[name] for name in arrays.files if name != "host"}

@@ -91,8 +91,8 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
             np.testing.assert_array_equal(value, contents[1][key], err_msg=f"step {step}: {key}")
 
 
-def _contents(checkpoint) -> dict:
-    """Returns a dict with all arrays of a checkpoint and the fields of its manifest."""
+def arrays_of(checkpoint) -> dict[str, np.ndarray]:
+    """Returns a checkpoint's weights, moving average and training state."""
     found = {}
 
     def add(file, name, item):
@@ -103,7 +103,18 @@ def _contents(checkpoint) -> dict:
         with h5py.File(path, "r") as file:
             file.visititems(lambda name, item, path=path: add(path, name, item))
     with np.load(checkpoint / "training_state.npz") as arrays:
-        found.update({name: arrays[name] for name in arrays.files})
+        return found | {name: arrays[name] for name in arrays.files}
+
+
+def state_of(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    """Returns the arrays of the checkpoint of a step, without what may differ between hosts."""
+    found = arrays_of(CheckpointDirectory(run_dir).of_step(step))
+    return {name: array for name, array in found.items() if name != "host"}
+
+
+def _contents(checkpoint) -> dict:
+    """Returns a dict with all arrays of a checkpoint and the fields of its manifest."""
+    found = arrays_of(checkpoint)
     host = json.loads(found.pop("host").tobytes())
     assert host["run"].pop("elapsed_seconds") > 0
     manifest = json.loads((checkpoint / "manifest.json").read_bytes())

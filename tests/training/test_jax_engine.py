@@ -20,10 +20,9 @@ from macaron_tf.loading import load
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
-from tests.toys.jax_systems import state_of
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, toy_settings, write_documents
-from tests.toys.processes import python
+from tests.toys.processes import python, state_of
 from tests.toys.training import CONFIG, judge, toy_dataset, toy_network, toy_objective
 
 pytestmark = pytest.mark.thorough

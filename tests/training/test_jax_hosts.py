@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.toys.jax_systems import state_of
-from tests.toys.processes import finished, free_ports, started
+from tests.toys.processes import finished, free_ports, started, state_of
 
 pytest.importorskip("jax")
 
