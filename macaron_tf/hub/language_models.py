@@ -107,8 +107,8 @@ class LanguageFamily(Family):
         if isinstance(model.network, CausalClassifier):
             if model.network.symmetric:  # reads pairs in both orders
                 return "symmetric=True"
-            is_unbiased = self.last_norm and self._norm_offset(model) is None
-            return "the bias of the classifier's head" if is_unbiased else ""
+            lacks_bias = self.last_norm and self._norm_offset(model) is None
+            return "the bias of the classifier's head" if lacks_bias else ""
         rows = kept_rows(model)
         is_predicted = rows != model.special.begin  # [CLS] is never predicted
         has_bias = np.any(_output_bias(model, rows)[is_predicted])

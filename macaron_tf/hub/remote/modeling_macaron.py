@@ -47,7 +47,7 @@ SETTINGS = {
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
     **{"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0},
     **{"classifier_dropout": 0.1, "pooler_activation": "tanh"},
-    **{"causal": False, "tie_word_embeddings": True, "output_bias": False, "pad_token_id": None},
+    **{"causal": False, "tie_word_embeddings": True, "output_bias": False},
 }
 
 
@@ -758,7 +758,7 @@ class TaskModel(HeadModel):
         if self.pooled and self.config.causal:
             is_real = attention_mask
             if attention_mask is None:  # as in transformers' classifiers
-                is_real = input_ids != self.config.pad_token_id
+                is_real = input_ids != getattr(self.config, "pad_token_id", None)
             positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
             last = (positions * is_real).argmax(-1)
             x = x.take_along_dim(last[:, None, None], dim=1)[:, 0]  # (B, D)
