@@ -185,7 +185,8 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
     servable.warm_up()
     signature = servable.signature()
     assert not signature.waits
-    expected = {text: classifier.with_lite("int8").predict(text) for text in TEXTS}
+    lite = classifier.with_lite("int8")
+    expected = {text: lite.predict(text) for text in TEXTS}
 
     def check(text: str) -> None:
         found = servable.run(signature, texts_of([text]))

@@ -5,6 +5,7 @@ All models except the translator have random weights. test_every_text.py compare
 
 import asyncio
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -136,6 +137,7 @@ def number_hypotheses(folder):
     return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
 
 
+@functools.cache
 def serving(folder, name):
     return tf.saved_model.load(str(served(folder, name))).signatures["serving_default"]
 
