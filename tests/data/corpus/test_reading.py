@@ -366,7 +366,7 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
     returns the same batches.
     """
     monkeypatch.setattr(reading, "_DRAWS_PER_CHUNK", 64)
-    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 400)
+    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
     drawn = [language_of(batch) for batch in whole]
     assert all((len(one) == 2) == bool(number // 2 % 2) for number, one in enumerate(drawn))
     rows = {(0,): 0, (1,): 0, (1, 0): 0}
@@ -374,8 +374,8 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
         rows[tuple(dict.fromkeys(shard.languages))] += shard.rows
     assert sum(rows.values()) == languages.rows("train") and min(rows.values()) > 0
     share = rows[0,] ** 0.5 / (rows[0,] ** 0.5 + rows[1,] ** 0.5)
-    assert drawn.count((0,)) / 200 == pytest.approx(share, abs=0.1)
-    assert drawn.count((1, 0)) == 200
+    assert drawn.count((0,)) / 300 == pytest.approx(share, abs=0.08)
+    assert drawn.count((1, 0)) == 300
     for language, count in rows.items():  # each row of a language occurs once per epoch
         mine = [b for b, one in zip(whole, drawn, strict=True) if one == language]
         numbers = np.concatenate([batch["row_number"] for batch in mine])
