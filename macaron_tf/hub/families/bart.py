@@ -101,7 +101,7 @@ BART = SequenceFamily(
     without_effect=(
         *("dropout", "attention_dropout", "activation_dropout", "classif_dropout", "init_std"),
         *("encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "extra_pos_embeddings"),
-        "force_bos_token_to_be_generated",
+        *("force_bos_token_to_be_generated", "save_step"),
     ),
     prefix="model.",
     body_prefixes=("encoder.", "decoder."),

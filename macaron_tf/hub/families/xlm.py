@@ -20,7 +20,7 @@ def _xlm_settings(config: ForeignConfig) -> dict:
     return {
         "feed_forward_dim": 4 * config.number("emb_dim", 2048),
         # A model of one language has no language embeddings.
-        "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
+        "num_languages": languages if config.get("use_lang_emb", True) and languages > 1 else 0,
     }
 
 
