@@ -468,10 +468,10 @@ class PieceVocabulary(Vocabulary):
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Decodes lists or arrays of ids in Python, with the same result as `decode`."""
-        lines = []
+        lines, size = [], self.size
         for row in rows:
             ids = itertools.takewhile(lambda n: n != self.special.end, map(int, row))
-            text = self.detokenizer(token_id for token_id in ids if 0 <= token_id < self.size)
+            text = self.detokenizer(token_id for token_id in ids if 0 <= token_id < size)
             lines.append(re.sub(self.leading_space, "", text))
         return lines
 
