@@ -239,7 +239,7 @@ def test_two_padding_masks_hide_what_either_hides():
     np.testing.assert_allclose(both, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["macaron_tiny", "elmo_tiny"])
+@pytest.mark.parametrize("name", ["macaron_tiny", "elmo_tiny", *slow("bert_tiny", "tcn_jsb")])
 def test_a_summary_lists_the_parts_of_parts(name):
     model, lines = macaron_tf.build(name), []
     model.summary(expand_nested=True, print_fn=lambda text, **_: lines.append(text))

@@ -25,18 +25,19 @@ def started(config, parts=starts.PARTS, languages=(0, 0)):
 
 
 SPLIT = {"scheme": "tokens/2, channels, tokens/2"}
+KINDS = [
+    {"block": block, "positions": positions}
+    for block in ("transformer", "macaron", "swish_rnn", ("macaron", "swish_rnn"))
+    for positions in ("learned", "sinusoidal", "none")
+]
+FIRST = [KINDS[0], KINDS[10]]  # learned positions of a transformer, sinusoidal ones of a mixture
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"block": "transformer", "positions": "learned"},
-        {"block": ("macaron", "swish_rnn"), "positions": "sinusoidal"},
+        *thorough(*KINDS, but=FIRST),
         {"positions": "none", **SPLIT},
-        *thorough(
-            {"block": "swish_rnn", "positions": "none"},
-            {"block": "macaron", "positions": "learned"},
-        ),
     ],
 )
 def test_it_encodes_what_the_encoder_encodes(options):

@@ -78,6 +78,15 @@ def test_scores_are_fine_tuned(texts, tmp_path):
     refuses(r"distinct labels \(1\)", model.fine_tune, texts, [1.0] * 2)
 
 
+@pytest.mark.slow
+def test_classes_of_pairs_are_fine_tuned():
+    pairs = [("a b", "a"), ("c d", "a")]
+    model = loaded(PretrainingEncoder, "bert_tiny")
+    options = dict(epochs=8, learning_rate=1e-3, batch_size=8)
+    tuned = model.fine_tune(pairs * 8, ["yes", "no"] * 8, **options)
+    assert [answer["label"] for answer in tuned.predict(pairs)] == ["yes", "no"]
+
+
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):
     expected = classifier.predict(["a b", "c"])
     assert [answer.keys() for answer in expected] == [{"label", "probabilities", "classes"}] * 2

@@ -43,6 +43,7 @@ LATER = [
 LAST = [
     *((system, {"block": block}) for system in SYSTEMS for block in BLOCKS),
     ("transformer_tiny", {"norm": "post"}),
+    ("transformer_tiny", {"scheme": "tokens/2, channels, tokens/2"}),
     ("transformer_tiny", {"positions": "rotary", "num_kv_heads": 1, "rotary_dim": 4}),
     ("transformer_tiny", {"scheme": "tokens/2 by heun, channels by midpoint & tokens/2 again"}),
     ("transformer_tiny", {"positions": "alibi", "block": "macaron"}),
@@ -164,7 +165,8 @@ def test_relative_biases_start_as_t5_s_own_code_draws_them():
     [
         ("bart_tiny", "transformer"),
         *thorough(("t5_tiny", "swish_rnn")),
-        *slow(("bart_tiny", "macaron")),
+        *slow(("bart_tiny", "macaron"), ("bart_tiny", "swish_rnn")),
+        *slow(("t5_tiny", "transformer"), ("t5_tiny", "macaron")),
     ],
 )
 def test_a_source_of_another_vocabulary_has_an_encoder_of_its_own(system, block):

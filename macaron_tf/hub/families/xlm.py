@@ -16,11 +16,11 @@ from macaron_tf.text.byte_pairs import MosesPairVocabulary
 
 
 def _xlm_settings(config: ForeignConfig) -> dict:
-    languages = config.number("n_langs", 1)
+    languages, is_embedded = config.number("n_langs", 1), config.get("use_lang_emb", True)
     return {
         "feed_forward_dim": 4 * config.number("emb_dim", 2048),
         # A model of one language has no language embeddings.
-        "num_languages": languages if config.get("use_lang_emb", True) and languages > 1 else 0,
+        "num_languages": languages if languages > 1 and is_embedded else 0,
     }
 
 

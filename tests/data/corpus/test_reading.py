@@ -68,10 +68,12 @@ def test_sizes_of_batches(corpus):
     spec = corpus.dataset("train", 4, drop_remainder=False, repeat=False).element_spec
     assert spec["token_ids"] == tf.TensorSpec([None, 8], tf.int32)
     for start, drop, sizes in (
+        (0, True, [40, 40]),
         (0, False, [40, 40, 10]),
         (1, True, [40]),
         (2, False, [10]),
         (2, True, []),
+        (9, False, []),
     ):
         dataset = corpus.dataset("train", 40, start_step=start, repeat=False, drop_remainder=drop)
         assert dataset.cardinality() == len(sizes)
@@ -380,7 +382,7 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
         mine = [b for b, one in zip(whole, drawn, strict=True) if one == language]
         numbers = np.concatenate([batch["row_number"] for batch in mine])
         assert len(set(numbers[:count])) == count and set(numbers) == set(numbers[:count])
-    for start in (63, 131):
+    for start in (1, 63, 64, 131):
         later = batches(language_batches(languages, 4, 3, start, 2, numbered=True), 5)
         np.testing.assert_equal(later, whole[start : start + 5])
     another = batches(language_batches(languages, 4, seed=4), 60)
