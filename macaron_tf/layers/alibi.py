@@ -16,10 +16,7 @@ class AlibiAttention(MultiHeadAttention):
     The score of key j for query i is `q_i k_j / sqrt(d) - slope |i - j|`. Each head has a fixed
     slope. The layer has no trained weights for positions, so texts may be longer at inference than
     in training. The paper's models are causal. In an encoder, an earlier key and a later key at the
-    same distance get the same bias.
-
-    Args:
-        kwargs: the arguments of `MultiHeadAttention` except `cross`.
+    same distance get the same bias. The arguments are those of `MultiHeadAttention` except `cross`.
 
     References: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables
     Input Length Extrapolation", section 3.
@@ -37,11 +34,11 @@ class AlibiAttention(MultiHeadAttention):
 
 
 def slopes(num_heads: int) -> np.ndarray:
-    """Computes the slopes of H heads, `(H,)` float32.
+    """Computes the slopes of H = `num_heads` heads, `(H,)` float32.
 
-    H is `num_heads`. If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 1/256.
-    Otherwise, P is the largest power of two below H. The function appends the first, third, fifth,
-    ... slope for 2 P heads to the slopes for P heads, and returns the first H slopes.
+    If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 1/256. Otherwise, P is the
+    largest power of two below H. The function appends the first, third, fifth, ... slope for 2 P
+    heads to the slopes for P heads, and returns the first H slopes.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     first = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

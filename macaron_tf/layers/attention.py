@@ -16,15 +16,8 @@ from macaron_tf.layers.watching import is_watching, note
 def broadcast_mask(mask):
     """Expands a boolean attention mask to rank 4, so that the mask broadcasts to `(B, H, T, S)`.
 
-    `None` stays `None`.
-
-    Args:
-        mask: key mask `(B, S)`, query-key mask `(B, T, S)` or mask per head `(B, H, T, S)`, with
-            True = attend. B is the batch size, H the number of heads, T the number of queries and S
-            the number of keys.
-
-    Raises:
-        ValueError: the mask has another rank.
+    `mask` is a key mask `(B, S)`, a query-key mask `(B, T, S)`, a mask per head `(B, H, T, S)`, or
+    `None`, which stays `None`. True = attend.
     """
     if mask is None:
         return None
@@ -39,24 +32,15 @@ def broadcast_mask(mask):
 
 
 def combine_masks(*masks):
-    """Combines attention masks by logical AND, ignoring `None`.
+    """Combines masks of rank 2, 3 or 4 by logical AND into one mask of rank 4, ignoring `None`.
 
-    Args:
-        masks: masks of rank 2, 3 or 4, or `None` (see `broadcast_mask`).
-
-    Returns:
-        A mask of rank 4, or `None` if all masks are `None`.
+    If all masks are `None`, the result is `None`.
     """
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
 def causal_attention_mask(length, window: int = 0):
-    """Returns a causal mask `(1, 1, T, T)` for a sequence of T = `length` positions.
-
-    Args:
-        length: sequence length T.
-        window: maximum number of positions that a query attends to (see `causal_mask`).
-    """
+    """Returns the `causal_mask` of T = `length` positions, `(1, 1, T, T)`."""
     positions = ops.arange(length, dtype="int32")
     return causal_mask(positions, positions, window)[None, None]
 
@@ -64,7 +48,7 @@ def causal_attention_mask(length, window: int = 0):
 def local_attention_mask(length, window: int):
     """Returns a mask `(1, 1, T, T)`, True where query and key are at most `window // 2` apart.
 
-    T is `length`. Without a limit, use no mask: `window=0` lets a position see only itself.
+    Without a limit, use no mask: `window=0` lets a position see only itself.
     """
     positions = ops.arange(length, dtype="int32")
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
@@ -73,11 +57,8 @@ def local_attention_mask(length, window: int):
 def causal_mask(query_positions, key_positions, window: int = 0):
     """Returns a causal mask `(T, S)`, True where the query may attend to the key.
 
-    Args:
-        query_positions: positions of the queries `(T,)`.
-        key_positions: positions of the keys `(S,)`.
-        window: maximum number of positions that a query attends to, including its own position. 0
-            means no limit.
+    `window` is the maximum number of positions that a query attends to, including its own
+    position. 0 means no limit.
     """
     query_positions = query_positions[:, None]
     mask = key_positions <= query_positions
@@ -91,10 +72,7 @@ MASKED_SCORE = -1e9
 
 
 def _updated_cache(cache, new, index):
-    """Returns a copy of `cache` in which `new` replaces the L positions from `index` on.
-
-    The shapes are `(B, beams, K, T, d)` for `cache` and `(B, beams, K, L, d)` for `new`.
-    """
+    """Returns `cache (B, beams, K, T, d)` with `new (B, beams, K, L, d)` from `index` on."""
     if compiled_by_xla():
         return ops.slice_update(cache, (0, 0, 0, index, 0), new)
     # Without XLA compilation of the whole graph, TensorFlow would compile `slice_update` again for
@@ -108,18 +86,15 @@ def _updated_cache(cache, new, index):
 
 
 def _product(query, key):
-    """Multiplies `query (..., L, d)` by the transpose of `key (..., T, d)`.
-
-    The product has shape `(..., L, T)`.
-    """
+    """Multiplies `query (..., L, d)` by the transpose of `key (..., T, d)`, to `(..., L, T)`."""
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def _product_without_copy(query, key):
-    """Computes the same result as `_product`, but without a matrix product for a single query.
+    """Computes `_product`, but without a matrix product for a single query (L = 1).
 
-    For a single query (L = 1), the function multiplies elementwise and sums, because LiteRT would
-    copy the keys before a matrix product.
+    LiteRT would copy the keys before a matrix product, so the function multiplies elementwise and
+    sums.
     """
     if query.shape[-2] == 1:
         return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
@@ -127,10 +102,9 @@ def _product_without_copy(query, key):
 
 
 def _weighted_sum_without_copy(weights, value):
-    """Multiplies `weights (..., L, T)` by `value (..., T, d)`. The product is `(..., L, d)`.
+    """Multiplies `weights (..., L, T)` by `value (..., T, d)`, to `(..., L, d)`.
 
-    For a single query (L = 1), the function multiplies elementwise and sums, as
-    `_product_without_copy` does.
+    Treats a single query (L = 1) as `_product_without_copy` does.
     """
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
@@ -159,11 +133,9 @@ class MultiHeadAttention(Mixer):
     Args:
         num_heads: number of heads H.
         head_dim: head width d. `None` means D / H.
-        dropout: dropout rate of the attention weights.
         causal: whether position t attends only to positions 0 to t in self-attention.
         cross: whether keys and values come from the call argument `memory`.
-        use_bias: whether the four projections have biases.
-        output_dim: output width. `None` means D.
+        output_dim: output width. `None` means D, the width of x.
         kernel_initializer: initializer of all projections. Query, key and value in self-attention,
             and key and value in cross-attention, form one fused matrix, and the initializer uses
             the fan-out of the fused matrix. With Xavier-uniform and H d = D, the range of the
@@ -186,17 +158,14 @@ class MultiHeadAttention(Mixer):
         epsilon: number added to the mean square in the RMSNorm.
 
     Call arguments:
-        x: `(B, T, D)`.
         memory: `(B, S, D)`, required if `cross`.
         attention_mask: boolean, True = attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`.
             The layer combines this mask with the padding masks.
-        mask: Keras's padding mask of x in self-attention.
-        x_mask: Keras's padding mask of x in calls with several tensors.
+        mask: Keras's padding mask of x in self-attention, which is `x_mask` in calls with several
+            tensors.
         memory_mask: Keras's padding mask of the memory in cross-attention.
         attention_bias: floats that broadcast to `(B, H, T, S)`. The layer adds the bias to the
             float32 scores without scaling.
-
-    The output has shape `(B, T, D)`, or `(B, T, output_dim)`.
 
     The decoding state is a pair of keys and values. In self-attention, both have shape `(B, beams,
     K, T, d)` and belong to the last T tokens of each hypothesis: all earlier tokens or, with a
@@ -260,9 +229,6 @@ class MultiHeadAttention(Mixer):
             key: keys in the shape of `query`, with K heads instead of H.
             positions: int32 positions of the T tokens within the text. The shape broadcasts to
                 `query[..., 0]`.
-
-        Returns:
-            The rotated query and key.
         """
         return query, key
 
@@ -288,10 +254,7 @@ class MultiHeadAttention(Mixer):
         return cls.rotate is not base.rotate or cls.scores is not base.scores
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
-        """Returns the context with the positions of the queries `(..., T, d)`.
-
-        If the layer needs no positions, the context is returned unchanged.
-        """
+        """Returns the context with the positions of the queries, if the layer needs positions."""
         if not self._needs_positions:
             return context
         positions = context.positions
@@ -325,13 +288,7 @@ class MultiHeadAttention(Mixer):
         return not self.window
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
-        """Builds the projections of queries, keys, values and the output.
-
-        Args:
-            x_shape: shape of x.
-            memory_shape: shape of the input for keys and values.
-            width: total width H d of all query heads.
-        """
+        """Builds the projections. `width` is the total width H d of all query heads."""
         query_initializer = self.kernel_initializer
         if not self.scaled:
             query_initializer = NarrowColumns(query_initializer, width, self._head_dim**-0.5)
@@ -404,8 +361,8 @@ class MultiHeadAttention(Mixer):
     def _projections(self):
         """List of pairs (projection layer, number of fused matrices).
 
-        A layer with three fused matrices computes query, key and value. A layer with one matrix
-        computes the query, and a layer with two fused matrices computes key and value.
+        Three fused matrices compute query, key and value, two compute key and value, and one
+        computes the query.
         """
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
@@ -418,9 +375,8 @@ class MultiHeadAttention(Mixer):
     def _cross_attend(self, x, key_value, mask, context: Context):
         """Attends from x to the keys and values of the memory.
 
-        In cached decoding, x contains one token for each hypothesis of a sequence. The method
-        treats these tokens as several queries of one sequence, so that all hypotheses share the
-        memory.
+        In cached decoding, the tokens of a sequence's hypotheses count as several queries of one
+        sequence, so that all hypotheses share the memory.
         """
         leading_shape = (
             (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
@@ -453,8 +409,8 @@ class MultiHeadAttention(Mixer):
     def _attend_with_cache(self, x, context: Context, cache):
         """Attends from new tokens to the cached tokens and causally to the new tokens.
 
-        The method returns the output and the new cache. With a read-only cache (see
-        `Context.cache_mask`), the second value contains only the new keys and values.
+        Returns the output and the new cache, or only the new keys and values if the cache is
+        read-only (see `Context.cache_mask`).
         """
         index, (query, *new) = context.index, self._project_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
@@ -494,11 +450,7 @@ class MultiHeadAttention(Mixer):
         return self._merge_beam_heads(y, len(x.shape)), cache
 
     def _project_beams(self, x, beams: int):
-        """Projects new tokens of several hypotheses to queries, keys and values.
-
-        Returns:
-            Queries `(B, beams, H, L, d)`, and keys and values `(B, beams, K, L, d)`.
-        """
+        """Projects to queries `(B, beams, H, L, d)`, and keys and values `(B, beams, K, L, d)`."""
         if len(x.shape) == 3:
             shape, projected = (ops.shape(x)[1], self._head_dim), self._project(x)
             # (B beams, H, L, d) -> (B, beams, H, L, d)
@@ -513,10 +465,7 @@ class MultiHeadAttention(Mixer):
         return projected
 
     def _key_positions(self, key_value):
-        """Returns positions 0 to S - 1 of keys `(..., S, d)`.
-
-        If the layer needs no positions, the result is `None`.
-        """
+        """Returns positions 0 to S - 1 of keys `(..., S, d)`, or `None` if the layer needs none."""
         if not self._needs_positions:
             return None
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
@@ -524,12 +473,8 @@ class MultiHeadAttention(Mixer):
     def _merge_beam_heads(self, y, rank: int):
         """Merges the heads of `y (B, beams, H, L, d)` and applies the output projection.
 
-        Args:
-            y: attention output of each head, `(B, beams, H, L, d)`.
-            rank: rank of the layer's input x. Rank 2 means that x has no length axis.
-
-        Returns:
-            `(B * beams, D)` if `rank` is 2, and `(B * beams, L, D)` otherwise.
+        If the `rank` of x is 2, the result is `(B * beams, D)`. Otherwise, it is `(B * beams, L,
+        D)`.
         """
         if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
@@ -542,8 +487,7 @@ class MultiHeadAttention(Mixer):
     def _attend_with_read_only_cache(self, query, cache, new, context: Context):
         """Attends from new tokens to a read-only cache and causally to the new tokens.
 
-        The method concatenates scores instead of keys, so that the cache is not copied (see
-        `Context.cache_mask`).
+        Concatenates scores instead of keys, so that the cache is not copied.
         """
         length, query = query.shape[3], self._scale_query(query)
         new_scores = self.scores(query, new[0], context, context.positions)
@@ -571,10 +515,7 @@ class MultiHeadAttention(Mixer):
         return is_key_mask and can_shard(query.shape[0], key.shape[1])
 
     def _attend_fused(self, query, key, value, mask, training):
-        """Computes the result of `_attend` by one JAX kernel.
-
-        The mask is a key mask `(B, 1, 1, S)` or `None`.
-        """
+        """Computes `_attend` by one JAX kernel, for a mask `(B, 1, 1, S)` or `None`."""
         from macaron_tf.kernels.flash_attention import flash_attention
 
         rate = self.dropout if training else 0.0
@@ -598,19 +539,11 @@ class MultiHeadAttention(Mixer):
     def _attend(
         self, query, key, value, mask, bias, context: Context, key_positions, self_length=None
     ):
-        """Computes the attention of queries to keys and values, `(..., H, T, d)`.
+        """Computes the attention of queries `(..., H, T, d)` to keys and values `(..., K, S, d)`.
 
-        Args:
-            query: `(..., H, T, d)`, rotated.
-            key: `(..., K, S, d)`, rotated.
-            value: `(..., K, S, d)`.
-            mask: boolean, True = attend, broadcasting to `(..., H, T, S)`. `None` means no mask.
-            bias: numbers added to the scores, broadcasting to `(..., H, T, S)`. `None` means no
-                bias.
-            context: context of the call.
-            key_positions: positions of the keys (see `scores`).
-            self_length: sequence length T in self-attention if `mask` does not yet contain the
-                causal mask or the window. Otherwise `None`.
+        Queries and keys are rotated. Mask (True = attend) and bias broadcast to `(..., H, T, S)`.
+        `self_length` is the sequence length T in self-attention if `mask` does not yet contain the
+        causal mask or the window, and otherwise `None`.
         """
         if self._runs_fused(query, key, mask, bias):
             return self._attend_fused(query, key, value, mask, context.training)
@@ -625,14 +558,9 @@ class MultiHeadAttention(Mixer):
         return self._weighted_sum(scores, mask, value, context.training)
 
     def _weighted_sum(self, scores, mask, value, training):
-        """Sums the values weighted by the softmax of the scores, `(..., H, T, d)`.
+        """Sums values `(..., K, S, d)` weighted by the softmax of float32 scores `(..., H, T, S)`.
 
-        Args:
-            scores: `(..., H, T, S)` float32.
-            mask: boolean, True = attend, broadcasting to the shape of the scores. `None` means no
-                mask.
-            value: `(..., K, S, d)`.
-            training: whether dropout of the attention weights is active.
+        The mask (True = attend) broadcasts to the shape of the scores.
         """
         if mask is not None:
             # On TensorFlow, `ops.add` mistakes the mask of an empty batch for a bias vector.

@@ -36,12 +36,10 @@ class Block(Mixer):
             `MacaronBlock(num_heads=8, feed_forward_dim=2048)`.
         causal: whether each position sees only itself and earlier positions.
         cross_attention: whether to add cross-attention to a memory.
-        relative: whether the token mixer is `RelativeAttention`.
         segments: whether relative attention also compares segments.
         rnn_step_size: step size of a recurrent sub-layer in positions (see `SwishRNN`).
         attention_window: window of self-attention in positions (see `MultiHeadAttention`).
         first_norm: whether the first sub-layer has a norm.
-        kernel_initializer: initializer of all matrices.
         output_initializer: initializer of the last matrix in each sub-layer. GPT-2 initializes this
             matrix with a smaller standard deviation. `None` means `kernel_initializer`.
         kwargs: fields of `BlockConfig`, which replace the fields of `config`, and Keras's own
@@ -57,10 +55,9 @@ class Block(Mixer):
         fixed_length: whether the block has weights for each position, up to `max_length`.
 
     Call arguments:
-        x: `(B, T, D)`.
         memory: `(B, S, D)`, required with `cross_attention`.
 
-    Other call arguments are the same as in `Mixer`. The output has shape `(B, T, D)`.
+    Other call arguments are the same as in `Mixer`.
     """
 
     scheme: tuple[Mix, ...] = ()
@@ -121,10 +118,7 @@ class Block(Mixer):
             raise config.error(f"scheme={text!r} lets no position see another: add tokens")
 
     def token_mixer(self) -> Mixer:
-        """Creates the token mixer, by default self-attention.
-
-        Subclasses can override this method.
-        """
+        """Creates the token mixer, by default self-attention. Subclasses can override it."""
         options = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             options |= self.config.options("use_bias", "num_kv_heads", "qk_norm", "epsilon")
@@ -146,14 +140,10 @@ class Block(Mixer):
         )
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
-        """Creates a channel mixer, by default a feed-forward layer.
+        """Creates a channel mixer, by default a feed-forward layer. Subclasses can override this.
 
-        Subclasses can override this method.
-
-        Args:
-            feed_forward_dim: inner width of the channel mixer.
-            changes: feed-forward options that the scheme sets. A block that overrides this method
-                rejects schemes with such options, so an override may omit this argument.
+        A block that overrides this method rejects schemes with `changes` (feed-forward options such
+        as the activation), so an override may omit this argument.
         """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
@@ -184,7 +174,7 @@ class Block(Mixer):
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
         """Yields the operator, name, mixer and `Mix` of each sub-layer, and a branch flag.
 
-        The flag is True for each parallel branch after the first branch of a step.
+        The flag is True for each parallel branch after the first of a step.
         """
         has_memory = any(mix.operator == "memory" for mix in self.scheme)
         cross_operator = "memory" if has_memory else "tokens"
@@ -222,12 +212,7 @@ class Block(Mixer):
         return [pair for step in self.steps for pair in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:
-        """Returns the mixers of the given operators, in order.
-
-        Args:
-            operators: names of operators, such as `"tokens"`. Without names, the method returns all
-                mixers.
-        """
+        """Returns the mixers of the operators, such as `"tokens"`, in order. No name means all."""
         return [
             residual.sublayer
             for operator, residual in self.sublayers
@@ -290,10 +275,9 @@ class Block(Mixer):
         return x, new_states
 
     def _evaluated_mixers(self) -> Iterator[Mixer]:
-        """Yields each mixer that keeps a state, except cross-attention.
+        """Yields each mixer that keeps a state, except cross-attention, once per evaluation.
 
-        A mixer that the ODE solver evaluates n times per step is yielded n times, because every
-        evaluation has a separate state.
+        Every evaluation by the ODE solver has a separate state.
         """
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
@@ -310,19 +294,10 @@ class Block(Mixer):
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
-        """Replaces sub-layers and their norms by those of another block.
+        """Replaces sub-layers and their norms by those of another block with equal settings.
 
         Call this method before this block's `build`. Keras then tracks, counts and saves the shared
         weights once. The config does not record the sharing.
-
-        Args:
-            other: block with equal settings.
-            operators: operators whose sub-layers are shared: a selection of `"tokens"`, `"memory"`
-                and `"channels"`.
-
-        Raises:
-            ValueError: an operator is unknown, this block is already built, or a sub-layer has
-                other settings in `other`.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """
@@ -342,7 +317,7 @@ class Block(Mixer):
 
         Both blocks must be built, with equal settings except `causal` and `cross_attention`. If the
         other block has no cross-attention, the cross-attention weights of this block stay
-        unchanged. An encoder block can therefore initialize a decoder block.
+        unchanged, so that an encoder block can initialize a decoder block.
         """
         for operator, name in itertools.chain(*self._steps):
             if operator != "memory" or other.cross_attention:

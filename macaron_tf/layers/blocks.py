@@ -90,9 +90,9 @@ class GatedMLPBlock(Block):
 
 
 class AttentionGatedMLPBlock(GatedMLPBlock):
-    """aMLP block: gMLP with one small attention head.
+    """aMLP block: gMLP with one attention head, whose width is 64 by default.
 
-    The head is 64 wide by default. The paper's large model uses 128.
+    The paper's large model uses 128.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3.
     """
@@ -110,15 +110,9 @@ BLOCKS: dict[str, type[Block]] = {
 
 
 def block_class(name: str) -> type[Block]:
-    """Returns a block class by name.
+    """Returns a block class by its key in `BLOCKS`, or by `package.module:Name` or `FILE.py:Name`.
 
-    Args:
-        name: key of `BLOCKS`, or a `Block` subclass as `package.module:Name` or `FILE.py:Name`.
-
-    Raises:
-        ValueError: the name has neither of these forms.
-        UserError: the user's class is not imported (see `macaron_tf.plug_ins.find`). A
-            configuration with the name imports the class.
+    A configuration that names a user's class imports the class. This function only finds it.
     """
     if is_import_path(name):
         return find(name, Block)

@@ -16,11 +16,6 @@ class Highway(Recording, keras.layers.Layer):
 
     b' is initialized to 2, so c is near 0.88 at the start of training.
 
-    Call arguments:
-        x: `(..., D)`.
-
-    The output has shape `(..., D)`.
-
     References: Srivastava et al. 2015, eq. 3.
     """
 
@@ -52,10 +47,9 @@ class CharacterCNN(Recording, keras.layers.Layer):
         vocab_size: number of character ids, including padding (id 0), which has a trained embedding
             too.
         char_dim: width E of the character embeddings.
-        num_highways: number of highway layers.
 
     Call arguments:
-        characters: int `(..., C)`, with C characters per word.
+        characters: int `(..., C)`, with C characters per word. The output has shape `(..., D)`.
 
     The output has shape `(..., D)`.
 

@@ -123,11 +123,7 @@ class BlockConfig(FeedForwardConfig):
                 raise self.error(f"scheme={self.scheme!r} has no channel: raise feed_forward_dim")
 
     def rotary_options(self, window: int) -> dict[str, Any]:
-        """Returns the arguments of `RotaryAttention` that configure the rotary positions.
-
-        Args:
-            window: attention window of the layer. 0 means full attention.
-        """
+        """Returns the rotary arguments of `RotaryAttention`. A `window` of 0 is full attention."""
         base = (window and self.local_rotary_base) or self.rotary_base
         return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
@@ -140,18 +136,7 @@ class BlockConfig(FeedForwardConfig):
 
 
 def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Removes the fields of a settings class from `arguments` and returns the fields as a dict.
-
-    The dict contains no fields that `arguments` lacks.
-
-    Args:
-        settings_class: settings class.
-        arguments: keyword arguments, which the function changes in place. Arguments that are not
-            fields of `settings_class` stay.
-
-    Raises:
-        ValueError: an argument has the name of a field in another library (see `ALIASES`).
-    """
+    """Removes the fields of a settings class from `arguments` in place, and returns them."""
     hints = hints_of(settings_class)  # type: ignore[arg-type]
     for name in arguments:
         if ALIASES.get(name) in hints:

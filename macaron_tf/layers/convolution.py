@@ -10,21 +10,15 @@ from macaron_tf.layers.recording import Recording
 class CausalConvolution(Recording, keras.layers.Layer):
     """Dilated causal convolution with weight normalization: `y[t] = b + sum_i W_i x[t - d i]`.
 
-    The index i runs from 0 to k - 1, and x is 0 before the first position. The kernel is `W = g v /
-    |v|`, where `|v|` is the norm over all weights of one output channel. The length g and the
-    direction v are trained. v is initialized uniformly within ±1 / sqrt(k C), and g is initialized
-    to `|v|`.
+    Maps `(B, L, C)` to `(B, L, F)`. The index i runs from 0 to k - 1, and x is 0 before the first
+    position, so padding may only be at the end. The kernel is `W = g v / |v|`, where `|v|` is the
+    norm over all weights of one output channel. The length g and the direction v are trained. v is
+    initialized uniformly within ±1 / sqrt(k C), and g is initialized to `|v|`.
 
     Args:
         filters: number of output channels F.
         kernel_size: kernel size k.
         dilation: dilation d in positions.
-
-    Call arguments:
-        x: `(B, L, C)`. Padding may only be at the end.
-
-    The output has shape `(B, L, F)`. Position t of the output depends only on positions t - (k - 1)
-    d to t.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
@@ -69,13 +63,9 @@ class CausalConvolution(Recording, keras.layers.Layer):
     def call_subsampled(self, x, stride: int = 1):
         """Applies the layer to a subsampled sequence that contains only every d-th position.
 
-        Args:
-            x: `(B, L', C)`, the inputs at positions ..., t - 2 d, t - d, t, where t is the last
-                position.
-            stride: stride e. The method computes outputs at positions ..., t - 2 e d, t - e d, t.
-
-        Returns:
-            `(B, ceil(L' / e), F)`, the values that `call` returns at these positions.
+        `x (B, L', C)` has the inputs at positions ..., t - 2 d, t - d, t, where t is the last
+        position. With stride e, the method returns the values `(B, ceil(L' / e), F)` of `call` at
+        positions ..., t - 2 e d, t - e d, t.
         """
         excess = (ops.shape(x)[1] - 1) % stride
         x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, excess:]
@@ -83,22 +73,11 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
 
 class ConvolutionBlock(Recording, keras.layers.Layer):
-    """Residual block of a TCN, `relu(x + F(x))`.
+    """Residual block of a TCN, `relu(x + F(x))`: `(B, L, C)` to `(B, L, filters)`.
 
     F consists of two causal convolutions, each followed by ReLU and dropout. If the number of
-    channels in x differs from `filters`, a 1 x 1 convolution projects x to `filters` channels.
-
-    Args:
-        filters: number of output channels.
-        kernel_size: kernel size of the convolutions.
-        dilation: dilation of the convolutions in positions.
-        dropout: dropout rate after each convolution.
-        spatial_dropout: whether dropout removes a channel at all positions of a sequence.
-
-    Call arguments:
-        x: `(B, L, C)`.
-
-    The output has shape `(B, L, filters)`.
+    channels in x differs from `filters`, a 1 x 1 convolution projects x to `filters` channels. With
+    `spatial_dropout`, dropout removes a channel at all positions of a sequence.
 
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
@@ -143,8 +122,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
 
         The L' inputs are the values at every d-th position of the sequence, where d is the
-        dilation. The method computes the outputs at every second of these positions. The last
-        position is always included (see `CausalConvolution.call_subsampled`).
+        dilation. The outputs are at every second of these positions, the last one included.
         """
         first, second = self.convolutions
         subsampled = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)

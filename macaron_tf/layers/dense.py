@@ -27,12 +27,7 @@ def gelu_tanh(x):
 def activation(identifier: str | dict | Callable | None) -> Callable:
     """Returns the activation function for a name, as `keras.activations.get` does.
 
-    Args:
-        identifier: name, config or function. `"gelu_tanh"` is an additional name. `None` means the
-            identity.
-
-    Raises:
-        ValueError: the name is unknown.
+    `"gelu_tanh"` is an additional name. `None` means the identity.
     """
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
@@ -41,16 +36,11 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class NarrowColumns(keras.initializers.Initializer):
-    """Initializer that multiplies the first columns of another initializer's output by a factor.
+    """Initializer that multiplies the first `columns` of another initializer's output by `factor`.
 
     `MultiHeadAttention` with `scaled=False` uses this initializer for the query matrix, alone or as
     the first columns of a fused matrix. With the factor 1/sqrt(d), scores at the start of training
     are as large as with `scaled=True`.
-
-    Args:
-        initializer: initializer of the whole matrix.
-        columns: number of columns to multiply.
-        factor: factor for these columns.
 
     References: Raffel et al. 2020 (T5), released code.
     """
@@ -91,12 +81,8 @@ class Dense(keras.layers.Dense):
     memory. On JAX, the backward pass recomputes the GELU from the matrix product, which XLA keeps
     in memory anyway. Without the recomputation, JAX would keep two more arrays of the same size.
 
-    Call arguments:
-        x: `(..., D)`.
-        training: whether the layer trains. If False or `None`, the layer runs only standard
-            operations, so that every backend can export the model.
-
-    The output has shape `(..., units)`.
+    Without `training`, the layer runs only standard operations, so that every backend can export
+    the model.
     """
 
     def build(self, input_shape):

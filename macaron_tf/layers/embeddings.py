@@ -17,21 +17,16 @@ from macaron_tf.variables import declare
 class TiedEmbedding(Recording, keras.layers.Layer):
     """Token embeddings with a table E `(V, D)`. The layer can also compute the logits `x E^T`.
 
-    `quantize("int8")` quantizes the table, as for Keras's `ReversibleEmbedding`. Other modes of
-    quantization raise a NotImplementedError.
+    `quantize("int8")` quantizes the table, as for Keras's `ReversibleEmbedding`.
 
     Args:
-        vocab_size: vocabulary size V.
-        hidden_dim: embedding width D.
         scale: whether to multiply embeddings by sqrt(D), as in the original Transformer.
         initializer: initializer of the table. `None` means a normal distribution with standard
             deviation D^-1/2, so that both scaled embeddings and logits start at unit scale.
 
     Call arguments:
         ids: int `(B, L)`, or vectors `(..., D)` with `reverse`.
-        reverse: whether to return the logits `x E^T` instead of embeddings.
-
-    The output has shape `(B, L, D)`, or `(..., V)` with `reverse`.
+        reverse: whether to return the logits `x E^T`, `(..., V)`, instead of embeddings.
 
     References: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
     """
@@ -77,7 +72,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
-        """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
+        """Computes the logits `(..., V)` of `x (..., D)`."""
         return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
 
     def matrix(self, dtype):
@@ -116,13 +111,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
     """Returns one pair per cluster: the first token id and the exclusive end.
 
-    Args:
-        vocab_size: vocabulary size.
-        cutoffs: first token id of each cluster except the first cluster.
-
-    Raises:
-        ValueError: `cutoffs` is empty or not strictly ascending, or a cutoff is below 1 or not
-            below `vocab_size`.
+    `cutoffs` are the first token ids of all clusters except the first.
     """
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
@@ -131,11 +120,7 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
 
 
 def cluster_width(width: int, divisor: int, cluster: int) -> int:
-    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
-
-    Raises:
-        ValueError: the result is 0.
-    """
+    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down."""
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(f"divisor={divisor} leaves no width in cluster {cluster}: lower it")
@@ -147,22 +132,15 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
 
     Token ids are sorted by frequency and divided into clusters. Cluster i, counted from 0, has a
     table of width D / divisor^i and a matrix that projects the vectors to width D. The layer looks
-    up every id in the tables of all clusters and keeps the vector from the id's own cluster, so
-    that shapes are static.
+    up every id of `ids (B, L)` in the tables of all clusters and keeps the vector from the id's own
+    cluster, so that shapes are static.
 
     Args:
-        vocab_size: vocabulary size V.
-        hidden_dim: output width D.
         cutoffs: first token id of each cluster except the first, in ascending order.
         divisor: factor between the widths of successive clusters.
         scale: whether to multiply embeddings by sqrt(D).
         initializer: initializer of the tables. The projections have an initializer that preserves
             the scale of the vectors.
-
-    Call arguments:
-        ids: int `(B, L)`.
-
-    The output has shape `(B, L, D)`.
 
     References: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
     Modeling", section 3; Dai et al. 2019 (Transformer-XL), released code.
@@ -233,23 +211,16 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
     """Sum of token, position, segment and language embeddings, followed by LayerNorm and dropout.
 
     Args:
-        vocab_size: vocabulary size V.
         embedding_dim: embedding width E. The width D of the hidden states may differ from E.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: maximum sequence length for learned positions.
         position_offset: number of unused rows before the learned positions.
-        num_segments: number of segment embeddings. 0 means no segment embeddings. A single one is
-            added at every position, whatever the segment ids.
-        num_languages: number of language embeddings. 0 means no language embeddings.
-        dropout: dropout rate of the output.
-        epsilon: number added to the variance in the LayerNorm.
-        affine: whether the LayerNorm has a scale and an offset.
-        norm_type: type of the norm (see `normalization`).
+        num_segments: number of segment embeddings. A single one is added at every position,
+            whatever the segment ids.
         initializer_range: standard deviation of the truncated normal initializer for all tables.
         norm: whether a LayerNorm follows the sum. GPT has no such norm.
         position_layout: order of sines and cosines (see `SinusoidalPositions`).
-        scale: whether to multiply token embeddings by sqrt(E). If `tokens` is not `None`, the layer
-            ignores `scale`.
+        scale: whether to multiply token embeddings by sqrt(E), unless `tokens` is given.
         tokens: token embeddings to use, such as embeddings shared with another layer. `None` means
             that the layer creates token embeddings.
 
@@ -259,8 +230,6 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         language_ids: int `(B, L)`, 0 by default.
         position_ids: int `(B, L)`, 0 to L - 1 by default.
         vectors: vectors `(B, L, E)` that replace the token embeddings.
-
-    The output has shape `(B, L, E)`.
 
     References: Devlin et al. 2018 (BERT), figure 2; Conneau and Lample 2019 (XLM), figure 1, for
     languages and positions that restart.

@@ -10,7 +10,7 @@ from macaron_tf.settings import hints_of
 
 
 class FeedForward(Mixer):
-    """Position-wise feed-forward layer: `activation(x W1 + b1) W2 + b2`.
+    """Position-wise feed-forward layer, `activation(x W1 + b1) W2 + b2`, for `x (B, L, D)`.
 
     If gated, the layer computes `(activation(x W1 + b1) * (x V + c)) W2 + b2`. T5 1.1 has gated
     layers with `"gelu_tanh"` and without biases.
@@ -21,11 +21,6 @@ class FeedForward(Mixer):
             V form one fused matrix, and the initializer uses the fan-out of the fused matrix.
         output_initializer: initializer of W2. `None` means `kernel_initializer`.
         kwargs: the other fields of `FeedForwardConfig`, and Keras's own arguments.
-
-    Call arguments:
-        x: `(B, L, D)`.
-
-    The output has shape `(B, L, D)`.
 
     References: Vaswani et al. 2017, eq. 2; Shazeer 2020 for the gated variant.
     """

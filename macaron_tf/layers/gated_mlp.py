@@ -24,17 +24,12 @@ class SpatialGating(Recording, keras.layers.Layer):
             and columns of W.
         causal: whether position t sees only positions 0 to t. W is then lower triangular.
         toeplitz: whether W is a Toeplitz matrix, which has one weight per distance (2 L - 1
-            weights) instead of one weight per pair of positions. The paper's language models use a
-            Toeplitz matrix.
-        epsilon: number added to the variance in the LayerNorm.
-        affine: whether the LayerNorm has a scale and an offset.
+            weights) instead of one weight per pair of positions, as in the paper's language models.
 
     Call arguments:
-        z: `(B, T, F)`.
+        z: `(B, T, F)`. The output has shape `(B, T, F/2)`.
         mask: boolean `(B, T)`, False at padding. Padding does not affect other positions.
         addition: `(B, T, F/2)`, a term added to the gate.
-
-    The output has shape `(B, T, F/2)`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1, and section 4 for Toeplitz
     matrices.
@@ -89,10 +84,7 @@ class SpatialGating(Recording, keras.layers.Layer):
 
 
 def toeplitz_matrix(weights, length: int):
-    """Builds the matrix `M[t, s] = w[L - 1 + s - t]` `(L, L)` from weights w `(2 L - 1,)`.
-
-    L is `length`.
-    """
+    """Builds `M[t, s] = w[L - 1 + s - t]`, `(L, L)` for L = `length`, from w `(2 L - 1,)`."""
     # The weights are repeated with period 2 L and then cut into rows of 2 L - 1, so that each row
     # starts one weight before the row above. Reshapes are used because their gradient is a sum over
     # the repeats. The gradient of a gather would add L^2 numbers one at a time.
@@ -105,30 +97,18 @@ def toeplitz_matrix(weights, length: int):
 class GatedMLP(Mixer):
     """gMLP, which mixes channels and positions: `SpatialGating(activation(x U + b_u)) V + b_v`.
 
-    With `tiny_attention_dim`, the layer adds the output of one small attention head over x to the
-    gate. The paper calls this variant aMLP.
+    Maps `(B, L, D)` to `(B, L, D)`. With `tiny_attention_dim`, the layer adds the output of one
+    small attention head over x to the gate. The paper calls this variant aMLP.
 
     Args:
         feed_forward_dim: inner width F. U is `(D, F)` and V is `(F/2, D)`.
-        max_length: maximum number of positions.
         causal: whether position t sees only positions 0 to t.
         toeplitz: whether the spatial weights form a Toeplitz matrix (see `SpatialGating`).
         tiny_attention_dim: width of the attention head, 64 or 128 in the paper. `None` means no
             attention.
         rotary_base: base of the rotary positions in the attention head. `None` means no rotary
             positions.
-        activation: activation of the inner channels, `"gelu"` in the paper.
-        activation_dropout: dropout rate of the inner activations.
-        attention_dropout: dropout rate of the attention weights.
-        epsilon: number added to the variance in the LayerNorm.
-        affine: whether the LayerNorm has a scale and an offset.
         kernel_initializer: initializer of all matrices except the spatial weights.
-
-    Call arguments:
-        x: `(B, L, D)`.
-        mask: boolean `(B, L)`, False at padding. Padding does not affect other positions.
-
-    The output has shape `(B, L, D)`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", sections 2 and 4.3.
     """

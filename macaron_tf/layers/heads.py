@@ -11,7 +11,7 @@ from macaron_tf.layers.recording import Recording
 
 
 class Pooling(Recording, keras.layers.Layer):
-    """Pooling of a sequence into one vector.
+    """Pooling of a sequence `(B, L, D)` into one vector, `(B, D)`.
 
     The output is float32 under any dtype policy, so that cosine similarities of the vectors are
     precise.
@@ -21,11 +21,8 @@ class Pooling(Recording, keras.layers.Layer):
             real position). In a causal model, only the last position sees all positions.
 
     Call arguments:
-        x: `(B, L, D)`.
         mask: boolean `(B, L)`, False at padding. For a sequence without real positions, `"mean"`,
             `"max"` and `"last"` return zeros.
-
-    The output has shape `(B, D)`.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; Radford et al. 2018 (GPT),
     section 3.2, for the last position.
@@ -66,15 +63,8 @@ class Pooling(Recording, keras.layers.Layer):
 class LayerMixture(Recording, keras.layers.Layer):
     """Trained weighted sum of J layers: `gamma sum_j softmax(s)_j h_j`.
 
-    At the start of training, the sum is the mean of the layers.
-
-    Args:
-        normalize: whether to layer-normalize each h_j, without scale and offset, before the sum.
-
-    Call arguments:
-        layers: `(..., J, D)`.
-
-    The output has shape `(..., D)`.
+    Maps `(..., J, D)` to `(..., D)`. At the start of training, the sum is the mean of the layers.
+    With `normalize`, each h_j is layer-normalized before the sum, without scale and offset.
 
     References: Peters et al. 2018 (ELMo), eq. 1 and end of section 3.2.
     """
@@ -103,11 +93,9 @@ class LayerMixture(Recording, keras.layers.Layer):
 
 
 class Head(Recording, keras.layers.Layer):
-    """Base class of heads with truncated normal initializers.
+    """Base class of heads whose matrices have truncated normal initializers.
 
-    Args:
-        initializer_range: standard deviation of the initializer for all matrices. The distribution
-            is truncated at two standard deviations.
+    The standard deviation is `initializer_range`. The truncation is at two standard deviations.
     """
 
     def __init__(self, initializer_range: float = 0.02, **kwargs):
@@ -122,18 +110,13 @@ class Head(Recording, keras.layers.Layer):
 class Pooler(Head):
     """BERT's pooler: `activation(x[0] W + b)`, where x[0] is the vector of [CLS].
 
+    Maps `x (B, L, D)` to `(B, D)`.
+
     Args:
-        initializer_range: standard deviation of the initializer.
         activation: name or function of the activation. ELECTRA's classifier uses `"gelu"`, and
             DistilBERT's classifier uses `"relu"`.
         norm_type: type of a norm after the activation. With `"unbiased"` (ModernBERT), the matrix
             has no bias and the LayerNorm has no offset. `None` means no norm.
-        epsilon: number added to the variance in the norm.
-
-    Call arguments:
-        x: `(B, L, D)`.
-
-    The output has shape `(B, D)`.
 
     References: Devlin et al. 2018 (BERT), released code.
     """
@@ -173,17 +156,9 @@ class Pooler(Head):
 
 
 class ClassificationHead(Head):
-    """Head with dropout and a linear layer, which computes class logits or a regression value.
+    """Head with dropout and a linear layer, which computes class logits: `(..., D)` to `(..., C)`.
 
-    Args:
-        num_classes: number of classes C. 1 means regression.
-        dropout: dropout rate of the input.
-        kwargs: arguments of `Head`.
-
-    Call arguments:
-        x: `(..., D)`.
-
-    The output has shape `(..., C)`.
+    `num_classes=1` means regression.
     """
 
     def __init__(self, num_classes: int, dropout: float = 0.0, **kwargs):
@@ -201,7 +176,6 @@ class SpanHead(Head):
     """Head that scores each position as the start and as the end of a span.
 
     Call arguments:
-        x: `(B, L, D)`.
         attention_mask: boolean `(B, L)`, False where a span may neither start nor end. Such
             positions get the score -1e9.
 

@@ -12,22 +12,14 @@ from macaron_tf.layers.norms import normalization
 
 
 class TableHead(Head):
-    """Base class of heads that compute logits from the embedding table T: `x T^t + b`.
-
-    Args:
-        vocab_size: vocabulary size V.
-        use_bias: whether to add one bias per token to the logits.
-    """
+    """Base class of heads that compute logits from the embedding table T: `x T^t + b`."""
 
     def __init__(self, vocab_size: int, use_bias: bool = True, **kwargs):
         super().__init__(**kwargs)
         self.bias = None
 
     def build_bias(self) -> None:
-        """Adds the bias `(V,)` if `use_bias` is True.
-
-        Subclasses call this method at the end of `build`, so that the bias is the last weight.
-        """
+        """Adds the bias `(V,)` if `use_bias`, as the last weight, at the end of `build`."""
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias", shape=(self.vocab_size,), initializer="zeros", axes=("vocab",)
@@ -45,22 +37,19 @@ class TableHead(Head):
 
 
 class NextTokenHead(TableHead):
-    """Head that computes the logits of the next token: `x T^t + b`.
+    """Head that computes the logits of the next token, `(..., V)`: `x T^t + b`.
 
     If the width of x differs from the width E of the table T, a matrix first projects x to width E.
 
     Args:
-        vocab_size: vocabulary size V.
-        use_bias: whether to add one bias per token to the logits.
         tied: whether T is the embedding table. Otherwise, the head has a separate `output_table`,
             as in Llama.
 
     Call arguments:
         x: `(..., D)`.
-        table: embedding table `(V, E)` if `tied`. Otherwise, the matrix of `output_table`.
+        table: embedding table `(V, E)` if `tied`. Otherwise, the matrix of `output_table`. The
+            logits have the dtype of `table`.
         transposed: whether `table` is `(E, V)` instead of `(V, E)`.
-
-    The output has shape `(..., V)` and the dtype of `table`.
 
     References: Press and Wolf 2017; Radford et al. 2018 (GPT), eq. 2.
     """
@@ -89,12 +78,8 @@ class NextTokenHead(TableHead):
 class TransformingHead(TableHead):
     """Base class of heads that first transform vectors by `LayerNorm(activation(x W + b))`.
 
-    Args:
-        vocab_size: vocabulary size V.
-        activation: name or function of the activation (see `macaron_tf.layers.activation`).
-        epsilon: number added to the variance in the LayerNorm.
-        norm_type: `"layer"` or `"unbiased"`. With `"unbiased"`, the matrix has no bias and the
-            LayerNorm has no offset (ModernBERT).
+    With `norm_type="unbiased"`, the matrix has no bias and the LayerNorm has no offset
+    (ModernBERT).
     """
 
     reads = ("activation",)
@@ -123,18 +108,8 @@ class TransformingHead(TableHead):
 class MaskedLanguageHead(TransformingHead):
     """Head that computes the logits of masked tokens.
 
-    The logits are `LayerNorm(activation(x W + b)) T^t + bias` with the embedding table T.
-
-    Args:
-        vocab_size: vocabulary size V.
-        transform: whether a dense layer and a LayerNorm transform x from width D to width E. XLM
-            has no such transformation.
-
-    Call arguments:
-        x: `(..., D)`.
-        table: embedding table `(V, E)`.
-
-    The output has shape `(..., V)`.
+    The logits are `LayerNorm(activation(x W + b)) T^t + bias`, `(..., V)`, for `x (..., D)` and
+    the embedding table T `(V, E)`. Without `transform`, x is not transformed, as in XLM.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and released code; Lan et al. 2020 (ALBERT),
     section 3.1, for E below D.
@@ -161,7 +136,6 @@ class SpanBoundaryHead(TransformingHead):
     product with the embedding table.
 
     Args:
-        vocab_size: vocabulary size V.
         max_span: number of position vectors. In a longer span, all further positions use the last
             position vector. SpanBERT's released code does not predict such positions.
         position_dim: width of the position vectors.
@@ -170,9 +144,7 @@ class SpanBoundaryHead(TransformingHead):
         left: `(..., D)`, the encoder's output at the position before the span.
         right: `(..., D)`, the encoder's output at the position after the span.
         positions: int `(...,)`, positions within the span, from 0.
-        table: embedding table `(V, E)`.
-
-    The output has shape `(..., V)`.
+        table: embedding table `(V, E)`. The output has shape `(..., V)`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2, and released code.
     """
@@ -205,10 +177,7 @@ class SpanBoundaryHead(TransformingHead):
 class ReplacedTokenHead(Head):
     """Head that detects replaced tokens, with the logit `activation(x W + b) w + c`.
 
-    Call arguments:
-        x: `(..., D)`.
-
-    The output has shape `(...,)`. A logit above 0 means that the token was replaced.
+    Maps `(..., D)` to logits `(...,)`. A logit above 0 means that the token was replaced.
 
     References: Clark et al. 2020 (ELECTRA), section 2 and released code.
     """
@@ -244,20 +213,16 @@ class AdaptiveSoftmax(TableHead):
     released code uses the same parameters.
 
     Args:
-        vocab_size: vocabulary size V.
         cutoffs: first token id of each cluster in ascending order, such as `(20_000, 40_000,
             200_000)`.
-        divisor: factor between the widths of successive clusters. With the divisor 1, all clusters
-            have width D.
+        divisor: factor between the widths of successive clusters.
         tied: whether to compute the scores from the call argument `table`.
 
     Call arguments:
         x: `(..., D)`.
         table: embedding table `(V, D)`, or the output of `AdaptiveEmbedding.tables` if `divisor` is
-            above 1. `table` is required if `tied` is True.
-
-    The output has shape `(..., V)`. The dtype is the dtype of `table`, or the compute dtype without
-    `table`.
+            above 1. Required if `tied`. The logits have its dtype, or the compute dtype without
+            `table`.
 
     References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et al.
     2019 (Transformer-XL), released code; Baevski and Auli 2019, section 3, for tied tables.
@@ -305,18 +270,16 @@ class AdaptiveSoftmax(TableHead):
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
     def _scores(self, x) -> list:
-        """Returns a list of score arrays, in float32 or wider.
+        """Returns the scores `(..., cutoffs[0] + number of clusters)`, then each cluster's scores.
 
-        The first array contains the scores of the frequent tokens and of the cluster entries,
-        `(..., cutoffs[0] + number of clusters)`. Each following array contains the scores of the
-        tokens in one cluster.
+        The first array scores the frequent tokens and the cluster entries. All are float32 or
+        wider.
         """
         clusters = zip(self.projections, self.clusters, strict=True)
         cluster_scores = [cluster(projection(x)) for projection, cluster in clusters]
         return [_widen(scores) for scores in (self.head(x), *cluster_scores)]
 
     def _tied_scores(self, x, table) -> list:
-        """Computes scores from the embedding tables, in the format of `_scores`."""
         scores = []
         for index, (start, end) in enumerate(self._bounds):
             table_rows, projection = (table[start:end], None) if self.divisor == 1 else table[index]

@@ -22,9 +22,8 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
     Call arguments:
         inputs: `(B, 4 units)`, the projected inputs x' = W x + b.
-        states: the pair of h `(B, projection_dim)` and c `(B, units)`.
-
-    A call returns h and the new states `[h, c]`.
+        states: the pair of h `(B, projection_dim)` and c `(B, units)`. A call returns h and the new
+            states `[h, c]`.
 
     References: Sak et al. 2014, eq. 1-7 (without peepholes); Peters et al. 2018 for clipping.
     """
@@ -55,9 +54,9 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTM(Recording, keras.layers.Layer):
-    """LSTM layer with projection, which reads a sequence forward or backward.
+    """LSTM layer with projection, which reads `(B, L, D)` forward or backward.
 
-    In both directions, output t belongs to position t of the input.
+    Output t, of `(B, L, projection_dim)`, belongs to position t of the input in both directions.
 
     Args:
         units: width of the cell state.
@@ -69,11 +68,8 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
             The outputs stay in the order of the reversed x.
 
     Call arguments:
-        x: `(B, L, D)`.
         initial_state: h and c of `ProjectedLSTMCell` before the first step. `None` means zeros.
         mask: boolean `(B, L)`, False at padding. Padding does not change the state.
-
-    The output has shape `(B, L, projection_dim)`.
     """
 
     input_rank = 3
@@ -112,23 +108,15 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTMStack(Recording, keras.layers.Layer):
-    """Stack of `ProjectedLSTM` layers in one direction.
+    """Stack of `ProjectedLSTM` layers in one direction, for `x (B, L, D)`.
 
-    All layers except the first add their input to their output.
+    All layers except the first add their input to their output. A call returns the list of layer
+    outputs, each `(B, L, projection_dim)`.
 
     Args:
-        num_layers: number of layers.
-        units: width of each cell state.
-        projection_dim: width of each hidden state.
         clip: maximum absolute value in the cell states and hidden states. `None` means no limit.
         backwards: whether to read from the last position to the first.
         dropout: dropout rate applied to the LSTM input in each layer.
-
-    Call arguments:
-        x: `(B, L, D)`.
-        mask: boolean `(B, L)`, False at padding.
-
-    A call returns the list of layer outputs, each `(B, L, projection_dim)`.
 
     References: Peters et al. 2018 (ELMo), section 3.4.
     """

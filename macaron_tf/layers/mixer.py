@@ -94,17 +94,15 @@ class Mixer(Recording, keras.layers.Layer):
             without a state always separates documents.
 
     Call arguments:
-        x: `(B, T, D)`.
         memory: `(B, S, D)`, the input of cross-attention.
         attention_mask: boolean mask of attention, True = attend (see `Context`).
         memory_mask: boolean `(B, S)`, False at padding in the memory.
-        mask: Keras's padding mask of x, `(B, T)`.
-        x_mask: Keras's padding mask of x in calls with several tensors.
+        mask: Keras's padding mask of x, `(B, T)`, which is `x_mask` in calls with several tensors.
         attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
         segment_ids: int `(B, T)`.
         initial_state: state that the layer continues from (see `mix`).
 
-    The output has shape `(B, T, D)`. A layer ignores the call arguments that it does not need.
+    A layer ignores the call arguments that it does not need.
     """
 
     input_rank: int | None = 3
@@ -117,21 +115,18 @@ class Mixer(Recording, keras.layers.Layer):
     takes_documents = False
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
-        """Applies the layer.
+        """Applies the layer, and returns the output, with the shape of x, and the new state.
+
+        If `state` is `None`, the new state is `None`, or an empty list in a `Block`, or a list of
+        empty lists in a `Stack`. With `Context.two_streams`, the new state is a pair in any case.
 
         Args:
             x: `(B, T, D)` for a whole text or a segment. In cached decoding, x is `(B K, D)` with
                 one token per hypothesis, or `(B K, T, D)` with the next T tokens of each hypothesis
                 (prefill). TensorFlow computes rank 2 faster, because rank 3 needs B small matrix
                 products.
-            context: masks and other inputs (see `Context`).
             state: state from `init_cache`, from `init_memory` or from the previous call. `None`
                 means that x is the whole text.
-
-        Returns:
-            The output, with the shape of x, and the new state. If `state` is `None`, the new state
-            is `None`, or an empty list in a `Block`, or a list of empty lists in a `Stack`. With
-            `Context.two_streams`, the new state is a pair in any case.
         """
         raise NotImplementedError
 
@@ -139,26 +134,17 @@ class Mixer(Recording, keras.layers.Layer):
         """Returns the decoding state before the first token: tensors `(B, K, ...)`.
 
         Args:
-            batch_size: batch size B.
             beams: number of hypotheses K per sequence.
             capacity: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means
                 that the cache grows with every token. A growing cache is faster without XLA,
                 because attention skips positions that are still empty.
-
-        Raises:
-            SettingError: the layer does not support cached decoding.
         """
         raise SettingError(f"{type(self).__name__} has no cached decoding: define init_cache")
 
     def init_memory(self, batch_size, length: int) -> Any:
         """Returns the state before the first segment of a text: tensors `(B, ...)`.
 
-        Args:
-            batch_size: batch size B.
-            length: number of earlier positions M that attention keeps in memory.
-
-        Raises:
-            SettingError: the layer does not support a memory.
+        Attention keeps `length` earlier positions in memory.
         """
         raise SettingError(f"{type(self).__name__} keeps no earlier segments: define init_memory")
 
@@ -188,9 +174,6 @@ class Mixer(Recording, keras.layers.Layer):
 
 
 def all_of(*masks):
-    """Combines masks by logical AND, ignoring `None`. Returns `None` if all masks are `None`.
-
-    The shapes of the masks must broadcast.
-    """
+    """Combines masks by logical AND, ignoring `None`. If all are `None`, the result is `None`."""
     present = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, present) if present else None

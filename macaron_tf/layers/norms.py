@@ -11,20 +11,14 @@ from macaron_tf.kernels.choice import select_implementation
 def normalization(
     norm_type: str = "layer", epsilon: float = 1e-5, affine: bool = True, **kwargs
 ) -> keras.layers.Layer:
-    """Returns a normalization layer over the last axis.
-
-    The layer computes in float32 under any dtype policy.
+    """Returns a normalization layer over the last axis, which computes in float32 under any policy.
 
     Args:
         norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
             (RMSNorm, as in T5).
         epsilon: number added to the variance, or to the mean square in RMSNorm.
         affine: whether the norm has a trained scale. With `"layer"`, the norm then also has an
-            offset.
-        kwargs: Keras's own arguments.
-
-    Raises:
-        ValueError: `norm_type` is unknown, or `affine` is False and `norm_type` is not `"layer"`.
+            offset. The other norms always have a scale.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """
@@ -44,12 +38,8 @@ def normalization(
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, with a native kernel in training (see `runs_native`).
 
-    The kernel needs one pass over memory.
-
-    Call arguments:
-        inputs: `(..., D)`.
-        training: whether the layer trains. If False or `None`, the layer runs only standard
-            operations, so that every backend can export the model.
+    The kernel needs one pass over memory. Without `training`, the layer runs only standard
+    operations, so that every backend can export the model.
 
     References: Ba et al. 2016.
     """
@@ -70,10 +60,6 @@ class Dropout(keras.layers.Dropout):
     On a CPU, Keras's own `Dropout` can take 10% of a training step. The native kernel rounds the
     rate to a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and
     TensorFlow's standard operations drop different elements.
-
-    Call arguments:
-        inputs: tensor of any shape.
-        training: whether to apply dropout.
     """
 
     def call(self, inputs, training=False):

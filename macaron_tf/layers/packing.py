@@ -38,11 +38,7 @@ def packing_enabled() -> bool:
 
 
 class Packing:
-    """Conversion between padded batches `(B, T, ...)` and their N real tokens `(N, ...)`.
-
-    Args:
-        mask: boolean `(B, T)`, False at padding.
-    """
+    """Conversion between padded batches `(B, T, ...)` and their N real tokens `(N, ...)`."""
 
     def __init__(self, mask):
         self._shape = ops.shape(mask)

@@ -9,21 +9,18 @@ from macaron_tf.layers.recording import Recording
 
 
 class SinusoidalPositions(Recording, keras.layers.Layer):
-    """Sinusoidal position encodings, which the layer adds to x.
+    """Sinusoidal position encodings, which the layer adds to `x (B, L, D)`.
 
-    At position p, channel pair i receives `sin(p / 10000^(2i/D))` and the cosine of the same angle.
-    The sequence length is not limited.
+    D must be even. At position p, channel pair i receives `sin(p / 10000^(2i/D))` and the cosine of
+    the same angle. The sequence length is not limited.
 
     Args:
         layout: order of the channels. `"interleaved"` alternates sines and cosines (Vaswani et al.,
             KerasHub). `"concatenated"` puts all sines before all cosines (Marian).
 
     Call arguments:
-        x: `(B, L, D)` with an even D.
         position_ids: int `(B, L)` or `(1, L)`, 0 to L - 1 by default. In cached decoding, the value
             is the position of the current token.
-
-    The output has shape `(B, L, D)`.
 
     References: Vaswani et al. 2017, section 3.5.
     """
@@ -55,19 +52,15 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
-    """Learned position embeddings, which the layer adds to x.
+    """Learned position embeddings, which the layer adds to `x (B, L, D)`.
 
     Args:
-        max_length: maximum number of positions. A longer input without `position_ids` raises a
-            ValueError if its length is static.
+        max_length: maximum number of positions.
         initializer: initializer of the table `(offset + max_length, D)`.
         offset: number of unused rows at the beginning of the table, as in RoBERTa and BART.
 
     Call arguments:
-        x: `(B, L, D)`.
         position_ids: int `(B, L)` or `(1, L)`, 0 to L - 1 by default.
-
-    The output has shape `(B, L, D)`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
@@ -93,18 +86,11 @@ class LearnedPositions(Recording, keras.layers.Layer):
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
     """Computes T5's bucket index for each distance from -max_distance to max_distance.
 
-    A distance is the key position minus the query position. Each small distance has a separate
-    bucket. In causal attention, a distance is small if its absolute value is below num_buckets / 2.
-    If `bidirectional`, the limit is num_buckets / 4. Larger distances share buckets of equal width
-    on a logarithmic scale.
-
-    Args:
-        num_buckets: number of buckets.
-        max_distance: distance from which all distances share the last bucket.
-        bidirectional: whether later keys have separate buckets. If false, their bucket is 0.
-
-    Returns:
-        Bucket indices, `(2 max_distance + 1,)` int32.
+    The result is int32 `(2 max_distance + 1,)`. A distance is the key position minus the query
+    position. Each small distance has a separate bucket. In causal attention, a distance is small if
+    its absolute value is below num_buckets / 2. If `bidirectional`, the limit is num_buckets / 4.
+    Larger distances share buckets of equal width on a logarithmic scale. All distances from
+    `max_distance` on share the last bucket. Unless `bidirectional`, the bucket of later keys is 0.
 
     References: Raffel et al. 2020 (T5), section 2.1.
     """
@@ -129,12 +115,9 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
 
 
 class RelativePositionBias(Recording, keras.layers.Layer):
-    """T5's relative position bias: a trained number per head and distance bucket.
-
-    Attention adds the bias to its scores.
+    """T5's relative bias of attention scores: a trained number per head and distance bucket.
 
     Args:
-        num_heads: number of attention heads H.
         num_buckets: number of buckets (see `relative_buckets`).
         max_distance: distance from which all distances share the last bucket.
         bidirectional: whether half of the buckets are for keys after the query. Causal attention

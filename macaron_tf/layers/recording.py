@@ -70,14 +70,7 @@ class Recording:
             cls.build = _wrap_build(cls.build)
 
     def part(self, layer_class, shape, *arguments, **options) -> keras.layers.Layer:
-        """Creates and builds a sub-layer.
-
-        Args:
-            layer_class: class of the sub-layer.
-            shape: input shape.
-            arguments: positional arguments of the class.
-            options: keyword arguments of the class.
-        """
+        """Creates and builds a sub-layer of class `layer_class` for inputs of shape `shape`."""
         layer = layer_class(*arguments, **options)
         layer.build(shape)
         return layer
@@ -85,18 +78,14 @@ class Recording:
     def dense_part(
         self, name: str, shape, units: int, initializer=None, axes=(), parts: int = 1, **options
     ) -> Dense:
-        """Creates and builds a `Dense` sub-layer.
+        """Creates and builds a `Dense` sub-layer for inputs of shape `shape`.
 
         Args:
-            name: name of the sub-layer.
-            shape: input shape.
-            units: output width.
             initializer: initializer of the matrix. `None` means a clone of this layer's
                 `kernel_initializer`.
             axes: names of the matrix dimensions (see `WeightSpec`). The bias has the name of the
                 last dimension.
             parts: number of fused matrices (see `WeightSpec`).
-            options: other keyword arguments of `Dense`.
         """
         initializer = initializer or self.kernel_initializer.clone()
         layer = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
@@ -107,23 +96,16 @@ class Recording:
     def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
         """Adds a weight as in Keras and attaches a `WeightSpec` to the weight.
 
-        Args:
-            args: positional arguments of Keras's `add_weight`.
-            axes: names of the dimensions (see `WeightSpec`).
-            parts: number of fused matrices (see `WeightSpec`).
-            decays: whether weight decay applies. `None` means the default of `spec_of`.
-            options: keyword arguments of Keras's `add_weight`.
+        See `WeightSpec` for `axes`, `parts` and `decays`, where `None` means the default of
+        `spec_of`.
         """
         return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
         """Builds the layer, if it is not built yet, and returns the output shapes.
 
-        Args:
-            shapes: shapes of the positional inputs. A shape may also be a nested structure of
-                shapes.
-            named_shapes: shapes of the keyword inputs, such as `memory_shape` for the input
-                `memory`.
+        A shape may be a nested structure of shapes. The shape of the keyword input `memory` is
+        named `memory_shape`.
         """
 
         def tensors(shapes):
@@ -183,8 +165,7 @@ _KERAS_ARGUMENTS = ("name", "dtype", "trainable", "autocast")
 def _record_arguments(init):
     """Wraps a constructor to record its arguments for `get_config`.
 
-    If the constructor of a subclass calls the constructor of its base class, the config contains
-    the arguments of the subclass.
+    If a subclass calls the constructor of its base class, only the subclass's arguments count.
     """
     signature = inspect.signature(init)
     name_by_kind = {parameter.kind: name for name, parameter in signature.parameters.items()}
@@ -251,13 +232,9 @@ def _numbered_parts(layer) -> dict[str, keras.layers.Layer | keras.Variable]:
 
 
 def _freeze_new(layer, count_before: int = 0) -> None:
-    """Freezes the new sub-layers of `layer` if `layer` is frozen.
+    """Freezes the sub-layers of a frozen `layer` except the first `count_before`.
 
     Keras itself leaves new sub-layers trainable.
-
-    Args:
-        layer: layer whose sub-layers were created in its constructor or in `build`.
-        count_before: number of sub-layers before the new sub-layers were created.
     """
     if not layer.trainable:
         for part in layer._flatten_layers(include_self=False, recursive=False)[count_before:]:
@@ -265,10 +242,9 @@ def _freeze_new(layer, count_before: int = 0) -> None:
 
 
 def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """Yields a path, a sub-layer and its parent for all sub-layers at all levels.
+    """Yields a path, a sub-layer and its parent for all sub-layers at all levels, parents first.
 
-    A path such as `"2/0"` contains the index of a sub-layer within its parent at each level. A
-    parent comes before its sub-layers.
+    A path such as `"2/0"` contains the index of a sub-layer within its parent at each level.
     """
     for index, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
         yield f"{prefix}{index}", part, layer
@@ -276,10 +252,10 @@ def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, k
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
-    """Returns `trainable` of each sub-layer whose value differs from the parent's value.
+    """Returns the values of `trainable` that differ from the parent's, by the sub-layer's path.
 
-    The result is a dict mapping the sub-layer's path (see `_parts`) to the value. The dict also
-    contains the values that `set_part_flags` stored for sub-layers that do not exist yet.
+    The dict also contains the values that `set_part_flags` stored for sub-layers that do not exist
+    yet.
     """
     flags = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**flags, **vars(layer).get("_pending_flags", {})}
@@ -299,7 +275,7 @@ def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None
 
 @contextlib.contextmanager
 def _default_policy(policy) -> Iterator[None]:
-    """Sets Keras's default dtype policy within this context. `None` leaves the policy unchanged."""
+    """Sets Keras's default dtype policy within this context, unless `policy` is `None`."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(keras.dtype_policies.get(policy))
     try:

@@ -44,11 +44,8 @@ class Keys(NamedTuple):
 def sinusoids(distances, width: int, clamp_length: int | None = None):
     """Encodes distances by all sines, then all cosines: `(C,)` int to `(C, width)` float32.
 
-    Args:
-        distances: query positions minus key positions.
-        width: width of the encoding.
-        clamp_length: maximum absolute distance, to which larger distances are clipped. `None` means
-            no limit.
+    A distance is the query position minus the key position. Distances above `clamp_length` are
+    clipped.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.3; Vaswani et al. 2017, section 3.5.
     """
@@ -64,10 +61,9 @@ def align_with_keys(scores, length):
     """Aligns scores per distance with the keys: `(B, H, T, C) -> (B, H, T, S)`.
 
     Column c of `scores` belongs to distance S - c, where S is `length`. The function flattens the
-    scores of each head,
-    drops the first T scores, and reads the rest as T rows of C - 1 scores. New row i then starts at
-    column T - i of old row i, which belongs to the distance of key 0. With C = S + 1, there are no
-    distances below 0, so the caller must mask the scores of later keys.
+    scores of each head, drops the first T scores, and reads the rest as T rows of C - 1 scores. New
+    row i then starts at column T - i of old row i, which belongs to the distance of key 0. With C =
+    S + 1, there are no distances below 0, so the caller must mask the scores of later keys.
 
     References: Dai et al. 2019 (Transformer-XL), appendix B.
     """
@@ -86,8 +82,6 @@ class RelativeAttention(MultiHeadAttention):
     and (d). A reshape aligns distances with keys (appendix B), so that shapes are static.
 
     Args:
-        num_heads: number of heads H.
-        head_dim: head width d. `None` means D / H.
         clamp_length: maximum distance, to which larger distances are clipped. `None` means no
             limit.
         segments: whether scores also compare segments (XLNet). The added score is `(q_i + s) e /
@@ -99,10 +93,7 @@ class RelativeAttention(MultiHeadAttention):
             sqrt(d), but does not change the initial query matrix.
 
     Call arguments:
-        x: `(B, T, D)`.
         segment_ids: int `(B, T)`, used with `segments` and 0 by default.
-
-    Other call arguments are the same as in `MultiHeadAttention`. The output has shape `(B, T, D)`.
 
     The state is a `Segment` between segments and a `Window` in decoding. With a window of fixed
     size, the cost per token is constant. In XLNet's query stream, the state is the `Keys` of the
@@ -208,8 +199,8 @@ class RelativeAttention(MultiHeadAttention):
     def _distance_keys(self, memory_length, length, backward=None):
         """Projects the sinusoids of all C distances from T queries to S = M + T keys: `(H, C, d)`.
 
-        With `backward (B,)`, the output is `(B, H, C, d)`, and the signs of the distances are
-        reversed in rows where `backward` is True.
+        With `backward (B,)`, the output is `(B, H, C, d)`, and distances have the other sign in
+        rows where `backward` is True.
 
         References: Yang et al. 2019 (XLNet), released code, `bi_data`.
         """
@@ -229,7 +220,7 @@ class RelativeAttention(MultiHeadAttention):
         return ops.transpose(distance, (1, 0, 2))
 
     def _attend_keys(self, x, keys: Keys, context: Context):
-        """Attends from the queries of `x (B, T, D)` to precomputed keys. The output is `(B, T, D)`.
+        """Attends from the queries of `x (B, T, D)` to precomputed keys: `(B, T, D)`.
 
         The last T keys belong to the positions of x. With `context.query_positions`, x and the
         output are `(B, P, D)`.
@@ -260,17 +251,7 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, capacity: int | None):
-        """Returns an empty window, whose size is fixed at M tokens or grows from 0.
-
-        Args:
-            batch_size: batch size B.
-            beams: number of hypotheses K.
-            capacity: number of tokens M in a window of fixed size. `None` means that the window
-                grows.
-
-        Raises:
-            ValueError: the layer compares segments.
-        """
+        """Returns an empty window, of `capacity` tokens or, if `None`, one that grows from 0."""
         if self.segments:
             raise ValueError("cached decoding does not support segments: set num_segments=0")
         size = capacity or 0
@@ -283,8 +264,8 @@ class RelativeAttention(MultiHeadAttention):
     def _attend_with_window(self, x, context: Context, window: Window):
         """Attends from the next tokens to the window and causally to the next tokens.
 
-        The method returns the output and the new window, to which the next tokens are appended. A
-        window of fixed size drops its oldest tokens.
+        Returns the output and the window with these tokens, without the oldest if its size is
+        fixed.
         """
         if len(x.shape) == 3:
             return self._prefill(x, context, window)
@@ -350,10 +331,9 @@ class RelativeAttention(MultiHeadAttention):
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
     def _product(self, query, bias, key):
-        """Computes `(query + bias) key^T`, divided by `sqrt(d)` if `scaled`.
+        """Computes `(query + bias) key^T`, `(..., T, S)` float32, divided by `sqrt(d)` if `scaled`.
 
-        The shapes are `(..., T, d)` for `query` and `(..., S, d)` for `key`. The product is
-        computed in the dtype of `query`. The result, `(..., T, S)`, is cast to float32.
+        `query (..., T, d)` and `key (..., S, d)` are multiplied in the dtype of `query`.
         """
         query = ops.add(query, ops.cast(bias, query.dtype))
         if self.scaled:

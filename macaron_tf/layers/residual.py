@@ -30,18 +30,12 @@ class Residual(Recording, keras.layers.Layer):
         dropout: dropout rate of the sub-layer's output.
         norm: `"pre"`, `"post"`, `"output"` or `"none"`. `"none"` is for an x that is already
             normalized.
-        epsilon: number added to the variance in the norm.
-        affine: whether the norm has a scale and an offset.
         norm_type: type of the norm (see `normalization`).
         solver: name of the ODE solver, a key of `macaron_tf.layers.scheme.SOLVERS`.
         layer_norm: norm shared with a parallel branch or with another step through the same
             sub-layer. `None` means that the layer creates a norm.
 
-    Call arguments:
-        x: `(B, L, D)`.
-        kwargs: call arguments of the sub-layer, such as `memory` and `attention_mask`.
-
-    The output has shape `(B, L, D)`.
+    The call arguments after `x (B, L, D)` are the sub-layer's, such as `memory`.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; Xiong et al. 2020 for pre-norm and post-norm.
@@ -87,14 +81,7 @@ class Residual(Recording, keras.layers.Layer):
         return len(SOLVERS[self.solver])
 
     def solve(self, x, sublayer, training=None):
-        """Moves `x (B, L, D)` by one step of the ODE solver.
-
-        Args:
-            x: start of the step.
-            sublayer: function that applies the sub-layer. The solver calls the function once per
-                evaluation.
-            training: whether the layer trains.
-        """
+        """Moves `x (B, L, D)` by one ODE solver step, with one `sublayer` call per evaluation."""
         return self.end(self.move(x, x, self.start(x, training), sublayer, training), training)
 
     def start(self, x, training=None):
@@ -113,7 +100,6 @@ class Residual(Recording, keras.layers.Layer):
             x: `(B, L, D)`, the start of the step.
             y: input of the sub-layer at x, from `start`.
             sublayer: function of y. The solver calls the function once per evaluation.
-            training: whether the layer trains.
         """
         *rows, weights = SOLVERS[self.solver]
         slopes = []

@@ -14,17 +14,15 @@ class RotaryAttention(MultiHeadAttention):
     The layer rotates each pair of channels i and i + d/2 in a head by the angle `position *
     base^(-2 i / d)`. The product of a query and a key then depends only on their contents and on
     the difference of their positions. Caches contain rotated keys. The pairs are the same as in
-    Hugging Face's code, whereas the paper pairs neighbouring channels.
+    Hugging Face's code, whereas the paper pairs neighbouring channels. Other arguments are those of
+    `MultiHeadAttention` except `cross`.
 
     Args:
-        num_heads: number of heads H.
-        head_dim: head width d. `None` means D / H.
         rotary_base: base of the angles. A larger base rotates more slowly, which suits longer
             texts.
         rotary_dim: number of rotated channels, counted from the first channel. This number replaces
             d in the pairs and in the angle. `None` means all channels.
-        rotary_scaling: scaling of the frequencies (see `frequencies`).
-        kwargs: arguments of `MultiHeadAttention` except `cross`.
+        rotary_scaling: scaling of the frequencies (see `BlockConfig`).
 
     References: Su et al. 2021, "RoFormer", section 3.2; Touvron et al. 2023, "LLaMA", as released
     by Hugging Face, for the channel pairs; Black et al. 2022, "GPT-NeoX-20B", for `rotary_dim`.
@@ -75,14 +73,7 @@ class RotaryAttention(MultiHeadAttention):
 def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndarray:
     """Computes the rotation of each channel pair in radians per position, `(dim / 2,)` float64.
 
-    Args:
-        dim: number of rotated channels.
-        base: base of the angles (see `RotaryAttention`).
-        scaling: `()`, `(factor,)` or `(factor, low, high, length)`. `()` changes no frequency.
-            `(factor,)` divides all frequencies by `factor`. With four numbers, a frequency with
-            fewer than `low` full rotations in `length` positions is divided by `factor`, a
-            frequency with at least `high` full rotations is unchanged, and a frequency in between
-            is interpolated.
+    For `scaling`, see `rotary_scaling` of `BlockConfig`.
 
     References: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", released code.

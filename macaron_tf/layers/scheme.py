@@ -123,11 +123,10 @@ _TERM = re.compile(
 
 @functools.cache
 def parse_scheme(text: str) -> tuple[Mix, ...]:
-    """Parses the string form of a scheme into operators.
+    """Parses the string form of a scheme into operators, or raises a ValueError.
 
-    Raises:
-        ValueError: the string is not valid. The message does not contain the scheme, so that the
-            caller can put the name of the setting in front.
+    The message does not contain the scheme, so that the caller can put the name of the setting in
+    front.
     """
     while group := _GROUP.search(text):  # the innermost group first
         repeated = [group[2]] * _parse_count(group[1], group[2].count(",") + 1)
@@ -156,10 +155,7 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
 
 
 def scheme_text(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
-    """Formats a scheme for `parse_scheme`, leaving out the operators named in `without`.
-
-    If no operator remains, the result is "".
-    """
+    """Formats a scheme without the operators in `without`, or returns "" if no operator remains."""
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 
@@ -199,7 +195,6 @@ def _parse_number(text: str) -> float:
 
 
 def _parse_count(text: str, length: int) -> int:
-    """Parses the number of repeats for a group with `length` operators."""
     count = int(text)
     if not 1 <= count * length <= _LIMIT:
         raise ValueError(f"{count} x {length} operators: give 1 to {_LIMIT} operators in all")

@@ -31,15 +31,13 @@ class SwishRNN(Mixer):
         output_initializer: initializer of W3. `None` means `kernel_initializer`.
 
     Call arguments:
-        x: `(B, L, D)`.
         mask: boolean `(B, L)`, False at padding. Padding does not change the state.
 
-    The output has shape `(B, L, D)`. No position sees later positions.
-
-    The state contains the last k values of the recurrence in float32, oldest first: `(B, K, k, R)`
-    for K hypotheses in decoding, or `(B, k, R)` between segments. The size of the state does not
-    depend on the number of tokens. No gradient flows through the state. `mix` raises a `ValueError`
-    if it gets a state and documents (see `Context.documents`).
+    No position of the output `(B, L, D)` sees later positions. The state contains the last k values
+    of the recurrence in float32, oldest first: `(B, K, k, R)` for K hypotheses in decoding, or `(B,
+    k, R)` between segments. The size of the state does not depend on the number of tokens. No
+    gradient flows through the state. `mix` raises a `ValueError` if it gets a state and documents
+    (see `Context.documents`).
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
@@ -105,11 +103,10 @@ class SwishRNN(Mixer):
         return self._output(y, context), None  # (B, L, R) -> (B, L, D)
 
     def _mask(self, context: Context):
-        """Returns the mask `(B, L)` for `swish_recurrence`.
+        """Returns the mask `(B, L)` for `swish_recurrence`, `context.mask` without documents.
 
-        The mask is `context.mask` if the context has no documents. Otherwise, the mask is 0 at
-        padding, 2 at each position i for which position i - k belongs to another document, and 1
-        elsewhere.
+        Otherwise, the mask is 0 at padding, 2 at each position i for which position i - k belongs
+        to another document, and 1 elsewhere.
         """
         if context.documents is None:
             return context.mask
@@ -118,19 +115,18 @@ class SwishRNN(Mixer):
         return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
-        """Returns b_c and b_s, cast to the compute dtype."""
         return tuple(ops.cast(b, self.compute_dtype) for b in (self.state_bias, self.gate_bias))
 
     def _output(self, y, context: Context):
         return self.outer(self.drop(y, training=context.training))
 
     def _mix_under_xla(self, x, context: Context):
-        """Computes the layer for a whole sequence `x (B, L, D)` under XLA.
+        """Computes a whole sequence `x (B, L, D)` under XLA, in a time-major layout.
 
-        The recurrence needs the time-major layout of `macaron_tf.kernels.xla`. The method converts
-        x to this layout before the input matrices, because x is narrower than their outputs (D <
-        R). The method multiplies by W1 and W2 separately, because the gradient of a single product
-        would first concatenate the gradients of `x W1` and `x W2`.
+        The method converts x to the layout of `macaron_tf.kernels.xla` before the input matrices,
+        because x is narrower than their outputs (D < R). It multiplies by W1 and W2 separately,
+        because the gradient of a single product would first concatenate the gradients of `x W1` and
+        `x W2`.
         """
         from macaron_tf.kernels import xla  # needs TensorFlow
 
@@ -176,6 +172,6 @@ class SwishRNN(Mixer):
 def _implementation(context: Context) -> str:
     """Returns the implementation to use for the recurrence. Only training uses native kernels.
 
-    Outside training, only standard operations run, so that any machine can export the model.
+    Other calls run standard operations, so that any machine can export the model.
     """
     return "auto" if context.training else "stock"
