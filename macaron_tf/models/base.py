@@ -50,16 +50,13 @@ class Model(Recording, keras.Model):
         input_names: dict mapping the name of an input to alternative names. `None` means that
             `call` gets its argument unchanged.
         num_required: number of required inputs, which are the first inputs in `input_names`.
-        ids_rank: rank of the first required input. A second required input has the rank 2.
+        ids_rank: rank of the first required input. A second required input has rank 2.
         takes_groups: whether the ids may have more axes than `ids_rank`.
-        encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
-            no such part.
-        encoder_decoder: part of the model that gets pre-trained encoder-decoder weights. `None`
-            means that there is no such part.
-        pooler: part of the model that gets pre-trained pooler weights. `None` means that there is
-            no such part.
+        encoder: part of the model that gets pre-trained encoder weights. In this and the following
+            attributes, `None` means that there is no such part.
+        encoder_decoder: part of the model that gets pre-trained encoder-decoder weights.
+        pooler: part of the model that gets pre-trained pooler weights.
         language_head: part of the model that gets the weights of a pre-trained language model head.
-            `None` means that there is no such part.
     """
 
     takes_ids = True
@@ -109,10 +106,7 @@ class Model(Recording, keras.Model):
                 layer.build((None, None, self.config.hidden_dim))
 
     def hidden_states(self, inputs, training=None):
-        """Returns the encoder's output `(B, L, D)`.
-
-        Models without an encoder override this method.
-        """
+        """Returns the encoder's output `(B, L, D)`. Models without an encoder override this."""
         return self.encoder(encoder_inputs(inputs), training=training)
 
     def unread(self) -> list[str]:
@@ -138,11 +132,7 @@ class Model(Recording, keras.Model):
         """Exports the model as Keras does, by default for the inputs of the first call.
 
         The exported model accepts any batch size and length. An ONNX file is checked after the
-        export (see `macaron_tf.models.onnx_file`).
-
-        Raises:
-            UserError: `format` is `"onnx"`, and onnx or tf2onnx is not installed or cannot convert
-                the model.
+        export (see `macaron_tf.models.onnx_file`), which needs onnx and tf2onnx.
         """
         if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [
@@ -181,12 +171,7 @@ class Model(Recording, keras.Model):
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named_inputs(self, inputs):
-        """Returns a dict of the inputs under their names in `input_names`.
-
-        Raises:
-            ValueError: an input name is unknown or occurs twice, or a required input is missing or
-                has another rank.
-        """
+        """Returns a dict of the inputs under their names in `input_names`."""
         if self.input_names is None:
             return inputs
         if not isinstance(inputs, Mapping):
@@ -252,9 +237,6 @@ def padding_mask(inputs, pad_id: int = 0):
 
 
 def attention_mask(inputs):
-    """Returns the input `attention_mask` as booleans `(B, H or 1, T or 1, S)`.
-
-    Without this input, the result is `None`.
-    """
+    """Returns the input `attention_mask`, if any, as booleans `(B, H or 1, T or 1, S)`."""
     mask = inputs.get("attention_mask")
     return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

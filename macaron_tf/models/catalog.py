@@ -32,13 +32,7 @@ _CPU_SIZES, _PAPER_SIZES = ("tiny", "mini"), ("base", "large")
 
 
 def _family(name: str, sizes: tuple[str, ...] = (*_CPU_SIZES, *_PAPER_SIZES), **changes) -> dict:
-    """Returns the configurations of a model family as a dict mapping name to configuration.
-
-    Args:
-        name: name of the family.
-        sizes: keys of `_SIZES`.
-        changes: fields to replace in the configurations from `_SIZES`.
-    """
+    """Returns a family's configurations of some `sizes`, by name, with the fields in `changes`."""
     configs = {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
     if not changes.get("gated"):
         return configs
@@ -220,16 +214,7 @@ _BART = EncoderDecoderConfig(50_272, 768, 3072, 12, 6, 6, **_BART_OPTIONS)
 
 
 def _resized(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """Returns a copy of `config` with the given sizes.
-
-    Args:
-        config: configuration to change.
-        hidden_dim: width D.
-        feed_forward_dim: feed-forward width F.
-        heads: number of attention heads.
-        layers: number of layers in the encoder and in the decoder.
-        changes: other fields to replace.
-    """
+    """Returns a copy of `config` with other sizes. Encoder and decoder have `layers` each."""
     return dataclasses.replace(
         config,
         hidden_dim=hidden_dim,
@@ -267,14 +252,7 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 def _tied_tcn(
     vocab_size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: Any
 ) -> TemporalConfig:
-    """Returns the configuration of a TCN whose output matrix is its token embedding table.
-
-    Args:
-        vocab_size: vocabulary size.
-        widths: number of channels per block.
-        kernel_size: kernel size of the convolutions.
-        dropouts: dropout fields of `TemporalConfig`, such as `embedding_dropout`.
-    """
+    """Returns the configuration of a TCN whose output matrix is its token embedding table."""
     table: dict[str, Any] = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
     return TemporalConfig(vocab_size, widths, kernel_size=kernel_size, **table, **dropouts)
 
@@ -353,22 +331,12 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(config_class: type | None = None) -> list[str]:
-    """Returns the sorted names of the configurations.
-
-    Args:
-        config_class: class of the configurations, such as `EncoderConfig`. `None` means all
-            classes.
-    """
+    """Returns the sorted names of all configurations, or of those of one class."""
     return sorted(name for name, entry in CONFIGS.items() if config_class in (None, type(entry)))
 
 
 def config(name: str, /, **overrides) -> Config:
-    """Returns a named configuration, with fields replaced by `overrides`.
-
-    Raises:
-        ValueError: the name or a field does not exist, or a value is not valid.
-        UserError: `block` names a user's class whose import fails.
-    """
+    """Returns a named configuration, with fields replaced by `overrides`."""
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
@@ -381,18 +349,11 @@ def config(name: str, /, **overrides) -> Config:
 def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     """Builds a model of the catalog, with configuration fields replaced by `overrides`.
 
+    The model is an `EncoderDecoder`, an `Encoder` without a head, an `Elmo` or a `TemporalModel`. A
+    field that has no effect in this network raises a ValueError.
+
     Args:
-        name: name of the configuration.
         dtype: Keras dtype policy such as `"mixed_bfloat16"`. `None` means Keras's global policy.
-        overrides: fields of the configuration.
-
-    Returns:
-        An `EncoderDecoder`, an `Encoder` without a head, an `Elmo` or a `TemporalModel`.
-
-    Raises:
-        ValueError: the name or a field in `overrides` does not exist, a value is not valid, or a
-            field has no effect in this network.
-        UserError: `block` names a user's class whose import fails.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)

@@ -126,9 +126,6 @@ class StackConfig(BlockConfig, Sizes):
         """Returns the block name, the recurrence's step size and the attention window of a layer.
 
         The step size is 1 if the block is a block of this library without a recurrence.
-
-        Args:
-            index: index of the layer.
         """
         block = self.blocks[index % len(self.blocks)]
         step_size = self.rnn_step_sizes[index % len(self.rnn_step_sizes)]
@@ -137,10 +134,7 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def outer_norm_type(self) -> str:
-        """Type of the norms after the embeddings and in heads.
-
-        The type is `norm_type`, but `"layer"` if `norm_type` is `"rms"`.
-        """
+        """Type of the norms after embeddings and in heads: `"layer"` if `norm_type` is `"rms"`."""
         return "layer" if self.norm_type == "rms" else self.norm_type
 
     @property
@@ -165,11 +159,7 @@ class StackConfig(BlockConfig, Sizes):
         return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
     def check_length(self, length: int | None) -> None:
-        """Raises a ValueError if `length` exceeds the model's maximum sequence length.
-
-        Args:
-            length: required number of positions. `None` means no requirement.
-        """
+        """Raises a ValueError if `length` is not `None` and exceeds the maximum sequence length."""
         if length is not None and self.longest is not None and length > self.longest:
             raise ValueError(f"max_length={length} is too long: give at most {self.longest}")
 
@@ -294,7 +284,6 @@ class EncoderConfig(StackConfig):
 
     @property
     def embedding_width(self) -> int:
-        """Width E of the embeddings."""
         return self.embedding_dim or self.hidden_dim
 
 
@@ -361,7 +350,6 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def special(self) -> Special:
-        """Ids of padding, BOS and EOS."""
         return Special(pad=self.pad_id, begin=self.begin_id, end=self.end_id)
 
     def check(self) -> None:
@@ -377,12 +365,9 @@ class EncoderDecoderConfig(StackConfig):
 def differing_fields(config: Any, base: Any) -> dict[str, Any]:
     """Returns a dict of the fields of `config` whose values differ from `base`.
 
-    If both configurations have the same blocks, schemes count as equal if they have the same
-    operators with the same options. A scheme of `None` counts as the default schemes of the blocks.
-
-    Args:
-        config: configuration.
-        base: configuration of the same class.
+    Both configurations have the same class. If they have the same blocks, schemes count as equal if
+    they have the same operators with the same options. A scheme of `None` counts as the default
+    schemes of the blocks.
     """
     values = config.get_config().items()
     differing = {name: value for name, value in values if value != getattr(base, name)}

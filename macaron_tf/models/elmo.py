@@ -106,11 +106,10 @@ class Elmo(Model):
         self.output_layer.build((None, config.projection_dim))
 
     def run_both_directions(self, characters, training=None):
-        """Computes the word vectors and the outputs of all LSTM layers in each direction.
+        """Computes the CNN's word vectors and the outputs of all LSTM layers in each direction.
 
-        Returns:
-            The CNN's word vectors, the list of forward outputs and the list of backward outputs,
-            all `(B, L, P)`.
+        The result is the word vectors, the list of forward outputs and the list of backward
+        outputs, all `(B, L, P)`.
         """
         mask = padding_mask({"token_ids": characters})  # (B, L)
         x = self.words(characters)
@@ -179,10 +178,7 @@ class WordEncoderConfig(Settings):
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
-        """Places where ELMo's vectors are concatenated: a selection of `"input"` and `"output"`.
-
-        Without ELMo, the tuple is empty.
-        """
+        """Places of ELMo's vectors: a selection of `"input"` and `"output"`, empty without ELMo."""
         selections = {"both": ("input", "output"), "none": ()}
         return selections.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
@@ -256,10 +252,8 @@ class WordEncoder(Model):
     def copy_elmo(self, elmo: Elmo) -> None:
         """Copies the weights of a trained ELMo into this encoder's ELMo, if any.
 
-        The output matrix is not copied, because this encoder does not use ELMo's logits.
-
-        Args:
-            elmo: ELMo model with the same configuration, except the vocabulary size.
+        The output matrix is not copied, because this encoder does not use ELMo's logits. The
+        vocabulary size may therefore differ.
         """
         if self.elmo:
             for name in ("words", "forwards", "backwards"):
@@ -280,7 +274,6 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def with_elmo(vectors, elmo_place):
-            """Appends ELMo's vectors to `vectors (B, L, ...)` if `elmo_place` is in use."""
             if elmo_place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[elmo_place](layers)], axis=-1)
@@ -304,13 +297,7 @@ class WordTaggerConfig(WordEncoderConfig):
 
 
 class WordTagger(WordEncoder):
-    """Word tagger: a `WordEncoder` with a linear layer that scores the tags of each word.
-
-    Call arguments:
-        characters: int `(B, L, C)` (see `WordEncoder`).
-
-    The output has shape `(B, L, T)`.
-    """
+    """Word tagger: a `WordEncoder` with a linear layer that scores the tags, `(B, L, T)`."""
 
     def __init__(self, config: WordTaggerConfig, **kwargs):
         super().__init__(config, **kwargs)

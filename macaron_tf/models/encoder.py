@@ -19,12 +19,8 @@ _TOKEN_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 class Encoder(Model):
     """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to hidden states `(B, L, D)`.
 
-    Args:
-        config: configuration of the encoder.
-        embeddings: embeddings shared with another encoder. `None` means that the encoder creates
-            embeddings.
-
-    A call takes `token_ids` alone, or a dict in which all inputs except `token_ids` are optional:
+    `embeddings` may be shared with another encoder. A call takes `token_ids` alone, or a dict in
+    which all inputs except `token_ids` are optional:
 
         token_ids (B, L)          int
         segment_ids (B, L)        int, 0 by default
@@ -35,9 +31,8 @@ class Encoder(Model):
         attention_mask (B, L, L)  1 or True = attend, also accepted as (B, H, L, L)
 
     Real positions do not see padding. With `document_ids`, no position sees another document.
-    Positions then start at 0 in each document, unless the dict contains `position_ids`.
-
-    The output has shape `(B, L, D)`, with the padding mask as Keras mask.
+    Positions then start at 0 in each document, unless the dict contains `position_ids`. The output
+    has the padding mask as Keras mask.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
@@ -123,21 +118,11 @@ class Encoder(Model):
         return self.with_memory(inputs, None, training=training)[0]
 
     def with_memory(self, inputs, memory, training=None):
-        """Encodes the next segment of a text, with a memory of the earlier segments.
+        """Encodes the next segment of a text, and returns `(B, L, D)` and the new memory.
 
-        Args:
-            inputs: dict of the inputs (see `Encoder`). Alternative names are not accepted.
-            memory: memory from the previous call, or from `init_memory` of the stack. `None` means
-                no memory.
-
-        Returns:
-            The output `(B, L, D)` and the new memory. Without a memory, the new memory contains
-            no tensors.
-
-        Raises:
-            ValueError: `inputs` contains `document_ids`, and `memory` is not `None`.
-            SettingError: `inputs` contains `document_ids`, but a layer, such as a gated MLP, cannot
-                separate documents.
+        Alternative names of inputs are not accepted. `memory` comes from the previous call or from
+        `init_memory` of the stack. Without a memory (`None`), the new memory contains no tensors. A
+        memory excludes the input `document_ids`.
         """
         documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
         if documents is not None:
@@ -184,8 +169,7 @@ class Encoder(Model):
 def _document_positions(same_document):
     """Computes positions `(B, L)` that start at 0 in each document.
 
-    Args:
-        same_document: boolean `(B, 1, L, L)`, True if two positions are in the same document.
+    `same_document (B, 1, L, L)` is True if two positions are in the same document.
     """
     length = ops.shape(same_document)[-1]
     positions = ops.arange(length, dtype="int32")
@@ -194,10 +178,7 @@ def _document_positions(same_document):
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """Returns the initializer of the last matrix in each sub-layer.
-
-    `None` means that these matrices have the same initializer as the other matrices.
-    """
+    """Returns the initializer of the last matrix in each sub-layer, `None` for the common one."""
     if not config.scaled_outputs:
         return None
     schemes = (block_class(config.layer(index)[0]).scheme for index in range(config.num_layers))

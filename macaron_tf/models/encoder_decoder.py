@@ -143,17 +143,11 @@ class EncoderDecoder(Model):
             )
 
     def encode(self, source, training=None, languages=None, masks=None):
-        """Encodes the source.
+        """Encodes the source ids `(B, S)` to the memory `(B, S, D)`.
 
         Args:
-            source: ids `(B, S)`.
-            training: whether the model trains.
             languages: language ids `(B, S)`. `None` means 0.
-            masks: dict that may contain the inputs `padding_mask` and `attention_mask`. `None`
-                means an empty dict.
-
-        Returns:
-            The memory `(B, S, D)`.
+            masks: dict that may contain the inputs `padding_mask` and `attention_mask`.
         """
         vectors, inputs = None, {"token_ids": source, **(masks or {})}
         if self.source_encoder:
@@ -188,9 +182,7 @@ class EncoderDecoder(Model):
     def logits(self, hidden, kernel=None):
         """Computes the logits over the vocabulary: `(..., D) -> (..., V)`.
 
-        Args:
-            hidden: `(..., D)`.
-            kernel: output matrix `(D, V)`. `None` means the model's output matrix.
+        `kernel` is an output matrix `(D, V)`. `None` means the model's own.
         """
         if self.config.scaled_logits:
             hidden = ops.multiply(hidden, self.config.hidden_dim**-0.5)
@@ -207,10 +199,13 @@ class EncoderDecoder(Model):
     def init_decode(
         self, source, beams: int, max_length: int | None = None, backward: bool = False
     ):
-        """Starts cached decoding with K hypotheses per source sequence.
+        """Starts cached decoding with K hypotheses per source sequence `(B, S)`.
+
+        Returns the `context`, which is constant during decoding, and the empty `cache`. The tensors
+        `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
+        ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same way.
 
         Args:
-            source: ids `(B, S)`.
             beams: number of hypotheses K.
             max_length: capacity T of the cache in target tokens. XLA requires a fixed capacity.
                 `None` means that the cache starts with an axis of size 0 and grows with every step.
@@ -218,15 +213,6 @@ class EncoderDecoder(Model):
                 to change.
             backward: whether to translate from the target language to the source language (with
                 `config.two_way`).
-
-        Returns:
-            The `context`, which is constant during decoding, and the empty `cache`. The tensors
-            `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
-            ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same
-            way.
-
-        Raises:
-            ValueError: `max_length` is more than the model's maximum sequence length.
         """
         self.config.check_length(max_length)
         languages = ops.ones_like(source) if backward else None
@@ -247,16 +233,13 @@ class EncoderDecoder(Model):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Computes the logits of the next token for each hypothesis.
+        """Computes the float32 logits `(B, K, V)` of the next token, and the new cache.
 
         Args:
             tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
             index: scalar int32, 0 at the start token.
             context: context from `init_decode`.
             cache: cache from `init_decode` or from the previous step.
-
-        Returns:
-            Logits `(B, K, V)` in float32, and the new cache.
         """
         # Each hypothesis becomes a row: (B, K) -> (B K, 1).
         positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
@@ -285,11 +268,7 @@ class EncoderDecoder(Model):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Backward:
-    """Wrapper of a two-way encoder-decoder that decodes from the target to the source language.
-
-    Attributes:
-        network: the two-way encoder-decoder.
-    """
+    """Wrapper of a two-way encoder-decoder that decodes from the target to the source language."""
 
     network: EncoderDecoder
 
@@ -305,10 +284,7 @@ class Backward:
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
-    """Returns the configuration of the additional source encoder.
-
-    The layers have the same blocks and sizes as the model's layers.
-    """
+    """Returns the configuration of the source encoder, with the model's blocks and sizes."""
     scheme = scheme_text(config.splitting(), without=("memory",))
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,

@@ -13,11 +13,8 @@ from macaron_tf.models.encoder import Encoder
 class TokenModel(Model):
     """Base class of encoders with a head that predicts tokens.
 
-    The head is a `NextTokenHead` or, with `adaptive_cutoffs`, an `AdaptiveSoftmax`.
-
-    Args:
-        config: configuration of the encoder.
-        use_bias: whether a `NextTokenHead` adds one bias per vocabulary token to the logits.
+    The head is a `NextTokenHead`, with a bias if `use_bias`, or, with `adaptive_cutoffs`, an
+    `AdaptiveSoftmax`.
     """
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
@@ -68,11 +65,9 @@ class TokenModel(Model):
 class LanguageModel(TokenModel):
     """Causal language model, which predicts the next token at each position.
 
-    Call arguments:
-        inputs: `token_ids (B, L)`, or a dict of the encoder's inputs (see `Encoder`).
-
-    The output contains logits `(B, L, V)` or, with `config.adaptive_cutoffs`, log-probabilities.
-    The values at position t are for the token at position t + 1.
+    The inputs are those of `Encoder`. The output contains logits `(B, L, V)` or, with
+    `config.adaptive_cutoffs`, log-probabilities. The values at position t are for the token at
+    position t + 1.
 
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
@@ -88,17 +83,7 @@ class LanguageModel(TokenModel):
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Starts cached decoding with K texts per row (see `EncoderDecoder.init_decode`).
-
-        Args:
-            batch_size: batch size B.
-            beams: number of texts K per row.
-            max_length: capacity of the cache in tokens. `None` means that the cache grows.
-
-        Raises:
-            ValueError: `max_length` is more than the model's maximum sequence length.
-            SettingError: a layer, such as a gated MLP, does not support cached decoding.
-        """
+        """Starts cached decoding with K texts per row (see `EncoderDecoder.init_decode`)."""
         self.config.check_length(max_length)
         context = {}
         if not self.config.adaptive_cutoffs:
@@ -113,13 +98,8 @@ class LanguageModel(TokenModel):
         Args:
             tokens: ids `(B, K)`, the next token of each text. Padding is not allowed.
             index: scalar int32, position of the tokens in their texts.
-            context: context from `init_decode`.
-            cache: cache from `init_decode` or from the previous step.
-            with_hidden: whether to also return the hidden states `(B K, D)` from which the logits
-                are computed.
-
-        Returns:
-            Logits `(B, K, V)` in float32, the new cache, and the hidden states if `with_hidden`.
+            with_hidden: whether to return a third value: the hidden states `(B K, D)` from which
+                the logits are computed.
         """
         [(kind, state)] = cache.items()
         # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
@@ -144,13 +124,8 @@ class LanguageModel(TokenModel):
 
         Args:
             tokens: ids `(B, L)`, the tokens from position `index` on. Padding is not allowed.
-            index: scalar int32.
-            context: context from `init_decode`.
             cache: cache from `init_decode` or from the previous step, with one text per row: `(B,
                 1, ...)`.
-
-        Returns:
-            The new cache.
         """
         [(kind, state)] = cache.items()
         x, step_context = self._embedded(tokens, index, context, kind)
@@ -158,10 +133,7 @@ class LanguageModel(TokenModel):
         return {kind: state}
 
     def _embedded(self, ids, index, context, kind: str):
-        """Returns the input of the first block and the `Context` for ids `(B, L)`.
-
-        The ids are at the positions from `index` on.
-        """
+        """Returns the first block's input and `Context` for ids `(B, L)` from `index` on."""
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
         step_context = Context(

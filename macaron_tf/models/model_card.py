@@ -125,7 +125,6 @@ def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ())
 
 
 def python_block(imports: str, *lines: str) -> str:
-    """Returns Python code for a card."""
     return "\n".join(["```python", f"{imports}\n", *lines, "```\n"])
 
 

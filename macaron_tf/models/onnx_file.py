@@ -28,17 +28,10 @@ class _Erfc:
 
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
-    """Lets tf2onnx convert `Erfc`, and checks the written file at the end of this context.
+    """Lets tf2onnx convert `Erfc`, and checks the file at `path` at the end of this context.
 
     The check is needed because tf2onnx raises no error for an unknown operation. Instead, tf2onnx
-    writes a file that no runtime can open.
-
-    Args:
-        path: the file that the caller writes within the context.
-
-    Raises:
-        UserError: onnx or tf2onnx is not installed, or the file is not valid. An invalid file is
-            removed.
+    writes a file that no runtime can open. An invalid file is removed.
     """
     with needed("ONNX"):
         import onnx

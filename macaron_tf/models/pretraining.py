@@ -30,8 +30,7 @@ class PretrainingEncoder(Model):
         head_options: options of the masked language head that differ from the encoder's options:
             `activation`, `epsilon`, `norm_type` and `transform`.
         span_boundary: whether to add the head that predicts masked spans from their boundaries.
-        embeddings: embeddings shared with another encoder. `None` means that the encoder creates
-            embeddings.
+        embeddings: embeddings shared with another encoder. `None` means new embeddings.
 
     A call takes a dict with the encoder's inputs `(B, L)`. The input `masked_positions (B, P)` is
     optional. The inputs `left_boundaries`, `right_boundaries` and `span_positions`, all `(B, P)`,
@@ -121,25 +120,14 @@ class PretrainingEncoder(Model):
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
-        """Computes the logits `(..., V)` of the tokens in masked spans.
-
-        Args:
-            left: encoder output at the position before the span, `(..., D)`.
-            right: encoder output at the position after the span, `(..., D)`.
-            positions: int `(...,)`, positions within the span, from 0.
-        """
+        """Computes the logits `(..., V)` of masked spans' tokens (see `SpanBoundaryHead`)."""
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Computes the logits of two classes: `(B, L, D) -> (B, 2)`.
-
-        In class 0, the segments are in order. In class 1, they are swapped, or the second segment
-        is from another text.
-        """
+        """Computes the logits of sentence-pair classes (see the class): `(B, L, D) -> (B, 2)`."""
         return self.sentence_pair(self.pooler(hidden), training=training)
 
     def _table(self):
-        """Returns the token embeddings `(V, E)`."""
         return self.encoder.embeddings.tokens.matrix(self.compute_dtype)
 
     def get_config(self):
@@ -160,12 +148,9 @@ _SHARED_FIELDS = (
 def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderConfig:
     """Returns the configuration of an ELECTRA generator for a discriminator.
 
-    The generator has the discriminator's embeddings and a fraction of the discriminator's width.
-
-    Args:
-        config: configuration of the discriminator.
-        fraction: fraction of the width, the inner width and the number of heads. The paper uses 1/4
-            for small and large models and 1/3 for base models.
+    The generator has the discriminator's embeddings and a `fraction` of the discriminator's width,
+    inner width and number of heads. The paper uses 1/4 for small and large models and 1/3 for base
+    models.
 
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """
@@ -183,19 +168,13 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
 class GeneratorDiscriminator(Model):
     """ELECTRA: a generator that replaces tokens, and a discriminator that detects replaced tokens.
 
-    The generator is a masked language model. Both networks share embeddings, including positions,
-    segments and LayerNorm. If the width of a network differs from the embedding width, a matrix
-    projects the embeddings to the width of the network. After training, only the discriminator in
-    the attribute `encoder` is used.
-
-    Args:
-        config: configuration of the discriminator.
-        generator_config: configuration of the generator (see the function `generator_config`).
+    The generator is a masked language model (see the function `generator_config`). Both networks
+    share embeddings, including positions, segments and LayerNorm. If the width of a network differs
+    from the embedding width, a matrix projects the embeddings to the width of the network. After
+    training, only the discriminator in the attribute `encoder` is used.
 
     A call takes a dict with encoder inputs `(B, L)`, which generator and discriminator both read,
-    and optionally `masked_positions (B, P)`.
-
-    A call returns a dict with these outputs:
+    and optionally `masked_positions (B, P)`. A call returns a dict with these outputs:
 
         masked_language  logits of the generator, `(B, P, V)`, or `(B, L, V)` at all positions
         replaced_token   logits of the discriminator, `(B, L)`

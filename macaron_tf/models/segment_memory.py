@@ -18,13 +18,12 @@ class SegmentMemory:
     The memory is not a weight of the network. The same weights therefore work with any number of
     rows and any memory length. In data-parallel training, each replica has a separate memory.
 
-    With gradient accumulation, each micro-batch has separate texts and a separate memory. The
-    memories form a queue: `read` returns the first memory, and `write` removes the first memory and
-    appends the new memory.
+    With gradient accumulation, each of the `micro_batches` per update has separate texts and a
+    separate memory. The memories form a queue: `read` returns the first memory, and `write` removes
+    the first memory and appends the new memory.
 
     Args:
         empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.
-        micro_batches: number of micro-batches per update, each with separate texts.
 
     Attributes:
         variables: Keras variables that store the memories, `(B, micro_batches, ...)` each.
@@ -39,9 +38,8 @@ class SegmentMemory:
     def read(self, starts=None):
         """Returns the memory of the next batch.
 
-        Args:
-            starts: boolean `(B,)`, True for rows in which a new text begins. The memory of such a
-                row is empty. `None` means that no row begins a new text.
+        `starts` is boolean `(B,)`, True for rows in which a new text begins, whose memory is empty.
+        `None` means that no row begins a new text.
         """
 
         def current(variable):
@@ -54,7 +52,6 @@ class SegmentMemory:
         return keras.tree.map_structure(current, self._variable_tree)
 
     def write(self, memory) -> None:
-        """Stores a new memory, which has the structure of the memory from `read`."""
         for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
             value = value[:, None]  # (B, ...) -> (B, 1, ...)
             if variable.shape[1] > 1:
@@ -67,10 +64,9 @@ class KeepsMemory:
     """Mixin for networks that keep a memory of earlier segments between training batches.
 
     Attributes:
-        encoder: the encoder.
         memory_length: number of earlier positions M that attention sees.
-        memories: dict with the memories `"training"` and `"evaluation"`. This attribute is `None`
-            until `create_memory` is called.
+        memories: dict with the memories `"training"` and `"evaluation"`. `None` until
+            `create_memory` is called.
     """
 
     encoder: Encoder
@@ -82,12 +78,7 @@ class KeepsMemory:
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
     def create_memory(self, rows: int, micro_batches: int = 1) -> None:
-        """Creates the memory variables for the batches of one replica.
-
-        Args:
-            rows: batch size B.
-            micro_batches: number of micro-batches per training update.
-        """
+        """Creates the memory variables for the batches of one replica, with B = `rows`."""
         empty = self.init_memory(rows)
         self.memories = {
             "training": SegmentMemory(empty, micro_batches),
@@ -111,15 +102,10 @@ def _variable(value, micro_batches: int) -> keras.Variable:
 class SegmentLanguageModel(KeepsMemory, LanguageModel):
     """Language model with a memory of earlier segments (Transformer-XL).
 
-    In each layer, attention keeps its inputs at the last M positions, and a recurrence keeps its
-    state. No gradient flows through the memory. `call` computes a segment without a memory.
-
-    Args:
-        config: encoder configuration with `causal=True` and `positions="transformer_xl"`.
-        memory_length: number of earlier positions M that attention sees.
-
-    In cached decoding, a token sees itself and the last M tokens, so the cost per token is
-    constant.
+    In each layer, attention keeps its inputs at the last M = `memory_length` positions, and a
+    recurrence keeps its state. No gradient flows through the memory. `call` computes a segment
+    without a memory. In cached decoding, a token sees itself and the last M tokens, so the cost per
+    token is constant. `config` has `causal=True` and `positions="transformer_xl"`.
 
     Example:
         memory = model.init_memory(batch_size)
@@ -136,17 +122,11 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
-        """Encodes the next segment, and returns the output `(B, L, D)` and the new memory.
-
-        See `Encoder.with_memory` for the arguments.
-        """
+        """Encodes the next segment of a text (see `Encoder.with_memory`)."""
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Starts cached decoding (see `LanguageModel.init_decode`).
-
-        The cache contains the last M tokens. The method ignores `max_length`.
-        """
+        """Starts cached decoding. The cache contains the last M tokens, whatever `max_length`."""
         context, _ = super().init_decode(batch_size, beams)
         cache = self.encoder.stack.init_cache(batch_size, beams, self.memory_length)
         return context, {"fixed": cache}
@@ -163,7 +143,6 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     Args:
         config: encoder configuration with `positions="transformer_xl"` and `causal=False`. The
             blocks must have position-wise channel mixers: `transformer` or `macaron`.
-        memory_length: number of earlier positions M that attention sees.
 
     A call takes a dict with these inputs:
 

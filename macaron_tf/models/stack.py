@@ -32,22 +32,15 @@ class Stack(Mixer):
     Args:
         config: configuration that also names the block of each layer.
         num_layers: number of blocks.
-        causal: whether each position sees only itself and earlier positions.
-        cross_attention: whether each block has cross-attention.
         sharing: weights that layers share, including norms (see `EncoderConfig`). Layers share
             weights only if they have the same block, step size, window and norms.
-        segments: whether relative attention also compares segments.
         shared_biases: whether all relative attention layers share the bias vectors u and v.
-        kernel_initializer: initializer of all matrices.
         output_initializer: initializer of the last matrix in each sub-layer. `None` means
             `kernel_initializer`.
         bias_range: initial standard deviation of T5's relative position biases. 0 means that the
             biases start at 0.
 
-    Call arguments:
-        x: `(B, T, D)`.
-
-    Other call arguments are the same as in `Block`. The output has shape `(B, T, D)`.
+    The other arguments and the call arguments are those of `Block`.
 
     References: Lan et al. 2020 (ALBERT), section 3.1, for shared layers; Dai et al. 2019
     (Transformer-XL), section 3.2, for the memory.
@@ -174,10 +167,7 @@ class Stack(Mixer):
         return [block.init_memory(batch_size, length) for block in self.blocks]
 
     def project_memory(self, memory) -> list:
-        """Computes keys and values of the memory `(B, S, D)` (see `Block.project_memory`).
-
-        The result contains one list per block.
-        """
+        """Computes one list per block of keys and values of the memory `(B, S, D)`."""
         return [block.project_memory(memory) for block in self.blocks]
 
     def copy_from(self, other: "Stack") -> None:
@@ -198,9 +188,9 @@ class Stack(Mixer):
 def _computed_once(bias: RelativePositionBias) -> Callable:
     """Wraps a relative position bias, so that one forward pass computes the bias only once.
 
-    The returned function computes the bias in the first call and returns the same tensor in all
-    later calls. This is correct because all layers that share the bias have the same query and key
-    lengths. Each forward pass needs a new wrapper.
+    The returned function returns the first call's tensor in all later calls. This is correct
+    because all layers that share the bias have the same query and key lengths. Each forward pass
+    needs a new wrapper.
     """
     result: list = []
 

@@ -43,9 +43,6 @@ class TokenLevelModel(TaskModel):
     through the encoder and on the tokens up to this position through the decoder. A `WordEncoder`,
     with or without ELMo, reads words as characters, `token_ids (B, L, C)`.
 
-    Args:
-        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
-
     References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, and released code; Peters et al.
     2018 (ELMo), section 3.3.
     """
@@ -89,7 +86,6 @@ class EncoderClassifier(TokenLevelModel):
             For an encoder-decoder, the classifier reads the decoder at the last token, [SEP]. For a
             `WordEncoder`, the classifier reads the maximum over all words.
         num_classes: number of classes C. 1 means regression.
-        head_dropout: dropout rate of the pooled vector.
         pooler_activation: activation of the pooler (see `Pooler`). `None` means `"tanh"`, or
             `"gelu"` in ModernBERT (an encoder with `norm_type="unbiased"`). In ModernBERT, a norm
             follows any activation.
@@ -129,15 +125,11 @@ class EncoderClassifier(TokenLevelModel):
 class EncoderMultipleChoice(TaskModel):
     """Multiple-choice model with an encoder, which scores the choices for a context.
 
-    Args:
-        config: configuration of the encoder or encoder-decoder.
-        head_dropout: dropout rate of the pooled vector.
-        pooler_activation: activation of the pooler (see `EncoderClassifier`).
-
     A call takes a dict of `token_ids (B, R, L)` and optionally `segment_ids (B, R, L)`. The R rows
     of an example contain the context with each of the R choices (see `encode_choices`). The output
     contains float32 logits `(B, R)` for a softmax over the choices. If an example has fewer than R
-    choices, the other rows contain padding and get the logit -1e9.
+    choices, the other rows contain padding and get the logit -1e9. The arguments are those of
+    `EncoderClassifier`.
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """
@@ -175,20 +167,15 @@ class EncoderMultipleChoice(TaskModel):
 
 
 def _flattened(inputs):
-    """Flattens all axes before the last axis of the ids.
-
-    Ids change from `(..., L)` to `(N, L)`, and attention masks from `(..., L, L)` to `(N, L, L)`.
-    """
+    """Flattens ids from `(..., L)` to `(N, L)`, and attention masks to `(N, L, L)`."""
     outer = len(inputs["token_ids"].shape) - 1
     return {name: ops.reshape(x, (-1, *ops.shape(x)[outer:])) for name, x in inputs.items()}
 
 
 def choice_logits(scores, real):
-    """Reshapes scores to `(B, R)` float32. Rows of padding get -1e9.
+    """Reshapes B R scores to `(B, R)` float32. Rows of padding get -1e9.
 
-    Args:
-        scores: B R scores, of any shape.
-        real: boolean `(B, R, L)`, False at padding.
+    `real (B, R, L)` is False at padding.
     """
     is_choice = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(is_choice)), "float32")
@@ -202,9 +189,6 @@ class EncoderQuestionAnswering(TokenLevelModel):
     is no answer. All other positions (question, separators and padding) get the score -1e9. In
     XLNet's layout, `context [SEP] question [SEP] [CLS]`, which `config.summary="last"` selects, the
     model moves the scores of [CLS] to index 0. The scores of position t are then at index t + 1.
-
-    Args:
-        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
 
     A call takes a dict of `token_ids (B, L)` and `segment_ids (B, L)`. The segment id is 1 in
     `context [SEP]`. In XLNet's layout, the segment id is 0 in `context [SEP]` and 2 at [CLS]. The
@@ -238,10 +222,8 @@ class EncoderQuestionAnswering(TokenLevelModel):
 def answer_mask(real, segment_ids, cls_last: bool = False):
     """Returns a mask `(B, L)` of the positions where an answer may start or end: [CLS] and context.
 
-    Args:
-        real: boolean `(B, L)`, False at padding.
-        segment_ids: `(B, L)` (see `EncoderQuestionAnswering`).
-        cls_last: whether rows end with [CLS].
+    `real (B, L)` is False at padding, and `cls_last` says that rows end with [CLS]. See
+    `EncoderQuestionAnswering` for `segment_ids`.
     """
     inside = ops.equal(segment_ids, 0 if cls_last else 1)
     inside = ops.logical_and(ops.cast(real, "bool"), inside)  # in `context [SEP]`
@@ -254,11 +236,6 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
 
 class EncoderTokenClassifier(TokenLevelModel):
     """Token tagger: an encoder with dropout and a linear layer that scores C = `num_tags` tags.
-
-    Args:
-        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
-        num_tags: number of tags C.
-        head_dropout: dropout rate of the hidden states.
 
     A call takes a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. The output
     contains logits `(B, L, C)`.
@@ -289,11 +266,6 @@ class CausalReader(TaskModel, abc.ABC):
     The subclasses are `CausalClassifier` and `CausalMultipleChoice`. An example consists of R rows,
     which the method `rows` returns. An auxiliary objective may also train the language model on
     these rows.
-
-    Args:
-        config: configuration of the language model.
-        num_outputs: output width of the linear layer.
-        head_dropout: dropout rate of the vector at the last token.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
@@ -342,9 +314,7 @@ class CausalClassifier(CausalReader):
     """Classifier of texts or text pairs with a language model.
 
     Args:
-        config: configuration of the language model.
         num_classes: number of classes C. 1 means regression.
-        head_dropout: dropout rate of the vector that is classified.
         symmetric: whether the model reads two texts in both orders and adds the vectors. This
             option is for tasks in which the order does not matter, such as similarity.
 
@@ -381,10 +351,6 @@ class CausalClassifier(CausalReader):
 class CausalMultipleChoice(CausalReader):
     """Multiple-choice model with a language model, which scores the choices for a context.
 
-    Args:
-        config: configuration of the language model.
-        head_dropout: dropout rate of the vector at the last token.
-
     A call takes a dict of `token_ids (B, R, L)`. The R rows of an example contain the context with
     each of the R choices (see `encode_choices`). The output contains logits `(B, R)` (see
     `EncoderMultipleChoice`).
@@ -408,11 +374,7 @@ class CausalMultipleChoice(CausalReader):
 def swapped(token_ids, segment_ids, pad_id: int = 0):
     """Swaps the two texts in each row: `start a delimiter b end` to `start b delimiter a end`.
 
-    Rows of padding are unchanged.
-
-    Args:
-        token_ids: `(B, L)` int.
-        segment_ids: `(B, L)` int, 1 in `b end`.
+    Both arrays are int `(B, L)`, and the segment is 1 in `b end`. Rows of padding are unchanged.
     """
     columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
     real = ops.cast(ops.not_equal(token_ids, pad_id), "int32")
@@ -440,8 +402,7 @@ class SiameseEncoder(TaskModel):
     """Sentence encoder: an encoder and a pooling layer, which compute one vector per sentence.
 
     Args:
-        config: configuration of the encoder.
-        pooling: type of pooling: `"mean"`, `"max"`, `"cls"` or `"last"` (see `Pooling`).
+        pooling: `"mean"`, `"max"`, `"cls"` or `"last"` (see `Pooling`).
         normalize: whether vectors are scaled to length 1.
         num_classes: number of classes C in a sentence-pair classifier, which only training uses. 0
             means no classifier.
@@ -492,26 +453,13 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Computes class logits `(B, C)` of sentence pairs.
-
-        Args:
-            first: vectors u of the first sentences, `(B, D)`.
-            second: vectors v of the second sentences, `(B, D)`.
-            training: whether the model trains.
-
-        Raises:
-            ValueError: the model has no sentence-pair classifier.
-        """
+        """Computes class logits `(B, C)` of sentence pairs with vectors u and v, `(B, D)` each."""
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order.
-
-    Raises:
-        ValueError: a name is unknown or occurs twice.
-    """
+    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order."""
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(f"concatenation={text!r} must be some of {', '.join(FEATURES)}, each once")

@@ -93,14 +93,8 @@ class TemporalConfig(Settings):
     def equal_sized(self, mixer: Any) -> "TemporalConfig":
         """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
 
-        The recurrent model has one layer. With `tied`, the recurrent model has two layers, because
-        the width of the last layer must be the embedding width.
-
-        Args:
-            mixer: type of the layers: `"lstm"`, `"gru"` or `"rnn"`.
-
-        Raises:
-            ValueError: `mixer` has another value.
+        The recurrent model has one layer of type `"lstm"`, `"gru"` or `"rnn"`. With `tied`, it has
+        two layers, because the width of the last layer must be the embedding width.
         """
 
         def with_width(width: int) -> TemporalConfig:
@@ -121,7 +115,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     Args:
         filters: number of output channels for each of n blocks.
         kernel_size: kernel size k of the convolutions.
-        dropout: dropout rate after each convolution.
         spatial_dropout: whether dropout removes a channel at all positions of a sequence.
         last_only: whether to return only the last position. Each block then computes only the
             outputs that affect the last position, and therefore half as many outputs as inputs. The
