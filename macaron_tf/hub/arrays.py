@@ -41,7 +41,6 @@ class Arrays:
 
     Attributes:
         arrays: dict mapping name to array.
-        names_read: names of the arrays that were read.
     """
 
     kernel_suffix: typing.ClassVar[str]
@@ -51,11 +50,7 @@ class Arrays:
         self.names_read: set[str] = set()
 
     def find(self, name: str) -> list[str]:
-        """Returns the full names of all arrays that match `name`.
-
-        In this base class, an array matches if it is called `name`. A subclass may also accept
-        other arrays.
-        """
+        """Returns the full names of all arrays called `name`. A subclass may accept other names."""
         return [name] if name in self.arrays else []
 
     def has(self, name: str | None) -> bool:
@@ -63,21 +58,11 @@ class Arrays:
         return name is not None and bool(self.find(name))
 
     def has_layer(self, layer: str | None) -> bool:
-        """Returns whether the kernel of a linear layer called `layer` exists.
-
-        For `None`, the result is False.
-        """
+        """Returns whether the kernel of `layer` exists. For `None`, the result is False."""
         return layer is not None and self.has(f"{layer}{self.kernel_suffix}")
 
     def array(self, *names: str) -> np.ndarray:
-        """Returns the array of the first name that matches, and records that the array was read.
-
-        Args:
-            names: names to try, in order.
-
-        Raises:
-            UserError: no array matches any of `names`, or several arrays match the same name.
-        """
+        """Returns the array of the first name that matches, and records that the array was read."""
         matches = next(filter(None, map(self.find, names)), [])
         if len(matches) != 1:
             several = f"{len(matches)} arrays" if matches else "no array"
@@ -92,7 +77,6 @@ class TorchArrays(Arrays):
     """Weights of a PyTorch model.
 
     Args:
-        state: dict mapping name to array, as in a `state_dict`.
         prefix: prefix to remove from the names.
         transpose_kernels: whether kernels have the shape (outputs, inputs), as in PyTorch's
             `Linear`, instead of (inputs, outputs), as in transformers' `Conv1D`.
@@ -114,18 +98,11 @@ class TorchArrays(Arrays):
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the weights in a Hugging Face directory.
+    """Reads the weights in a Hugging Face directory as a dict mapping name to float32 array.
 
     The weights may be in one file, or in several files that an index such as
     `model.safetensors.index.json` lists. If there are safetensors files, `pytorch_model.bin` is not
     read.
-
-    Returns:
-        A dict mapping PyTorch name to float32 array.
-
-    Raises:
-        UserError: a file is missing or damaged, no file contains a weight that the index lists, or
-            the package that reads the files (safetensors or PyTorch) is not installed.
     """
     names = ("model.safetensors", "pytorch_model.bin")
     for name in names:
@@ -144,12 +121,7 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads a safetensors or PyTorch file as a dict mapping name to float32 array.
-
-    Raises:
-        UserError: the file is damaged, its reader is not installed, or a weight is quantized: it
-            has integers or 8-bit floats, which mean nothing without the scales that belong to them.
-    """
+    """Reads a safetensors or PyTorch file as a dict mapping name to float32 array."""
     is_safetensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
         if is_safetensors:
@@ -178,7 +150,8 @@ _FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat
 def _refuse_quantized(file: pathlib.Path, dtypes: Mapping[str, str]) -> None:
     """Raises a UserError if a weight is quantized.
 
-    `dtypes` maps the name of each array to its type. Buffers such as masks may have any type.
+    Integers or 8-bit floats mean nothing without the scales that belong to them. Buffers such as
+    masks may have any type.
     """
     for name, dtype in dtypes.items():
         if name.endswith(("weight", "weight_packed")) and dtype.rpartition(".")[2] not in _FLOATS:
@@ -238,14 +211,10 @@ def transformer_layer(
             without this prefix.
         attention: names of the query, key, value and output layers in self-attention. If one layer
             computes queries, keys and values, a single name replaces the first three names.
-        norm: name of the norm in the self-attention sub-layer.
         feed_forward: names of the inner and the outer linear layer in the feed-forward sub-layer. A
             gated feed-forward sub-layer has three names: two inner layers and the outer layer.
-        feed_forward_norm: name of the norm in the feed-forward sub-layer.
         cross: names of the layers in cross-attention, in the order of `attention`. An empty
             sequence means that the layer has no cross-attention.
-        cross_norm: name of the norm in the cross-attention sub-layer.
-        path_prefix: prefix of the paths in macaron_tf.
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
@@ -273,7 +242,6 @@ def padded_rows(size: int, is_bias: bool = False, fill_row: int | None = None) -
     The returned function raises a UserError if the table has more rows.
 
     Args:
-        size: number of rows in the result.
         is_bias: whether the table is an output bias. The appended rows are then
             `_UNUSED_TOKEN_BIAS`, and otherwise 0.
         fill_row: index of the row that is appended instead.
@@ -316,13 +284,7 @@ def assign_weights(
     """Assigns another library's arrays to the variables of a built layer or model.
 
     Args:
-        layer: built layer or model.
-        arrays: weights to read.
-        table: mapping of weight names.
         random_layers: names of sub-layers whose variables keep their random initial values.
-
-    Raises:
-        UserError: an array is missing, or its shape differs from the variable's shape.
     """
     for variable in layer.weights:
         if not any(f"/{name}/" in f"/{variable.path}" for name in random_layers):
@@ -332,16 +294,12 @@ def assign_weights(
 def find_entry(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
     """Looks up the entry for a variable in a mapping of weight names.
 
-    Args:
-        path: path of the variable in macaron_tf.
-        table: mapping of weight names.
-
     Returns:
-        A tuple of three values. The first value is the entry if its key matches the variable. The
-        first value is `None` if the key matches the layer of the variable, or if there is no entry.
-        The second value is the list of array or layer names in the other library, with the index of
-        the block. The list is empty if there is no entry, or if the entry is an array itself or
-        contains no names. The third value is the last part of `path`, such as "kernel".
+        A tuple of three values. The first value is the entry if its key matches the variable. This
+        value is `None` if the key matches the layer of the variable, or if there is no entry. The
+        second value is the list of array or layer names in the other library, with the index of the
+        block. The list is empty if there is no entry, or if the entry contains no names. The third
+        value is the last part of `path`, such as "kernel".
     """
     block = re.search(r"block_(\d+)", path)
     index = int(block[1]) if block else 0

@@ -59,15 +59,9 @@ ROPE_TYPES = {
 
 
 def check_files(directory: pathlib.Path, description: str, *names: str) -> None:
-    """Checks that a directory contains certain files.
+    """Raises a UserError if a directory lacks one of the files `names`.
 
-    Args:
-        directory: directory to check.
-        description: noun for the directory in the error message, such as "KerasHub preset".
-        names: names of the required files.
-
-    Raises:
-        UserError: a file is missing.
+    `description` is a noun for the directory in the error message, such as "KerasHub preset".
     """
     for name in names:
         if not (directory / name).is_file():
@@ -95,12 +89,7 @@ class ForeignConfig:
 
     @classmethod
     def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
-        """Reads a Hugging Face `config.json`.
-
-        Raises:
-            UserError: the file is missing or damaged, the `model_type` of the model is not in
-                `model_types`, or the weights are quantized.
-        """
+        """Reads a Hugging Face `config.json`, whose `model_type` must be in `model_types`."""
         file = directory / "config.json"
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
@@ -115,11 +104,7 @@ class ForeignConfig:
             return str((self.get("architectures") or [""])[0])
 
     def generation(self, directory: pathlib.Path) -> dict[str, Any]:
-        """Returns the generation settings of a Hugging Face model, with its ids.
-
-        Raises:
-            UserError: `generation_config.json` is damaged.
-        """
+        """Returns the generation settings of a Hugging Face model, with its ids."""
         file = directory / "generation_config.json"
         if not file.is_file():
             return {name: value for name, value in self.fields.items() if name in _GENERATION}
@@ -152,14 +137,9 @@ class ForeignConfig:
         """Returns the value of a field with a number or a bool, converted to the field's type.
 
         Args:
-            field: name of the field.
             default: value to return if the field is missing. The type of the field is the type of
                 `default`. `None` means that the field is required.
             value_type: type of the field if `default` is `None`.
-
-        Raises:
-            UserError: a required field is missing, or the value is not a number of the required
-                type.
         """
         value_type = value_type if default is None else type(default)
         value = self._required(field, default)
@@ -173,11 +153,7 @@ class ForeignConfig:
     def settings(self, table: Mapping[str, tuple]) -> dict[str, Any]:
         """Reads settings, and returns a dict mapping macaron_tf setting to value.
 
-        Args:
-            table: settings to read, in the format of `Family.settings`.
-
-        Raises:
-            UserError: a required field is missing, or a value has a wrong type or is not supported.
+        `table` has the format of `Family.settings`.
         """
         return {
             setting: self.choice(field, choices[0], default)
@@ -190,13 +166,9 @@ class ForeignConfig:
         """Returns macaron_tf's name for the value of a field, such as an activation.
 
         Args:
-            field: name of the field.
             choices: dict mapping each supported value to its name in macaron_tf.
             default: value to translate if the field is missing; `None` means that the field is
                 required.
-
-        Raises:
-            UserError: a required field is missing, or the value is not supported.
         """
         name = self._required(field, default)
         if not isinstance(name, str | bool) or name not in choices:
@@ -206,8 +178,7 @@ class ForeignConfig:
     def require(self, required: Mapping[str, Any]) -> None:
         """Raises a UserError if a field has an unsupported value.
 
-        Args:
-            required: dict mapping a field to its only supported value. A missing field is accepted.
+        `required` maps a field to its only supported value. A missing field is accepted.
         """
         self.names_read |= required.keys()
         for field, value in required.items():
@@ -241,21 +212,13 @@ def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
 def rotary_settings(
     config: ForeignConfig, rope: Mapping[str, Any], field: str, default: float
 ) -> dict[str, Any]:
-    """Reads the base and the scaling of rotary position embeddings (RoPE).
+    """Reads RoPE's base and scaling, macaron_tf's settings `rotary_base` and `rotary_scaling`.
 
     Args:
-        config: settings of the other library's model.
         rope: value of the field `rope_parameters` or `rope_scaling` in `config`, or the part of
             this value for one type of layer. The dict is empty if `config` lacks the field.
         field: name of the field in `config` that contains the base if `rope` contains no base.
         default: base to use if neither `rope` nor `config` contains a base.
-
-    Returns:
-        A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
-
-    Raises:
-        UserError: the type of scaling is not supported, a value is missing or not a number, or
-            RoPE rotates only a part of each head (`partial_rotary_factor`).
     """
     rope_type = rope.get("type", "default")  # the field's name in early versions
     fields = {field: config.get(field, default), "rope_type": rope_type, **rope}

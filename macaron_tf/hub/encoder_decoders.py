@@ -36,13 +36,10 @@ class SequenceFamily(Family):
     """Conversion rules for one type of encoder-decoder, such as Hugging Face's "t5".
 
     Attributes:
-        objective: pre-training objective, or `None`.
         class_name: name of the model class with its output layer.
         read_tokenizer: function that reads the tokenizer in a folder. `None` means that the
             tokenizer is not read. The tokenizer's files are optional.
         starts: whether sources begin with BOS, and the decoder starts with EOS.
-        gated_table: mapping of weight names for gated feed-forward layers.
-        starts_with_padding: whether the decoder starts with padding.
         appends_padding: whether a padding token after all others starts the decoder, whose
             embedding must be zero (see `_shift_start_to_zero`).
         saves_positions: whether a folder contains the sinusoidal positions.
@@ -244,14 +241,7 @@ def import_model(
     config: ForeignConfig,
     vocabulary: PieceVocabulary | None = None,
 ) -> Pretrained:
-    """Builds a macaron_tf model from another library's weights and settings.
-
-    Args:
-        state: dict mapping PyTorch name to weight.
-        family: conversion rules for the model.
-        config: settings to convert.
-        vocabulary: vocabulary of the model, or `None` if the model was read without one.
-    """
+    """Builds a macaron_tf model from another library's weights and settings."""
     arrays, missing = family.arrays(state), ""
     settings, tokens = family.read_settings(config), arrays.array(*family.tokens)
     special, size = _special(config, len(tokens)), len(tokens)

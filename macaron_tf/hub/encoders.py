@@ -265,13 +265,9 @@ def _new_pooler(config: EncoderConfig) -> Pooler:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Builds the mapping of weight names for a masked language head.
+    """Builds the mapping of weight names for a masked language head, without its output layer.
 
-    The mapping covers the head's dense layer and norm, but not its output layer.
-
-    Args:
-        prefix: prefix that the names of the dense layer and the norm share in the other library.
-        norm: name of the norm in the other library, without the prefix.
+    In the other library, the names of the dense layer and the norm begin with `prefix`.
     """
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
@@ -287,18 +283,11 @@ def import_encoder(
     """Converts another library's encoder to a macaron_tf model.
 
     Args:
-        arrays: weights of the encoder.
-        family: conversion rules for the encoder.
         settings: fields of an `EncoderConfig` except `vocab_size`.
-        vocabulary: vocabulary of the encoder, or `None` if the encoder was read without one.
         pad_id: id of padding if there is no vocabulary.
         task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
             with its pre-training heads instead. Without weights for the masked language head, the
             result has no objective, so that it fills no masks.
-
-    Raises:
-        UserError: an array is missing or has a wrong shape, the vocabulary is larger than the
-            embedding table, or a setting is invalid.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, special = -(-len(tokens) // 8) * 8, Special(pad=pad_id, rows=len(tokens))

@@ -94,8 +94,6 @@ class ModelFolder:
     """Folder of a Hugging Face model, and what to read from it.
 
     Attributes:
-        path: path of the folder.
-        config: settings in its `config.json`.
         lower_case: see `read_hugging_face`.
         has_task: whether to read a task head.
         vocabulary: vocabulary of the model. `None` means that the tokenizer's files are read.
@@ -118,7 +116,6 @@ class Family(abc.ABC):
         networks, config_class: classes of the networks that are written as this kind of family, and
             of their configuration.
         model_type: the field `model_type` of the other library's configuration file.
-        name: name of the model type in error messages.
         catalog: name of a model of the same type in macaron_tf's catalog.
         tokens: possible names of the token embedding array.
         table: mapping of weight names for the model without its token embeddings and heads.
@@ -145,7 +142,6 @@ class Family(abc.ABC):
         class_prefix: prefix of the model class names, such as "Bert".
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
-        head_dropout: name of the field that sets the dropout rate of a task head.
         vocabulary_class: class of the vocabularies of released models. A model with such a
             vocabulary is written as this family rather than as another.
         converted_settings: settings that `write` itself converts.
@@ -185,11 +181,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def write(self, model: Pretrained) -> HuggingFaceFolder:
-        """Converts a model that the family can express to the files of a Hugging Face model.
-
-        Raises:
-            UserError: Hugging Face's tokenizers have no counterpart for the vocabulary.
-        """
+        """Converts a model that the family can express to the files of a Hugging Face model."""
 
     def is_tried(self, model: Pretrained) -> bool:
         """Returns whether `model` may be written as this family."""
@@ -201,12 +193,7 @@ class Family(abc.ABC):
         return ""
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts the other library's settings to a dict of macaron_tf settings.
-
-        Raises:
-            UserError: a field without a default is missing, or a value has a wrong type or no
-                counterpart in macaron_tf.
-        """
+        """Converts the other library's settings to a dict of macaron_tf settings."""
         config.require(self.required_fields)
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):
             derived = self.derive_settings(config)
@@ -216,7 +203,6 @@ class Family(abc.ABC):
         """Converts a configuration to fields of `config.json` (the inverse of `read_settings`).
 
         The result omits the field of a setting whose value the family does not support.
-        `unsupported_settings` then reports the setting.
         """
         fields = dict(self.required_fields)
         for setting, (field, _, *choices) in self.settings.items():
@@ -281,10 +267,6 @@ class Family(abc.ABC):
         """Checks that all required arrays were read, and returns the names of unread arrays.
 
         The result leaves out arrays with a suffix in `ignored_suffixes`.
-
-        Raises:
-            UserError: the output layer differs from the token embeddings, or a weight with a prefix
-                in `body_prefixes` was not read.
         """
         kernel, tokens = self.output_kernel, arrays.array(*self.tokens)
         if arrays.has(kernel) and not np.array_equal(arrays.array(kernel), tokens):
@@ -330,15 +312,9 @@ def _normalized(config: StackConfig) -> StackConfig:
 
 
 def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:
-    """Describes the task head that the weights contain and macaron_tf cannot read.
+    """Describes the task head that the weights contain and macaron_tf cannot read, or returns "".
 
-    Args:
-        config: settings of the other library's model, which name its class.
-        unread: names of the weights that were not read.
-
-    Returns:
-        A noun phrase for `Pretrained.missing_head`, which is "" if there is no such head. A model
-        class with a head for tokens may have further weights, such as a value head.
+    A model class with a head for tokens may have further weights, such as a value head.
     """
     name = config.architecture
     is_missing = unread and not name.endswith(LANGUAGE_CLASSES)
@@ -348,16 +324,7 @@ def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:
 def build_model(
     model_class: type[keras.Model], settings: Mapping, *arguments, **options
 ) -> keras.Model:
-    """Builds a macaron_tf model, and creates its weights.
-
-    Args:
-        model_class: class of the model.
-        settings: fields of the model's configuration.
-        arguments, options: further constructor arguments of `model_class`.
-
-    Raises:
-        UserError: the class of the configuration rejects a setting.
-    """
+    """Builds a macaron_tf model from the fields of its configuration, and creates its weights."""
     try:
         config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig).read(
             settings

@@ -74,9 +74,6 @@ def find_head(
     """Finds the task head of the model class that the field `architectures` names.
 
     Args:
-        family: conversion rules for the model.
-        config: settings of the other library's model.
-        arrays: weights of the other library's model.
         settings: macaron_tf settings, as returned by `Family.read_settings`.
         has_special_tokens: whether input sequences contain special tokens such as [CLS]. If
             `config.json` contains a task that macaron_tf recorded, the value in this record is used
@@ -86,9 +83,6 @@ def find_head(
         The head, or `None` in one of three cases: the family has no task head for the model class,
         the weights lack the head, or macaron_tf has no counterpart for the head. In the last two
         cases, the function prints a note on stderr.
-
-    Raises:
-        UserError: a field of `config.json` about the head is damaged or has an unsupported value.
     """
     name = config.architecture
     with refuse_damage(config.where, "correct its fields architectures and id2label"):
@@ -141,10 +135,7 @@ def find_head(
 def _default_limits(
     network_class: type, settings: Mapping[str, Any], has_special_tokens: bool
 ) -> Limits:
-    """Returns default maximum lengths for a model that another library trained.
-
-    The lengths do not exceed the maximum length of the model.
-    """
+    """Returns default maximum lengths for another library's model, at most the model's own."""
     max_length = _MAX_LENGTH_SPANS if network_class is EncoderQuestionAnswering else _MAX_LENGTH
     max_length = min(settings.get("max_length", max_length), max_length)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
@@ -206,10 +197,7 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
 
 
 def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[str, Any]:
-    """Returns the fields of `config.json` for a task head (the inverse of `find_head`).
-
-    `network_class` is the class of the network.
-    """
+    """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
     network, head = model.network, family.tasks[network_class]
     fields = _task_record(model)
     if network_class is EncoderQuestionAnswering:

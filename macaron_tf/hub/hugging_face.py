@@ -33,10 +33,6 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
 
     The model is written as the first family that can express it. Families whose released models
     have the same kind of vocabulary come first.
-
-    Raises:
-        UserError: the weights are quantized, or transformers has no counterpart for the vocabulary
-            or for a part or setting of the model.
     """
     model.require_floats()
     families = [*FAMILIES.values(), MACARON_LANGUAGE]
@@ -58,11 +54,7 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _find_family(families: Sequence[Family], model: Pretrained) -> Family:
-    """Returns the first family that can express a whole model.
-
-    Raises:
-        UserError: no family can. The message names a part or setting that the nearest family lacks.
-    """
+    """Returns the first family that can express a whole model."""
     lacking = []  # number of settings that a family lacks, one of them or a part, and its name
     for family in families:
         settings = family.unsupported_settings(model.config)
@@ -83,12 +75,7 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
     leaves out or adds.
 
     Args:
-        model: model to write.
         location: folder or Hub repository that the example code in the model card loads.
-
-    Raises:
-        UserError: safetensors is not installed, or the model cannot be converted (see
-            `hugging_face_folder`).
     """
     with needed("writing model.safetensors"):
         import safetensors.numpy

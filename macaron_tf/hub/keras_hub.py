@@ -111,8 +111,6 @@ class EncoderBackbone(_Backbone):
     Args:
         config: configuration of the encoder. The field `summary` selects the position that the
             pooler reads.
-        dtype: dtype policy or its name.
-        pooler_activation: activation of the pooler (see `Pooler`).
 
     Call arguments:
         inputs: dict with `token_ids`, `segment_ids` and `padding_mask`, each `(B, L)` int.
@@ -155,7 +153,6 @@ class LanguageModelBackbone(_Backbone):
 
     Args:
         config: configuration of the model, with `causal=True`.
-        dtype: dtype policy or its name.
 
     Call arguments:
         inputs: dict with `token_ids` and `padding_mask`, each `(B, L)` int.
@@ -173,21 +170,13 @@ class LanguageModelBackbone(_Backbone):
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     """Base class of tokenizers. The tokenizer wraps a macaron_tf vocabulary.
 
-    A preset contains the files of the vocabulary as assets. The tokenizer can run in a TensorFlow
-    graph. The start and end tokens are [CLS] and [SEP]. The string "[MASK]" is ordinary text.
-
-    Args:
-        vocabulary: vocabulary to wrap; `None` means that `load_assets` reads the vocabulary.
-        kind: `Vocabulary.kind` of the vocabulary that `load_assets` reads, such as "wordpiece".
-            `kind` is ignored if `vocabulary` is given.
+    A preset contains the files of the vocabulary as assets, and `load_assets` reads a vocabulary of
+    `kind`. The tokenizer can run in a TensorFlow graph. The start and end tokens are [CLS] and
+    [SEP]. The string "[MASK]" is ordinary text.
 
     Call arguments:
         inputs: one string, which gives ids `(L,)`, or strings `(B,)`, which give ragged ids
             `(B, None)`.
-
-    Raises:
-        UserError: neither `vocabulary` nor a valid `kind` is given, or the vocabulary puts [CLS]
-            last, as in XLNet.
     """
 
     def __init__(
@@ -357,7 +346,6 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
     as in `keras_hub.models.BertMaskedLM`.
 
     Args:
-        backbone: an `EncoderBackbone`.
         preprocessor: an `EncoderMaskedLMPreprocessor`; `None` means that the inputs are ids.
         activation: activation of the head; `None` means the encoder's activation.
         epsilon: epsilon of the LayerNorm in the head; `None` means the encoder's epsilon.
@@ -404,7 +392,6 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
     Generation caches the state of each block: keys and values, or the state of a recurrence.
 
     Args:
-        backbone: a `LanguageModelBackbone`, whose weights include the output layer.
         preprocessor: a `LanguageModelCausalLMPreprocessor`; `None` means that the inputs are ids.
     """
 
@@ -501,12 +488,6 @@ def task_of(
             takes ids instead of text.
         sequence_length: sequence length of the preprocessor, in tokens; `None` means the network's
             maximum length, or 512 if the network has no maximum.
-        kwargs: further arguments of the task.
-
-    Raises:
-        UserError: `model` is neither a network nor a `Pretrained`, KerasHub has no task for the
-            network or its head, the vocabulary puts [CLS] last, as in XLNet, or a classifier reads
-            another language than the model's first language.
 
     Example:
         lm = task_of(macaron_tf.load("runs/gpt2"))
@@ -589,14 +570,7 @@ def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
 def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretrained:
     """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
-    Args:
-        directory: folder of the preset.
-        trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: a file is missing or damaged, a file names a class that is not registered, the
-            outputs of a classifier have an activation other than softmax, or `trust_code` is
-            needed.
+    See `macaron_tf.load` for `trust_code`.
     """
     folder, preset = pathlib.Path(directory), str(directory)
     cls, vocabulary, mend = keras_hub.models.Backbone, None, "download or copy the preset again"
@@ -650,8 +624,8 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
 def _dtype_policies(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
     """Returns a map from layer path to dtype policy for a model that contains `backbone`.
 
-    The map contains the policy of each quantized layer in the backbone, and a default policy for
-    all other layers. Each layer path gets the prefix `name/`.
+    The map contains each quantized layer in the backbone under `name/`, and a default policy for
+    all other layers.
     """
     quantized_layers = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     policies = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized_layers}

@@ -70,10 +70,7 @@ class KerasArrays(Arrays):
 def activation_name(function: Callable | str | None) -> str:
     """Returns macaron_tf's name of a Keras activation. For `None`, the name is "linear".
 
-    The function compares output values instead of names, because many activations are lambdas.
-
-    Raises:
-        UserError: macaron_tf has no such activation.
+    The function compares output values, because many activations are lambdas.
     """
     points = np.linspace(-4, 4, 33, dtype="float32")
     values = np.asarray(keras.activations.get(function)(points))
@@ -89,15 +86,7 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the TensorFlow checkpoint in a folder, without the variables of the optimizer.
-
-    Returns:
-        A dict mapping variable name to array.
-
-    Raises:
-        UserError: the folder contains no checkpoint, or several checkpoints and no file
-            `checkpoint` that names the newest, or the checkpoint is damaged.
-    """
+    """Reads the TensorFlow checkpoint in a folder, without the variables of the optimizer."""
     value = "/.ATTRIBUTES/VARIABLE_VALUE"
     try:
         prefix = tf.train.latest_checkpoint(directory)
@@ -185,13 +174,9 @@ def import_keras_hub_encoder(
     """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to a macaron_tf model.
 
     Args:
-        backbone: KerasHub backbone.
         masked_lm_head: built head of a `MaskedLM`, whose activation and epsilon may differ from the
             backbone's settings; `None` means no head.
         vocabulary: vocabulary of the backbone. `None` means that padding has the id 0.
-
-    Raises:
-        UserError: macaron_tf has no counterpart for an activation or a weight.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -221,10 +206,6 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
         directory: folder that `save_to_preset` wrote, or a downloaded preset. The folder contains
             `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's assets. The
             folder of a `MaskedLM` also contains `task.json` and `task.weights.h5`.
-
-    Raises:
-        UserError: the package keras_hub is not installed, a file is missing or damaged, or
-            macaron_tf has no counterpart for the backbone, its activation or its tokenizer.
     """
     with needed(f"the preset {directory}"):
         import keras_hub
@@ -304,10 +285,6 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             a pre-trainer, such as `bert_model.ckpt-1.index` with its data file.
         lower_case: whether to lower-case text. No file contains this setting, but the name of the
             folder (`uncased_...`) may.
-
-    Raises:
-        UserError: a file is missing or damaged, no file says which of several checkpoints is the
-            newest, or macaron_tf has no counterpart for a setting.
     """
     directory = pathlib.Path(directory)
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")

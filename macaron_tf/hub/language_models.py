@@ -217,18 +217,10 @@ def import_language_model(
     """Converts another library's language model to a macaron_tf model.
 
     Args:
-        arrays: weights of the model.
-        family: conversion rules for the model.
         settings: fields of an `EncoderConfig` except `vocab_size`.
-        vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
-        starts: whether texts begin with a special token.
         special: ids of the special tokens if there is no vocabulary.
         task_head: task head of a fine-tuned model. `None` means that the model is converted with
             its output layer instead.
-
-    Raises:
-        UserError: an array is missing or has a wrong shape, the vocabulary is larger than the
-            embedding table, or macaron_tf has no counterpart for a weight or setting.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     if vocabulary is not None:

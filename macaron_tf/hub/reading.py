@@ -35,11 +35,6 @@ def read_hugging_face(
         pooling: whether to read the pooling of a sentence-transformers folder. With `False`, only
             its encoder is read, without a task head.
         in_python: whether the vocabulary encodes `tokenizer.json` in Python.
-
-    Raises:
-        UserError: a file is missing or damaged, the package that reads the weights (safetensors or
-            PyTorch) is not installed, `lower_case` is required or must be `None`, or macaron_tf has
-            no counterpart for a layer or setting of the model.
     """
     directory = folder = pathlib.Path(directory)
     modules = None
@@ -62,13 +57,7 @@ def import_encoder_decoder(
 ) -> Pretrained:
     """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
 
-    Args:
-        state: dict mapping PyTorch name to weight.
-        config: settings of the model, as returned by `to_dict` of its transformers configuration.
-
-    Raises:
-        UserError: a weight is missing, or macaron_tf has no counterpart for the `model_type` or for
-            a layer or setting of the model.
+    `config` is the result of `to_dict` of its transformers configuration.
     """
     fields = ForeignConfig(config, "the model's configuration")
     families = {n: family for n, family in FAMILIES.items() if isinstance(family, SequenceFamily)}

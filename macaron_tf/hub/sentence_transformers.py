@@ -91,11 +91,7 @@ def _pooling(file: pathlib.Path) -> str:
 def sentence_files(
     pooling: str, normalize: bool, hidden_dim: int, max_length: int | None
 ) -> dict[str, bytes]:
-    """Builds the files that sentence-transformers needs beside those of an encoder.
-
-    Returns:
-        A dict mapping file name to contents.
-    """
+    """Builds the files that sentence-transformers needs beside those of an encoder."""
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}

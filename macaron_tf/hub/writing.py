@@ -51,21 +51,13 @@ def layer_state(
     transpose_kernels: bool = True,
     convert: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """Converts a layer's weights to a dict mapping PyTorch name to array.
-
-    The function is the inverse of `assign_weights`.
+    """Converts a layer's weights to PyTorch's names and arrays (the inverse of `assign_weights`).
 
     Args:
-        layer: built layer or model.
-        table: mapping of weight names (see the module `arrays`).
-        prefix: prefix to put before all PyTorch names.
         transpose_kernels: whether PyTorch kernels have the shape (outputs, inputs) (see
             `TorchArrays`).
         convert: function of a variable and its array that returns the array to write, for example
             with permuted channels.
-
-    Raises:
-        UserError: the table has no entry for a weight.
     """
     state = {}
     for variable in layer.weights:

@@ -10,10 +10,9 @@ from macaron_tf.models.config import EncoderConfig
 
 
 def llama_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Converts Llama's settings for RoPE, attention heads and tied embeddings.
+    """Converts Llama's fields for RoPE, attention heads and tied embeddings to settings.
 
-    The fields for RoPE may have the names of older or of newer transformers versions. The result is
-    a dict of macaron_tf settings.
+    The fields for RoPE may have the names of older or of newer transformers versions.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
@@ -24,10 +23,7 @@ def llama_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Computes the Llama settings that `Family.settings` does not cover.
-
-    The function is the inverse of `llama_settings`.
-    """
+    """Computes Llama's fields that `Family.settings` lacks (the inverse of `llama_settings`)."""
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),

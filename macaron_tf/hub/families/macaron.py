@@ -90,8 +90,8 @@ def _settings(config: ForeignConfig) -> dict[str, Any]:
 def _fields(config: EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
-    If the PyTorch file does not support the value of a setting, the result omits the field of this
-    setting. `unsupported_settings` then reports the setting.
+    If the PyTorch file does not support the value of a setting, the result omits its field.
+    `unsupported_settings` then reports the setting.
     """
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
@@ -149,10 +149,7 @@ _RNN_WEIGHTS = ("alpha", "beta", "state_bias", "gate_bias")
 
 
 def _table() -> Table:
-    """Builds the mapping of weight names.
-
-    A name in PyTorch is the end of the path in macaron_tf, with dots instead of slashes.
-    """
+    """Builds the mapping of weight names, in which PyTorch has dots instead of slashes."""
     attention = ("query_key_value", "query", "key_value", "output")
     gated_mlp = ("inner", "outer", "gating/norm", *(f"tiny_attention/{name}" for name in attention))
     # Layers and single weights of each mixer, which are in the sub-layer of another name.

@@ -21,10 +21,7 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
 def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Converts ModernBERT's settings for local attention and RoPE to a dict of macaron_tf settings.
-
-    The fields may have the names of older or of newer transformers versions.
-    """
+    """Converts ModernBERT's fields, of older or newer transformers versions, to settings."""
     num_layers = config.number("num_hidden_layers", 22)
     global_every = config.number("global_attn_every_n_layers", 3)
     window = config.number("local_attention", 128)
@@ -48,11 +45,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Computes the ModernBERT settings that `Family.settings` does not cover.
-
-    The function is the inverse of `_modern_settings`. The result contains older and newer field
-    names.
-    """
+    """Computes the fields that `Family.settings` lacks, with their older and newer names."""
     windows = [config.layer(index)[2] for index in range(config.num_layers)]
     first, *others = shortest_period(windows)
     poolings = [field for field, summary in _POOLINGS.items() if summary == config.summary]

@@ -30,8 +30,8 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Computes T5's fields that `Family.settings` does not set, or sets only for some values.
 
-    The field `tie_word_embeddings` is for transformers. When macaron_tf reads a T5, `import_model`
-    compares the output matrix with the token embeddings instead.
+    Only transformers needs `tie_word_embeddings`: `import_model` compares the output matrix with
+    the token embeddings instead.
     """
     projections = [
         name

@@ -25,10 +25,7 @@ def _xlm_settings(config: ForeignConfig) -> dict:
 
 
 def _xlm_fields(config: EncoderConfig) -> dict:
-    """Computes the XLM settings that `Family.settings` does not cover.
-
-    The function is the inverse of `_xlm_settings`.
-    """
+    """Computes XLM's fields that `Family.settings` lacks (the inverse of `_xlm_settings`)."""
     languages = config.num_languages
     return {"n_langs": max(languages, 1), "use_lang_emb": languages > 0}
 
@@ -37,13 +34,7 @@ class XlmFamily(EncoderFamily):
     """Rules for XLM. The folder of an XLM may lack the tokenizer's files."""
 
     def languages(self, config: ForeignConfig) -> tuple[str, ...]:
-        """Returns the languages of an XLM in the order of their ids.
-
-        The tuple is empty if the configuration names no languages.
-
-        Raises:
-            UserError: `lang2id` does not number the `n_langs` languages from 0.
-        """
+        """Returns the languages in the order of their ids. There may be none."""
         language_ids, count = config.get("lang2id") or {}, config.number("n_langs", 1)
         # Compared as text, because values of a damaged file may have any type.
         ids = map(repr, language_ids.values()) if isinstance(language_ids, dict) else ()

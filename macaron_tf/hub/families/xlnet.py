@@ -32,10 +32,7 @@ def _per_head(name: str) -> Raw:
 def _flattened_heads(*names: str, heads: int, transposed: bool = False) -> Raw:
     """Builds a `Raw` that reshapes XLNet's attention kernels from `(D, H, d)` to `(D, H d)`.
 
-    Args:
-        names: names of the kernels in XLNet's attention layer, such as "q".
-        heads: H, the number of heads. Only an export uses `heads`.
-        transposed: whether to also transpose the result to `(H d, D)`.
+    `transposed` also transposes the result to `(H d, D)`. Only an export uses `heads`, which is H.
     """
 
     def flat(kernel: np.ndarray) -> np.ndarray:
@@ -55,10 +52,7 @@ def _swap_axes(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """Builds the mapping of weight names for XLNet's attention.
-
-    `heads` is the number of heads. Only an export uses `heads`.
-    """
+    """Builds the mapping of weight names for XLNet's attention. Only an export uses `heads`."""
     return {
         "attention/query/kernel": _flattened_heads("q", heads=heads),
         "attention/key_value/kernel": _flattened_heads("k", "v", heads=heads),

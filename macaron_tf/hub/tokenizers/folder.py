@@ -66,10 +66,6 @@ def _canonical(step: Mapping[str, Any]) -> dict[str, Any]:
 class Tokenizer:
     """Contents of a Hugging Face tokenizer folder.
 
-    Args:
-        directory: folder of the tokenizer.
-        files: possible names of the vocabulary file.
-
     Attributes:
         file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
             vocabulary.
@@ -88,10 +84,6 @@ class Tokenizer:
         added: the tokens in `all_added` that are neither special tokens nor T5's sentinels. Text
             that equals such a token is always encoded as this single token.
         unnormalized: names of the added tokens that are found in text that is not normalized.
-
-    Raises:
-        UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
-            damaged.
     """
 
     def __init__(self, directory: pathlib.Path, files: Collection[str] = _FILES):
@@ -202,9 +194,7 @@ class Tokenizer:
     def check_model(self, kind: str, **known: Collection) -> None:
         """Refuses a field of the model with another value, and a class of the folder's tokenizer.
 
-        Args:
-            kind: type of the model.
-            known: values of fields that differ from `_MODEL_FIELDS`.
+        `known` maps the fields that may differ from `_MODEL_FIELDS` to their allowed values.
         """
         known = {**_MODEL_FIELDS, **known}
         for name, value in self.model.items():
@@ -244,13 +234,9 @@ class Tokenizer:
             )
 
     def token(self, field: str) -> str | None:
-        """Returns the name of the special token in a field such as "cls_token".
+        """Returns the name of the special token in a field such as "cls_token", or `None`.
 
-        The field belongs to `tokenizer_config.json`. If the field is missing or null, the result is
-        `None`.
-
-        Raises:
-            UserError: the field contains another value than a name.
+        The field belongs to `tokenizer_config.json`.
         """
         value = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
@@ -266,12 +252,8 @@ class Tokenizer:
         """Returns the names of the tokenizer's special tokens, in the order of `defaults`.
 
         Args:
-            tokens: names of all tokens in the vocabulary.
             defaults: dict mapping a field, such as "cls_token", to candidate names. The candidates
                 are used if `tokenizer_config.json` lacks the field.
-
-        Raises:
-            UserError: the vocabulary lacks a special token.
         """
         names = []
         for field, candidates in defaults.items():
@@ -306,9 +288,6 @@ class Tokenizer:
         Returns:
             A dict mapping name to id, for all tokens including `added`, and a list of merges as
             `"left right"`.
-
-        Raises:
-            UserError: the folder has `file`, but lacks `merges.txt`, or a file is damaged.
         """
         is_whole = self.file is None or "vocab" in self.model
         with refuse_damage(self.directory / "tokenizer.json" if is_whole else self.file, MEND):
@@ -333,10 +312,6 @@ class Tokenizer:
         Returns:
             The dict and the list that `ids_and_merges` returns, and a dict of further constructor
             arguments for `BytePairVocabulary`.
-
-        Raises:
-            UserError: `merges.txt` is missing, a file is damaged, or a step or field of
-                `tokenizer.json` is not supported.
         """
         is_qwen = str(self.options.get("tokenizer_class")).startswith("Qwen2")
         pattern, prefix = "qwen2" if is_qwen else "gpt2", self.options.get("add_prefix_space")
@@ -368,8 +343,6 @@ def special_of(ids: Sequence[int | None], pieces: int, sentinels: Sequence[int] 
 
     Args:
         ids: ids of PAD, UNK, [CLS], [SEP] and [MASK], with `None` for a missing token.
-        pieces: number of ids in the tokenizer.
-        sentinels: ids of T5's sentinels.
     """
     free = itertools.count(pieces)
     pad, unk, *others = ids

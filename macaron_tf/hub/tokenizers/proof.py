@@ -45,11 +45,6 @@ _TEXTS = (
 
 def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
     """Sets `vocabulary.added` from the tokenizer's added tokens, and proves the vocabulary's ids.
-
-    Raises:
-        UserError: normalization removes an added token or the white space around it, the files
-            say that white space or words around an added token matter, or a text has other ids than
-            in Hugging Face's package tokenizers.
     """
     special = vocabulary.special.ids
     vocabulary.added = {n: i for n, i in tokenizer.added.items() if i not in special}

@@ -49,12 +49,7 @@ _MODEL_TYPES = {
 
 
 def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> None:
-    """Raises a UserError if `lower_case` is not `None`.
-
-    Args:
-        lower_case: argument of the caller.
-        location: model that needs no `lower_case`.
-    """
+    """Raises a UserError if `lower_case` is not `None`."""
     if lower_case is not None:
         raise UserError(
             "lower_case (--[no-]lower-case) applies only to WordPiece files that do not say "
@@ -68,14 +63,9 @@ def read_vocabulary(
     """Reads a Hugging Face tokenizer: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
-        directory: folder of the tokenizer.
         lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
             whose files lack this setting, and must be `None` otherwise.
         role: what the model does with a text, see `Tokenizer.check_frame`.
-
-    Raises:
-        UserError: a file is missing or damaged, the type or a setting of the tokenizer is not
-            supported, or `lower_case` is required or must be `None`.
     """
     tokenizer = Tokenizer(directory, _MODEL_TYPES)
     file_type = _MODEL_TYPES[tokenizer.file.name] if tokenizer.file else None
@@ -115,10 +105,6 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
     GPT-2 uses one special token for both the beginning and the end of a text, so [CLS] and [SEP]
     have the same id. Llama 3 has a separate token for each. If padding and [MASK] are missing, they
     have ids after all tokens.
-
-    Raises:
-        UserError: a file is missing or damaged, the type of the tokenizer is not supported, or the
-            vocabulary lacks the end-of-text token.
     """
     return _read_gpt2(Tokenizer(directory, ["vocab.json", "vocabulary.json"]))
 
@@ -153,21 +139,14 @@ def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
 
 
 def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[PieceVocabulary, bool]:
-    """Reads the tokenizer of a language model.
+    """Reads a language model's tokenizer. Also returns whether texts begin with [CLS].
 
     A folder with the file `tokenizer.model` is read as a Llama 2 tokenizer. A tokenizer with a
     `cls_token` comes from a model that macaron_tf exported, and may have any type of vocabulary.
 
     Args:
-        directory: folder of the tokenizer.
         starts: whether texts begin with [CLS] if the tokenizer does not say so, as in GPT-2. If
             False, a tokenizer that is not a byte-level BPE is a character-level BPE, as in GPT.
-
-    Returns:
-        The vocabulary, and whether texts begin with [CLS].
-
-    Raises:
-        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
     tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json"])
     frame, cls = tokenizer.frame, tokenizer.token("cls_token")
@@ -200,9 +179,6 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
 
     [CLS] and [SEP] are the first of the tokens `cls_token` and `bos_token`, and of `sep_token` and
     `eos_token`. If there is no [CLS], it is the padding in T5, and else [SEP].
-
-    Raises:
-        UserError: there is no `tokenizer.json`, or its tokenizer has no [SEP].
     """
     tokenizer = Tokenizer(directory)
     if not tokenizer.model:
@@ -246,16 +222,9 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> MosesPairVocabulary:
-    """Reads the tokenizer of an XLM, which is a character-level BPE.
+    """Reads an XLM's tokenizer, a character-level BPE on words that Moses' rules split.
 
-    Text is split into words by Moses' rules.
-
-    Args:
-        directory: folder of the tokenizer.
-        languages: language codes in the order of the language embeddings.
-
-    Raises:
-        UserError: a file is missing or damaged, or the vocabulary lacks a special token.
+    `languages` contains the language codes in the order of the language embeddings.
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
@@ -272,7 +241,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     """Reads a WordPiece tokenizer.
 
     As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
-    `lower_case` is required if neither file says whether to lower-case text, and refused otherwise.
+    `lower_case` is required if neither file sets it, and refused otherwise.
     """
     directory = tokenizer.directory
     for option, value in _BASIC.items():
@@ -332,13 +301,6 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
 
     An unused id gets an empty string. Ids are unused, for example, if a vocabulary file repeats a
     token.
-
-    Args:
-        piece_ids: dict mapping subword token to id.
-        path: file or folder to name in the error message.
-
-    Raises:
-        UserError: an id is negative, or at least twice the number of tokens.
     """
     with refuse_damage(path, MEND):
         pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
@@ -356,13 +318,7 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
 def read_keras_hub_vocabulary(directory: pathlib.Path, name: str) -> PieceVocabulary:
     """Reads the tokenizer of a KerasHub preset.
 
-    Args:
-        directory: folder of the preset.
-        name: name of the vocabulary file: `vocabulary.txt` for WordPiece, or `vocabulary.json` for
-            byte-level BPE.
-
-    Raises:
-        UserError: a file is missing or damaged, or a setting of the tokenizer is not supported.
+    `name` is `vocabulary.txt` for WordPiece, or `vocabulary.json` for byte-level BPE.
     """
     record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
     files = ("tokenizer.json", f"assets/tokenizer/{name}")

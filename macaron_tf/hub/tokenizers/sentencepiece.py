@@ -44,15 +44,10 @@ def _take_metaspace(
 def _read_steps(
     tokenizer: Tokenizer, spec: Any, fold_accents: bool = False, lower_case: bool = False
 ) -> dict[str, Any]:
-    """Reads the steps of `tokenizer.json` around a unigram model.
+    """Reads the steps around a unigram model as arguments of `SentencePieceVocabulary`.
 
-    Args:
-        tokenizer: tokenizer with the steps.
-        spec: settings of SentencePiece's own normalizer, which the function changes.
-        fold_accents, lower_case: values if the folder has no steps.
-
-    Returns:
-        A dict of constructor arguments of `SentencePieceVocabulary`.
+    The function changes `spec`, the settings of SentencePiece's own normalizer. `fold_accents` and
+    `lower_case` apply if the folder has no steps.
     """
     options = tokenizer.options
     for name, value in (("keep_accents", False), ("sp_model_kwargs", {}), ("remove_space", True)):
@@ -127,14 +122,9 @@ def read_llama(tokenizer: Tokenizer) -> SentencePieceVocabulary:
 def _vocabulary(
     tokenizer: Tokenizer, source: _Model, pieces: list[_Piece], special: Special, **options
 ) -> SentencePieceVocabulary:
-    """Builds a vocabulary, in which text never matches a special token.
+    """Builds a vocabulary equal to `tokenizer`, in which text never matches a special token.
 
-    Args:
-        tokenizer: tokenizer that the vocabulary must equal.
-        source: SentencePiece model that supplies the settings of the result.
-        pieces: pieces in the order of their ids.
-        special: ids of the special tokens.
-        options: constructor arguments of the vocabulary.
+    `source` supplies the settings. `pieces` are in the order of their ids.
     """
     model = _Model(pieces=pieces)
     model.trainer_spec.CopyFrom(source.trainer_spec)
@@ -155,9 +145,6 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     The tokenizer also has sentinels, the tokens `<extra_id_0>`, `<extra_id_1>` and so on, which T5
     puts in place of corrupted spans. If macaron_tf did not export the model, T5's decoder starts
     with the padding token, and [MASK] has an id after all tokens.
-
-    Raises:
-        UserError: a file is missing or damaged, or the vocabulary lacks a special token.
     """
     tokenizer = Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(tokenizer)
@@ -182,12 +169,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
 
 
 def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVocabulary:
-    """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`).
-
-    Raises:
-        UserError: a file is damaged, the vocabulary lacks a special token, or a step or field of
-            the files is not supported.
-    """
+    """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`)."""
     model, pieces = _sentencepiece_model(tokenizer)
     names = [piece.piece for piece in pieces]
     special_names = tokenizer.special_tokens(set(names))
@@ -213,10 +195,8 @@ def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVoca
 def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
     """Reads a SentencePiece model file, or builds a model without pieces from `tokenizer.json`.
 
-    Returns:
-        The model, and a list of all pieces and added tokens in the order of the Hugging Face ids.
-        The caller must use this list instead of `model.pieces`, which may be empty or in another
-        order.
+    Also returns all pieces and added tokens in the order of the Hugging Face ids. The caller must
+    use this list instead of `model.pieces`, which may be empty or in another order.
     """
     model = _Model()
     if tokenizer.file:
@@ -274,12 +254,8 @@ def _merged_pieces(tokenizer: Tokenizer) -> list[_Piece]:
 def derived_merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
     """Derives the merges of a SentencePiece BPE model from the scores of its pieces.
 
-    Args:
-        pieces: text and score of each piece, in the order of the ids.
-        special: texts of the special pieces, which no merge produces.
-
-    Returns:
-        The merges as `[left, right]`, in the order in which BPE applies them.
+    `pieces` has the text and score of each piece, in the order of the ids. No merge produces a text
+    in `special`. The merges are in the order in which BPE applies them.
     """
     piece_ids = {name: piece_id for piece_id, (name, _) in enumerate(pieces) if name not in special}
     scores, merges = dict(pieces), []
@@ -297,9 +273,6 @@ def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piec
     and unused pieces for ids between them. The function also removes tokens that were already in
     `pieces` from `tokenizer.added`, because SentencePiece itself finds these tokens in text, unless
     the files list them as added tokens that are not special.
-
-    Raises:
-        UserError: an added token has a far larger id than the pieces.
     """
     listed = {name for name, token in tokenizer.entries.items() if not token.get("special")}
     added, count = tokenizer.added.items(), len(pieces)

@@ -37,16 +37,9 @@ def tokenizer_files(
     """Builds the files of a Hugging Face tokenizer that is equivalent to an encoder's vocabulary.
 
     Args:
-        vocabulary: vocabulary of the encoder.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         has_segments: whether the second text of a pair has segment id 1 instead of 0.
         options: further fields of `tokenizer_config.json`.
-
-    Returns:
-        A dict mapping file name to contents.
-
-    Raises:
-        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
     draft = _draft(vocabulary, max_length, has_segments)
     draft.config |= options
@@ -59,8 +52,6 @@ def language_tokenizer(
     """Builds the files of a language model's tokenizer (see `tokenizer_files`).
 
     Args:
-        vocabulary, max_length: see `tokenizer_files`.
-        starts: whether a text begins with [CLS].
         is_framed: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
             macaron_tf.
     """
@@ -99,9 +90,7 @@ def sequence_tokenizer(
     """Builds the files of an encoder-decoder's tokenizer, which adds [SEP] after a source text.
 
     Args:
-        vocabulary, max_length: see `tokenizer_files`.
         starts: whether a source text begins with [CLS].
-        sentinels: ids of T5's sentinels.
         pad_last: see `token_names`.
         pads_with_start: whether the decoder's start token is the padding token.
     """
@@ -285,7 +274,6 @@ def token_names(
     A vocabulary from another library keeps its names.
 
     Args:
-        vocabulary: vocabulary to write.
         complete: whether to add the special tokens that the other library lacks.
         pad_last: whether to add a padding token with the last id, as in MarianMT.
 
@@ -466,10 +454,9 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 
 
 def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> _Parts:
-    """Builds an XLM tokenizer.
+    """Builds an XLM tokenizer, which has no `tokenizer.json`.
 
-    It has no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
-    Python.
+    transformers' XLMTokenizer splits words by Moses' rules in Python.
     """
     token_ids, special = draft.token_ids, draft.special
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
