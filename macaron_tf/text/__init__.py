@@ -18,11 +18,7 @@ from macaron_tf.text.words import WordVocabulary
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Loads a vocabulary with a [MASK] token, and verifies its hash.
-
-    Raises:
-        UserError: the vocabulary is missing, is damaged or does not contain [MASK].
-    """
+    """Loads a vocabulary with a [MASK] token, and verifies its hash."""
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.special.mask is None:
         raise UserError(

@@ -100,9 +100,9 @@ class Vocabulary(abc.ABC):
         """Returns the settings as a dict of JSON types.
 
         The dict contains the attributes that `options` names. An attribute that `later_options`
-        names is included only if it differs from the value that older vocabularies imply. If the
-        vocabulary has `added` tokens, the dict also contains these tokens. The ids of special
-        tokens are included if the vocabulary comes from another library.
+        names is included only if it differs from the value that older vocabularies imply. The dict
+        also contains `added` tokens and, if the vocabulary comes from another library, the ids of
+        special tokens.
         """
         values = {name: getattr(self, name) for name in self.options}
         for name, first in self.later_options.items():
@@ -116,11 +116,7 @@ class Vocabulary(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary from the results of its methods `contents` and `settings`.
-
-        Raises:
-            UserError: the contents are damaged or belong to another class of vocabulary.
-        """
+        """Builds a vocabulary from the results of its methods `contents` and `settings`."""
 
     @classmethod
     def restore(cls, contents: bytes, settings: dict[str, Any]) -> Self:
@@ -140,20 +136,13 @@ class Vocabulary(abc.ABC):
         return type(self).restore, (self.contents(), self.settings())
 
     def trackables(self) -> list:
-        """Returns the lookup tables and tokenizers that a SavedModel must track.
-
-        Raises:
-            UserError: the vocabulary needs Python code, which a SavedModel cannot contain.
-        """
+        """Returns the lookup tables and tokenizers that a SavedModel must track."""
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
         """Saves the vocabulary in a folder, which is created if needed.
 
         Each of the two files is written atomically, and replaces an existing file.
-
-        Raises:
-            UserError: the folder cannot be written.
         """
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
@@ -165,12 +154,7 @@ class Vocabulary(abc.ABC):
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
-        """Loads a vocabulary of this class or of a subclass, and verifies its hash.
-
-        Raises:
-            UserError: a file is missing or damaged, the vocabulary belongs to another class, or the
-                hash differs from the saved hash.
-        """
+        """Loads a vocabulary of this class or of a subclass, and verifies its hash."""
         folder = storage.as_path(directory)
         record_path = folder / RECORD
         if not record_path.exists():
@@ -263,14 +247,7 @@ def reports_unknown(train: Callable) -> Callable:
 
 
 def too_small(size: int, units: str, minimum: int | str, remedy: str = "") -> UserError:
-    """Returns the error for a vocabulary size that is too small for all characters or bytes.
-
-    Args:
-        size: requested number of pieces.
-        units: noun for the characters or bytes in the message, such as "the bytes".
-        minimum: minimum number of pieces.
-        remedy: another way out, such as " or give other text".
-    """
+    """Returns the error for a vocabulary size that is too small for all characters or bytes."""
     return UserError(
         f"a vocabulary of {size} pieces is too small, because {units} and the special pieces need "
         f"{minimum}: raise its size to at least {minimum}{remedy}"
@@ -278,12 +255,7 @@ def too_small(size: int, units: str, minimum: int | str, remedy: str = "") -> Us
 
 
 def too_large(size: int, maximum: int | str) -> UserError:
-    """Returns the error for a vocabulary size that is too large for the training text.
-
-    Args:
-        size: requested number of pieces.
-        maximum: maximum number of pieces that the training text yields.
-    """
+    """Returns the error for a vocabulary size that is too large for the training text."""
     return UserError(
         f"a vocabulary of {size} pieces is too large for this text, which gives at most {maximum}: "
         f"lower its size to {maximum}, or give more text"
@@ -296,9 +268,6 @@ def check_vocabulary(
     """Raises a UserError if two vocabulary hashes differ.
 
     Args:
-        expected: hash of the vocabulary with which `where` was made.
-        actual: hash of the vocabulary in use.
-        where: file or folder to name in the message.
         remedy: end of the message, which says what to do; by default, to use the vocabulary with
             which `where` was made.
     """
@@ -345,12 +314,8 @@ class PieceVocabulary(Vocabulary):
         """Normalizes lines `(B,)` for the tokenizer, in-graph.
 
         Args:
-            strings: `(B,)` lines.
             language: language of the lines, which some normalizations use; `None` means the first
                 of `languages`.
-
-        Returns:
-            The normalized lines `(B,)`.
         """
         raise NotImplementedError
 
@@ -375,23 +340,13 @@ class PieceVocabulary(Vocabulary):
         return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def starts_word(self, token_id: int) -> bool:
-        """Returns whether a piece begins a word. `token_id` must not be a special id.
-
-        Raises:
-            UserError: the vocabulary marks the ends of words instead of the starts.
-        """
+        """Returns whether a piece begins a word. `token_id` must not be a special id."""
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        """Encodes lines in-graph, without special tokens.
+        """Encodes lines `(B,)` in-graph as ids `(B, None)` int32, without special tokens.
 
-        Args:
-            strings: `(B,)` lines.
-            language: language of the lines, which some normalizations use; `None` means the first
-                of `languages`.
-
-        Returns:
-            The ids `(B, None)` int32.
+        See `normalized` for `language`.
         """
         raw, normalized = self._added_names()
 
@@ -405,9 +360,6 @@ class PieceVocabulary(Vocabulary):
         """Encodes lines and finds the position of each piece in its line (see `AlignedText`).
 
         The ids are those of `encode`, unless the normalization of a word depends on other words.
-
-        Raises:
-            UserError: this class of vocabulary cannot locate pieces.
         """
         raw, normalized = self._added_names()
 
@@ -508,17 +460,11 @@ class PieceVocabulary(Vocabulary):
 def _with_added(
     texts: tf.Tensor, added: Mapping[str, int], tokenize: Callable, unit: str = "BYTE"
 ) -> Sequence[tf.RaggedTensor]:
-    """Tokenizes texts, and encodes each added token in the texts as a single id.
+    """Tokenizes texts `(B,)`, and encodes each added token in the texts as a single id.
 
-    Args:
-        texts: `(B,)` strings.
-        added: dict mapping the name of an added token to its id.
-        tokenize: function that tokenizes texts `(N,)` without added tokens. The function returns a
-            sequence of the ids `(N, None)` and optionally the positions of token starts and ends.
-        unit: unit of the positions, "BYTE" or "UTF8_CHAR".
-
-    Returns:
-        The ids `(B, None)`, and the positions if `tokenize` returns them.
+    `added` maps the names of added tokens to ids. `tokenize` returns the ids `(N, None)` of texts
+    `(N,)` without added tokens, and optionally the positions of token starts and ends, in the unit
+    "BYTE" or "UTF8_CHAR". The result has the same parts.
     """
     # Longer tokens come first, so that they take precedence over their prefixes, as in Hugging
     # Face's tokenizers. A token without a name is never found.

@@ -62,7 +62,6 @@ class MergedPieceVocabulary(PieceVocabulary):
             vocabulary that is trained here.
 
     Attributes:
-        names: names of all tokens in the order of their ids, which start at 0.
         allows_unlisted_units: whether a merge may use or produce units that are not pieces, as in
             XLM. A unit that remains after the last merge and is not a piece is encoded as UNK. If
             `allows_unlisted_units` is False, the constructor raises a UserError for a merge that
@@ -134,9 +133,8 @@ class MergedPieceVocabulary(PieceVocabulary):
     def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Splits words `(N,)` into bytes or characters, the initial units of BPE.
 
-        Returns:
-            The unit ids of all words, a flat int64 array, and the number of units in each word,
-            `(N,)` int32.
+        Returns the unit ids of all words, a flat int64 array, and the number of units in each word,
+        `(N,)` int32.
         """
 
     def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
@@ -173,14 +171,8 @@ class MergedPieceVocabulary(PieceVocabulary):
         """Applies the merges within words, in the order in which training learned them.
 
         Each round processes all words in parallel, and applies in each word the earliest-learned
-        merge that occurs there, at all of its positions. English text takes about ten rounds.
-
-        Args:
-            ids: unit ids of all N words, a flat int64 array.
-            lengths: `(N,)` int32, the number of units in each word.
-
-        Returns:
-            The piece ids of each word, `(N, None)` int32, ragged.
+        merge that occurs there, at all of its positions. English text takes about ten rounds. `ids`
+        is a flat int64 array of all N words, `lengths` is `(N,)`, and the result is `(N, None)`.
         """
         count = tf.size(lengths)
         owners = tf.repeat(tf.range(count), lengths)
@@ -198,14 +190,8 @@ class MergedPieceVocabulary(PieceVocabulary):
     def _merge_round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
         """Applies the merge with the lowest rank in each word, at all of its positions.
 
-        Args:
-            ids: unit ids of all words, a flat int64 array.
-            owners: index of the word that contains each unit.
-            count: number of words.
-
-        Returns:
-            The new ids, the index of the word that contains each id, and whether any pair was
-            merged.
+        `owners` contains the index of the word that contains each unit in the flat array `ids`.
+        Returns the new ids and owners, and whether any pair was merged.
         """
         no_rank = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
@@ -263,10 +249,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
     Args:
         units, merges, special: see `MergedPieceVocabulary`. In a piece, each byte is written as a
             character of `byte_alphabet`.
-        lower_case: whether to lower-case text.
         add_prefix_space: whether to add a space before a line without a leading space, so that the
             first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
-        pair_separators: number of [SEP] tokens between two texts.
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
         pattern: rule that splits text into words: that of `"gpt2"`, `"llama3"`, `"qwen2"` (Qwen 2
             and 3) or `"cl100k"` (GPT-4). The rules of Llama 3 and GPT-4 are equal, but with
@@ -315,13 +299,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         The same lines always give the same vocabulary.
 
         Args:
-            lines: training text.
             size: number of pieces, including 5 special pieces and 256 bytes.
-            lower_case: whether to lower-case text.
-
-        Raises:
-            UserError: there is no text, `size` is too small or too large for the text, or the
-                package tokenizers is missing.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -407,11 +385,10 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def tokenize_with_offsets(
         self, lines: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Encodes normalized lines `(B,)` and locates the pieces.
+        """Encodes normalized lines `(B,)` as ids `(B, None)` int32, and locates the pieces.
 
-        Returns:
-            The ids `(B, None)` int32, and the byte offsets in the line where each piece starts and
-            where it ends, `(B, None)` int64 each.
+        Also returns the byte offsets in the line where each piece starts and where it ends, `(B,
+        None)` int64 each.
         """
         ids = self.tokenize(lines)  # (B, None)
         lengths, text_ids = np.zeros(self.pieces, np.int64), self._text_ids

@@ -54,10 +54,7 @@ class Detokenizer:
 
 
 class TextStream:
-    """Incremental decoder, which takes the ids of a text one by one and returns new characters.
-
-    A character is returned as soon as the ids so far contain all of its bytes.
-    """
+    """Incremental decoder, which returns a character when the ids contain all of its bytes."""
 
     def __init__(self, detokenizer: Detokenizer):
         self._detokenizer = detokenizer
@@ -73,8 +70,5 @@ class TextStream:
         return self._decoder.decode(piece)
 
     def end(self) -> str:
-        """Ends the text, and returns its remaining characters.
-
-        The result is one or more U+FFFD if the last character is incomplete, and "" otherwise.
-        """
+        """Returns the remaining text: U+FFFD if the last character is incomplete, or else ""."""
         return self._decoder.decode(b"", final=True)

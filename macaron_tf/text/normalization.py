@@ -41,8 +41,7 @@ class NormalizationConfig(Settings):
 def punctuation_rules(language: str) -> list[tuple[str, str]]:
     """Returns Moses' punctuation rules for a language as (RE2 pattern, replacement) pairs.
 
-    Args:
-        language: language code such as "en" or "de-AT". Only the part before the hyphen is used.
+    Only the part before the hyphen in a language code such as "de-AT" is used.
     """
     import sacremoses  # here, because it takes half a second and few commands use it
 
@@ -68,12 +67,7 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     macaron_tf does not install these packages.
 
     Args:
-        line: line to split.
-        language: language code, such as "en".
         lower_case: whether to lower-case and strip accents.
-
-    Raises:
-        UserError: `language` is "ja" (Japanese), or a package is missing.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """
@@ -110,18 +104,10 @@ def _moses(language: str) -> tuple:
 
 
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:
-    """Normalizes lines `(B,)` in-graph.
+    """Normalizes lines `(B,)` in-graph. The results are valid UTF-8.
 
     With every configuration, invalid bytes become U+FFFD, control characters and line separators
-    become spaces, and outer white space is stripped.
-
-    Args:
-        strings: `(B,)` lines.
-        config: normalizations to apply in addition.
-        language: language code, such as "en", which selects the punctuation rules.
-
-    Returns:
-        `(B,)` strings of valid UTF-8.
+    become spaces, and outer white space is stripped. `language` selects the punctuation rules.
     """
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, _LINE_BREAKERS, " ")
@@ -143,9 +129,7 @@ def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language:
 def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) -> Iterator[str]:
     """Applies a TensorFlow function to lines, in chunks and on the CPU.
 
-    Args:
-        function: function of `(B,)` strings that returns `(B,)` strings.
-        lines: lines to convert.
+    `function` maps `(B,)` strings to `(B,)` strings.
 
     Yields:
         The converted lines in order.
@@ -184,9 +168,6 @@ def text_limit(max_tokens: int | None) -> int:
     characters on average, as in long white space. English has 4 to 5 characters per token. The
     limit is at least 32,768 characters, as on 15 pages. The slowest tokenizer needs 0.3 seconds for
     that, but 36 seconds for ten times as many characters, if all of them are unknown.
-
-    Args:
-        max_tokens: maximum number of tokens that the caller keeps; `None` means no maximum.
     """
     return max(1 << 15, 32 * (max_tokens or 0))
 
@@ -342,13 +323,8 @@ class AlignedText:
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Converts byte positions in normalized texts to character positions in original texts.
 
-        White space at the start of a piece, which SentencePiece includes, is left out.
-
-        Args:
-            starts, ends: `(B, None)` byte offsets of the pieces in the normalized texts.
-
-        Returns:
-            The starts and ends `(B, None)` int64, in characters of the original texts.
+        White space at the start of a piece, which SentencePiece includes, is left out. `starts` and
+        `ends` are `(B, None)`, and so are the int64 results.
         """
         text_starts = tf.gather(self._text_bytes, starts.value_rowids())
         first = tf.cast(starts.values, tf.int64) + text_starts

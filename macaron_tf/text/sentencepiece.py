@@ -49,8 +49,6 @@ class SentencePieceVocabulary(PieceVocabulary):
         languages: language codes of the lines, which select the punctuation rules.
         fold_accents: whether to strip accents and replace LaTeX quotation marks by `"` before the
             normalization, as ALBERT does.
-        pair_separators: number of [SEP] tokens between two texts.
-        cls_last: whether [CLS] is the last token of a sequence, as in XLNet.
         verbatim: whether to leave line ends, control characters and outer spaces to the
             SentencePiece model, as Llama does. Of `normalization`, only `lower_case` has an effect.
         shares_space: whether a space at the start of a line is the space that SentencePiece adds
@@ -59,9 +57,6 @@ class SentencePieceVocabulary(PieceVocabulary):
             reads them. Used only with `verbatim`.
         special: ids of the special tokens in a model from another library. `None` means a model
             that is trained here.
-
-    Raises:
-        UserError: `proto` is not a SentencePiece model, or lacks special tokens.
     """
 
     kind = "sentencepiece"
@@ -144,9 +139,6 @@ class SentencePieceVocabulary(PieceVocabulary):
                 `nmt_nfkc` and `nfkc` replace compatibility characters, for example `m²` by `m2`.
                 `nmt_nfkc` also replaces a zero-width non-joiner by a space. The rules that end in
                 `_cf` also fold case. `identity` changes nothing.
-
-        Raises:
-            UserError: there is no text, or `size` is too small or too large for the text.
         """
         normalization = normalization or NormalizationConfig()
         ids = {"bos_id": special.begin, "eos_id": special.end}
@@ -252,11 +244,9 @@ class SentencePieceVocabulary(PieceVocabulary):
     ) -> list[list[int]]:
         """Encodes lines with BPE-dropout, which skips merges at random.
 
-        Args:
-            lines: lines to encode.
-            dropout: probability of skipping a merge, in [0, 1].
-            seed: seed of the random numbers.
-            language: language of the lines; `None` means the first of `languages`.
+        `dropout` is the probability of skipping a merge, in [0, 1].
+
+        References: Provilkov et al. 2020, "BPE-Dropout", section 3.
 
         References: Provilkov et al. 2020, "BPE-Dropout", section 3.
         """
@@ -289,19 +279,12 @@ def _fold_accents(strings: tf.Tensor) -> tf.Tensor:
 
 
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a SentencePiece model. The same lines always give the same model.
+    """Trains a serialized SentencePiece model. The same lines always give the same model.
+
+    `lines` are normalized, and none is empty. `options` are further arguments of the trainer.
 
     Args:
-        lines: non-empty normalized lines.
         size: number of pieces, including the special pieces.
-        options: further arguments of SentencePiece's trainer.
-
-    Returns:
-        The serialized model.
-
-    Raises:
-        UserError: there is no text, `size` is too small or too large for the text, or SentencePiece
-            rejects another option.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
@@ -334,8 +317,7 @@ def interleave(
 ) -> Iterator[tuple[str, str]]:
     """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary.
 
-    For each sentence pair, the function yields (source, first language) and then (target, second
-    language).
+    The two lines of a sentence pair follow each other, the first language first.
     """
     for source, target in pairs:
         yield source, languages[0]
@@ -352,9 +334,7 @@ def normalized_text(
 
     Args:
         lines: lines in the first language, or (line, language) pairs.
-        config: normalization to apply.
         languages: language codes of the text. Lines without a language are in the first language.
-        fold_accents: whether to strip accents before the normalization.
 
     Yields:
         Non-empty normalized lines. Empty lines are left out, because SentencePiece fails at an

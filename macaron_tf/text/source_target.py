@@ -20,13 +20,8 @@ class PairVocabulary(PieceVocabulary):
     vocabulary. `decode` uses the target vocabulary.
 
     Args:
-        source: vocabulary of the source language.
         target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
         normalization: additional normalization before the vocabularies' own normalization.
-        languages: codes of the source language and the target language.
-
-    Raises:
-        UserError: `source` and `target` have different special tokens.
     """
 
     kind = "pair"
@@ -85,10 +80,7 @@ class PairVocabulary(PieceVocabulary):
         return cls(*vocabularies, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """Returns the vocabulary of a language, and the language itself.
-
-        `None` selects the source language.
-        """
+        """Returns the vocabulary of a language, and the language itself. `None` is the source's."""
         language = language or self.languages[0]
         return (self.target if language == self.languages[1] else self.source), language
 
@@ -111,7 +103,6 @@ class TextVocabulary:
     """Vocabulary that encodes and truncates sources and targets of a text-to-text model.
 
     Args:
-        vocabulary: vocabulary of the model.
         max_source: maximum number of ids in a source, including EOS.
         max_target: maximum number of ids in a target, including EOS.
         starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
@@ -135,9 +126,7 @@ class TextVocabulary:
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
         """Encodes lines, and truncates each line so that the caller can append EOS.
 
-        Args:
-            lines: lines to encode. An empty line gives no ids.
-            language: "source" or "target", which selects the maximum length.
+        `language` is "source" or "target", and selects the maximum length.
         """
         max_ids = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)

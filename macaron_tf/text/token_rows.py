@@ -27,10 +27,8 @@ class TokenRows:
     ) -> "TokenRows":
         """Concatenates the rows in several chunks of a corpus.
 
-        Args:
-            ids: flat array with the ids of all rows, for each chunk.
-            lengths: array with the length of each row, for each chunk.
-            vocabulary_size: number of ids in the vocabulary, which determines the dtype.
+        Each chunk has a flat array of the ids of its rows and an array of row lengths.
+        `vocabulary_size` determines the dtype.
         """
         dtype = id_dtype(vocabulary_size)
         ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
@@ -82,8 +80,6 @@ class TokenRows:
 
         Args:
             rows: `(B,)` row indices. The index -1 gives a row of padding.
-            length: L, the length of the batch.
-            pad: id of padding.
         """
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])

@@ -22,11 +22,6 @@ class TokenizerJsonVocabulary(PieceVocabulary):
     """Vocabulary that encodes text in Python, for a `tokenizer.json` that no graph can express.
 
     As in all vocabularies, the name of a special token in a text is plain text.
-
-    Args:
-        contents: bytes of `tokenizer.json`.
-        special: ids of the special tokens.
-        pair_separators, cls_last, mask_takes_space: see `PieceVocabulary`.
     """
 
     kind = "tokenizer_json"

@@ -38,18 +38,11 @@ _UNKNOWN_WORD = "\U0010ffff"
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans lines as BERT does, in-graph.
+    """Cleans lines `(B,)` as BERT does, in-graph.
 
     The function replaces tabs and line ends by spaces, and removes other control characters and
     invalid UTF-8. Each word of more than 100 characters becomes a placeholder that the tokenizer
-    encodes as [UNK].
-
-    Args:
-        strings: `(B,)` lines.
-        lower_case: whether to lower-case and strip accents (BERT does both or neither).
-
-    Returns:
-        `(B,)` cleaned lines.
+    encodes as [UNK]. `lower_case` also strips accents: BERT does both or neither.
     """
     lines = _without_case(strings, lower_case)
     # Only the few lines with a long run of characters are split into words here.
@@ -121,9 +114,6 @@ class WordPieceVocabulary(PieceVocabulary):
         lower_case: whether to lower-case text and strip accents, as for BERT's "uncased" models.
         special: ids of the special tokens; `None` means the ids of "[PAD]" and so on in `words`.
 
-    Raises:
-        UserError: a special piece such as "[CLS]" is missing.
-
     References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
     Language Understanding"; Schuster and Nakajima 2012 for WordPiece.
     """
@@ -146,11 +136,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads a BERT `vocab.txt`, which contains one piece per line.
-
-        Raises:
-            UserError: the file cannot be read, is not UTF-8 or lacks a special piece.
-        """
+        """Reads a BERT `vocab.txt`, which contains one piece per line."""
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
@@ -174,16 +160,11 @@ class WordPieceVocabulary(PieceVocabulary):
         instead of the requested 8,000.
 
         Args:
-            lines: training text.
             size: number of pieces, including the 5 special pieces.
-            lower_case: whether to lower-case text and strip accents.
             max_characters: maximum number of distinct characters in pieces. The most frequent
                 characters are chosen, and words with other characters are encoded as [UNK]. `None`
                 means 1,000 characters, or more if 1,000 characters cover less than 99.95% of the
                 text.
-
-        Raises:
-            UserError: there is no text, or `size` is too small or too large for the text.
         """
         with Progress("training the vocabulary", "lines") as progress:
             lines = progress.over(lines)
@@ -274,22 +255,13 @@ class WordPieceVocabulary(PieceVocabulary):
 def _characters(
     counts: collections.Counter, max_singles: int, max_characters: int | None
 ) -> tuple[list[str], list[str]]:
-    """Chooses the characters that are added to the vocabulary as single-character pieces.
+    """Returns the characters that may start a word, and those that may continue one, both sorted.
 
-    Args:
-        counts: number of occurrences of each character.
-        max_singles: maximum number of single-character pieces, if more than 1,000 characters are
-            chosen. If the characters need more pieces, only the most frequent characters that fit
-            are chosen. Most characters need two pieces, `c` and `##c`. An ideograph needs one
-            piece, because an ideograph never continues a word. `max_singles` is used only if
-            `max_characters` is `None`.
-        max_characters: maximum number of characters. `None` means 1,000 characters, or more if
-            1,000 characters cover less than 99.95% of the text. SentencePiece recommends this share
-            for Chinese and Japanese.
-
-    Returns:
-        The characters that may start a word, and the characters that may continue a word. Both
-        lists are sorted.
+    `max_characters=None` means 1,000 characters, or more if 1,000 cover less than 99.95% of the
+    text, a share that SentencePiece recommends for Chinese and Japanese. If more than 1,000 are
+    needed, `max_singles` limits the single-character pieces to the most frequent characters that
+    fit. Most characters need two pieces, `c` and `##c`. An ideograph needs one piece, because it
+    never continues a word.
     """
     # Sorted by count, then by character, so that ties do not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
@@ -307,12 +279,8 @@ def _characters(
 def _merges(text: list[str], size: int) -> list[str]:
     """Learns BPE merges, and returns the merged pieces in the order of training.
 
-    A piece that continues a word begins with "##".
-
-    Args:
-        text: lines of words that are separated by single spaces.
-        size: maximum number of pieces that SentencePiece learns. This number also counts single
-            characters, both with and without the mark of a word start.
+    A piece that continues a word begins with "##". In `text`, single spaces separate words. `size`
+    also counts single characters, both with and without the mark of a word start.
     """
     special = 3  # UNK, BOS and EOS
     # SentencePiece's vocabulary size counts its special pieces, its space mark, each character, and

@@ -98,22 +98,12 @@ def cut_lines(text: str, max_length: int = _MAX_LINE_LENGTH) -> list[str]:
 
 
 def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:
-    """Splits lines into sentences.
+    """Splits lines into stripped, non-empty sentences.
 
-    tensorflow_text splits after every ".", "?" and "!", even in "Mr. Smith" and "3.5", and puts a
-    closing quotation mark into the next sentence. tensorflow_text processes 2.2 MB per second. The
-    optional package blingfire handles abbreviations, numbers and quotation marks, and processes 9.7
-    MB per second, but does not split lower-cased text.
-
-    Args:
-        lines: lines to split.
-        splitter: `"tensorflow_text"` or `"blingfire"`.
-
-    Returns:
-        The stripped, non-empty sentences of each line.
-
-    Raises:
-        UserError: blingfire is not installed.
+    `"tensorflow_text"` splits after every ".", "?" and "!", even in "Mr. Smith" and "3.5", and puts
+    a closing quotation mark into the next sentence. It processes 2.2 MB per second. The optional
+    package `"blingfire"` handles abbreviations, numbers and quotation marks, and processes 9.7 MB
+    per second, but does not split lower-cased text.
     """
     if splitter == "blingfire":
         with needed("the sentence splitter blingfire", "blingfire, or choose tensorflow_text"):
@@ -195,9 +185,6 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
     """Splits documents into words, with "<S>" before and "</S>" after each sentence.
 
     A line end also ends a sentence.
-
-    Returns:
-        One list of words per document.
     """
     documents_words = []
     for chunk in in_chunks(documents, _CHUNK):
@@ -224,11 +211,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     Words with equal counts are in alphabetical order.
 
     Args:
-        texts: words of each text.
         size: V, the maximum number of words, including "<UNK>", "<S>" and "</S>".
-
-    Raises:
-        UserError: the texts contain no words.
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:
